@@ -1,0 +1,134 @@
+"""Builds and steps a tiny model of every transformers architecture; prints which ones work.
+
+python bench/scan_tiny.py [--family FAMILY ...] [--only ARCH ...] [--hidden-size 128 ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from surefit.models.tiny import shrink_config, size_table
+
+AUTO = {
+    "causal-lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
+    "masked-lm": ("AutoModelForMaskedLM", "MASKED_LM"),
+    "seq2seq": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "image-classification": ("AutoModelForImageClassification", "IMAGE_CLASSIFICATION"),
+    "text-classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
+}
+VOCAB_SIZE, NUM_LABELS, MAX_PARAMETERS, TIMEOUT_SECONDS = 512, 3, 8_000_000, 60
+TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def main() -> None:
+    """Scan the families asked for, each architecture in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", nargs="*", default=list(AUTO), choices=list(AUTO))
+    parser.add_argument("--only", nargs="*", help="architectures to try; all if left out")
+    for flag, default in {"hidden-size": 128, "layers": 2, "heads": 4, "positions": 512}.items():
+        parser.add_argument(f"--{flag}", type=int, default=default)
+    parser.add_argument("--image-size", type=int, default=32)
+    args = parser.parse_args()
+    sizes = size_table(
+        VOCAB_SIZE, args.hidden_size, args.layers, args.heads, args.positions, args.image_size
+    )
+    for family in args.family:
+        mapping = getattr(modeling_auto, f"MODEL_FOR_{AUTO[family][1]}_MAPPING_NAMES")
+        reasons = {a: try_apart(family, a, sizes) for a in args.only or mapping if a in mapping}
+        passed = [arch for arch, reason in reasons.items() if not reason]
+        for arch, reason in reasons.items():
+            if reason:
+                print(f"  {family} {arch}: {reason}")
+        print(f"{family}: {len(passed)} of {len(reasons)}\n{' '.join(passed)}", flush=True)
+
+
+def try_apart(family: str, arch: str, sizes: dict[str, int]) -> str:
+    """Try one architecture in a forked process; return why it failed, or nothing."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=report, args=(family, arch, sizes, sender))
+    process.start()
+    sender.close()
+    try:
+        reason: str = receiver.recv() if receiver.poll(TIMEOUT_SECONDS) else "timeout"
+    except EOFError:
+        reason = "the process died"
+    process.kill()
+    process.join()
+    return reason
+
+
+def report(family: str, arch: str, sizes: dict[str, int], sender: Connection) -> None:
+    """Send the reason why an architecture failed, or nothing, in silence otherwise."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    try:
+        try_one(family, arch, sizes)
+        sender.send("")
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {' '.join(str(error).split())[:140]}")
+
+
+def try_one(family: str, arch: str, sizes: dict[str, int]) -> None:
+    """Build the model; step it on ragged, single and longest rows; raise if anything is off."""
+    labels = NUM_LABELS if "classification" in family else None
+    config = shrink_config(
+        arch, sizes, dict(TOKEN_IDS), num_labels=labels, is_decoder=family == "causal-lm"
+    )
+    auto = getattr(transformers, AUTO[family][0])
+    with torch.device("meta"):
+        num_parameters = sum(p.numel() for p in auto.from_config(config).parameters())
+    assert num_parameters <= MAX_PARAMETERS, f"{num_parameters / 1e6:.1f}M parameters"
+    model = auto.from_config(config).train()
+    for rows, length in ((3, 13), (1, 21)):
+        model.zero_grad()
+        loss = model(**make_batch(family, rows, length, sizes["image"])).loss
+        loss.backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        assert loss.isfinite() and all(g.isfinite().all() for g in grads), "not finite"
+        assert any(g.any() for g in grads), "no gradient"
+    with torch.no_grad():
+        longest = make_batch(family, 1, sizes["positions"], sizes["image"])
+        assert model(**longest).loss.isfinite(), "not finite on the longest rows"
+        if family == "causal-lm":
+            check_causal(model.eval())
+
+
+def make_batch(family: str, rows: int, length: int, image_size: int) -> dict[str, Any]:
+    """Return random inputs and labels; of several rows the last is padded."""
+    classes = torch.arange(rows) % NUM_LABELS
+    if family == "image-classification":
+        return {"pixel_values": torch.randn(rows, 3, image_size, image_size), "labels": classes}
+    ids = torch.randint(10, VOCAB_SIZE, (rows, length))
+    mask = torch.ones_like(ids)
+    if rows > 1:
+        mask[-1, length // 2 :] = 0
+    ids = ids * mask  # the pad token is 0
+    labels = classes if family == "text-classification" else ids.masked_fill(mask == 0, -100)
+    if family == "seq2seq":
+        labels = labels[:, :-4]  # a model that merely shifts its input cannot take these
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def check_causal(model: Any) -> None:
+    """Raise if a later token changes the logits of an earlier one."""
+    ids = torch.randint(10, VOCAB_SIZE, (1, 12))
+    other = torch.cat([ids[:, :8], ids[:, 8:].flip(1) // 2], dim=1)
+    before, after = (model(input_ids=x).logits[:, :8] for x in (ids, other))
+    assert torch.allclose(before, after, atol=1e-4), "looks ahead: not causal"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""surefit trains any PyTorch model on any data, and finds what would go wrong before it does.
+
+Nothing heavy is imported before it is needed: each public name is fetched on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefit.api import check, evaluate, inspect, load, predict, train
+    from surefit.batches.collate import Collator
+    from surefit.batches.field import Field
+    from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
+    from surefit.findings import Finding
+    from surefit.tasks.spec import TaskSpec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Collator": "surefit.batches.collate",
+    "Field": "surefit.batches.field",
+    "Finding": "surefit.findings",
+    "FindingError": "surefit.errors",
+    "RunFailedError": "surefit.errors",
+    "SurefitError": "surefit.errors",
+    "TaskSpec": "surefit.tasks.spec",
+    "UsageError": "surefit.errors",
+    "check": "surefit.api",
+    "evaluate": "surefit.api",
+    "inspect": "surefit.api",
+    "load": "surefit.api",
+    "predict": "surefit.api",
+    "train": "surefit.api",
+}
+
+__all__ = [
+    "Collator",
+    "Field",
+    "Finding",
+    "FindingError",
+    "RunFailedError",
+    "SurefitError",
+    "TaskSpec",
+    "UsageError",
+    "check",
+    "evaluate",
+    "inspect",
+    "load",
+    "predict",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'surefit' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

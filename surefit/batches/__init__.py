@@ -1,0 +1,1 @@
+"""Which rows go together, and how they become tensors."""

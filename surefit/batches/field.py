@@ -1,0 +1,93 @@
+"""A Field says how one encoded column becomes a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Field:
+    """The axes of one row, its dtype, its pad value, and the column it runs along with.
+
+    `axes` names the axes of a single row, the batch axis left out; a scalar has none. Axes of
+    the same name have the same length in a batch. `aligned_with` names a column whose first axis
+    this column shares, row by row: a row where they differ is an error, not something to pad.
+
+    >>> Field(axes=("time",), dtype="int64", pad=-100, aligned_with="input_ids").rank
+    1
+    """
+
+    axes: tuple[str, ...] = ()
+    dtype: str = "float32"
+    pad: float | int | bool = 0
+    aligned_with: str | None = None
+
+    @property
+    def rank(self) -> int:
+        """How many axes one row has."""
+        return len(self.axes)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype on disk and in the batch."""
+        return np.dtype(self.dtype)
+
+
+def _time(dtype: str, pad: float | int, aligned_with: str | None = None) -> Field:
+    return Field(("time",), dtype, pad, aligned_with)
+
+
+SEQUENCES: tuple[str, ...] = ("input_ids", "inputs_embeds")
+"""Columns that carry the sequence the others run along; the first one present leads."""
+
+
+def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
+    """Fields of the columns whose names transformers has given a meaning."""
+    return {
+        "input_ids": _time("int64", pad_token_id),
+        "inputs_embeds": Field(("time", "width"), "float32", 0.0),
+        "attention_mask": _time("int64", 0, "input_ids"),
+        "token_type_ids": _time("int64", 0, "input_ids"),
+        "position_ids": _time("int64", 0, "input_ids"),
+        "special_tokens_mask": _time("int64", 1, "input_ids"),
+        "labels": _time("int64", -100, "input_ids"),
+        "decoder_input_ids": Field(("target_time",), "int64", pad_token_id),
+        "decoder_attention_mask": Field(("target_time",), "int64", 0, "decoder_input_ids"),
+    }
+
+
+@dataclass(frozen=True)
+class Misalignment:
+    """Two columns of one row that should have the same length and do not."""
+
+    row: int
+    column: str
+    found: int
+    other: str
+    expected: int
+
+    def __str__(self) -> str:
+        return (
+            f"row {self.row}: column {self.column!r} has length {self.found}, "
+            f"but {self.other!r}, which it runs along, has length {self.expected}"
+        )
+
+
+def find_misalignment(
+    lengths: Mapping[str, int], fields: Mapping[str, Field], row: int
+) -> Misalignment | None:
+    """The first column of a row whose length differs from the column it is aligned with."""
+    for name, spec in fields.items():
+        other = spec.aligned_with
+        if (
+            other is not None
+            and name in lengths
+            and other in lengths
+            and lengths[name] != lengths[other]
+        ):
+            return Misalignment(row, name, lengths[name], other, lengths[other])
+    return None

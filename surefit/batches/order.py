@@ -1,0 +1,144 @@
+"""Batches: which rows go together and in which order, as a pure function.
+
+An epoch is made in four moves, all decided by (lengths, seed, epoch, effective batch):
+shuffle all rows; cut the shuffled rows into windows; sort each window by length and cut it into
+micro-batches, so that rows of one micro-batch are about equally long; put as many neighbouring
+micro-batches together as one optimizer step takes, and shuffle the steps.
+
+Nothing is stored or replayed. A step's rows depend on how many micro-batches it has in all, not
+on how they are shared out: two processes take the same rows per step as one with twice the
+accumulation. No row is repeated and none is left out; the last step may be smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+WINDOW_STEPS = 64
+"""Optimizer steps per window: wide enough for little padding, narrow enough to stay random."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process does in one step: its micro-batches, and how much they weigh.
+
+    A process that the last step of an epoch leaves without rows goes through one of the
+    step's rows with weight 0, so that all processes meet in the same gradient exchange.
+    """
+
+    micro_batches: tuple[Rows, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch laid end to end: its rows, and where micro-batches and steps begin in them."""
+
+    rows: Rows
+    micro_starts: Rows  # into rows, one more than there are micro-batches
+    step_starts: Rows  # into micro_starts, one more than there are steps
+
+    def micro_batches(self, step: int) -> list[Rows]:
+        """The micro-batches of a step."""
+        first, end = self.step_starts[step], self.step_starts[step + 1]
+        starts = self.micro_starts[first : end + 1]
+        return [self.rows[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """The order of all rows in all epochs."""
+
+    lengths: npt.NDArray[np.int32]
+    seed: int
+    batch_size: int
+    grad_accum: int = 1
+    num_processes: int = 1
+    max_tokens: int | None = None
+
+    @property
+    def micro_per_step(self) -> int:
+        """Micro-batches in one optimizer step, over all processes."""
+        return self.grad_accum * self.num_processes
+
+    def epoch(self, epoch: int) -> Epoch:
+        """The order of one epoch."""
+        return _make_epoch(self, epoch)
+
+    def num_steps(self, epoch: int) -> int:
+        """Optimizer steps in an epoch."""
+        return len(self.epoch(epoch).step_starts) - 1
+
+    def num_micro_batches(self, epoch: int = 0) -> int:
+        """Micro-batches in an epoch, over all processes."""
+        return len(self.epoch(epoch).micro_starts) - 1
+
+    def share(self, epoch: int, step: int, process: int = 0) -> Share:
+        """The part of a step that one process takes."""
+        micro = self.epoch(epoch).micro_batches(step)
+        mine = tuple(micro[process :: self.num_processes])
+        return Share(mine, 1.0) if mine else Share((micro[0][:1],), 0.0)
+
+    def step_rows(self, epoch: int, step: int) -> Rows:
+        """All rows of a step, over all processes."""
+        return np.concatenate(self.epoch(epoch).micro_batches(step))
+
+    def padding_share(self, epoch: int = 0) -> float:
+        """Share of an epoch's positions that are padding."""
+        rows, longest = self._micro_shapes(epoch)
+        padded = int((rows * longest).sum())
+        return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
+
+    def longest(self, epoch: int = 0) -> tuple[int, int]:
+        """Rows and padded length of the micro-batch with the most positions."""
+        rows, longest = self._micro_shapes(epoch)
+        worst = int((rows * longest).argmax())
+        return int(rows[worst]), int(longest[worst])
+
+    def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
+        order = self.epoch(epoch)
+        longest = np.maximum.reduceat(self.lengths[order.rows], order.micro_starts[:-1])
+        return np.diff(order.micro_starts), longest.astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _make_epoch(batches: Batches, epoch: int) -> Epoch:
+    random = np.random.default_rng([batches.seed, epoch, 0xBA7C])
+    rows = random.permutation(len(batches.lengths))
+    window_rows = WINDOW_STEPS * batches.micro_per_step * batches.batch_size
+    steps: list[list[int]] = []  # each step as the micro-batch boundaries it has in rows
+    for start in range(0, len(rows), window_rows):
+        window = rows[start : start + window_rows]
+        window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
+        edges = [start + edge for edge in _cut(batches.lengths[window], batches)]
+        for first in range(0, len(edges) - 1, batches.micro_per_step):
+            steps.append(edges[first : first + batches.micro_per_step + 1])
+    steps = [steps[place] for place in random.permutation(len(steps))]
+    sizes = [b - a for edges in steps for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return Epoch(
+        np.concatenate([rows[edges[0] : edges[-1]] for edges in steps]),
+        np.concatenate([[0], np.cumsum(sizes)]),
+        np.concatenate([[0], np.cumsum([len(edges) - 1 for edges in steps])]),
+    )
+
+
+def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
+    """Where micro-batches begin and end in rows sorted by length.
+
+    >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
+    [0, 2, 3, 4]
+    """
+    if batches.max_tokens is None:
+        return [*range(0, len(lengths), batches.batch_size), len(lengths)]
+    edges = [0]
+    for place in range(1, len(lengths)):
+        # The newest row is the longest so far and sets the padded length.
+        if (place + 1 - edges[-1]) * int(lengths[place]) > batches.max_tokens:
+            edges.append(place)
+    return [*edges, len(lengths)]

@@ -1,0 +1,236 @@
+"""What the user asked for, validated once: argv, YAML and Python all end in one RunConfig."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from surefit.errors import UsageError
+
+Role = Literal[
+    "text",
+    "text_pair",
+    "label",
+    "prompt",
+    "answer",
+    "messages",
+    "source",
+    "target",
+    "tokens",
+    "tags",
+    "image",
+    "features",
+    "mask",
+]
+ROLES: tuple[str, ...] = get_args(Role)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FeatureShape(_Section):
+    """How a flat row of features is cut into steps."""
+
+    steps: int | None = Field(None, ge=1)
+    """Steps per row of an array saved as [rows, steps*width]."""
+    width: int | None = Field(None, ge=1)
+    """Features per step of an array saved as [rows, steps*width]."""
+
+
+class EarlyStopping(_Section):
+    """When to stop before the last epoch."""
+
+    metric: str | None = None
+    """The metric to watch; the task's own choice if left out. It also decides the best step."""
+    patience: int | None = Field(None, ge=1)
+    """Evaluations without improvement after which training stops; never if left out."""
+
+
+class Generation(_Section):
+    """How much text is generated at each evaluation, for tasks that generate."""
+
+    rows: int = Field(64, ge=0)
+    """Evaluation rows to generate for; 0 for none."""
+    max_new_tokens: int = Field(64, ge=1)
+    """Longest generated answer."""
+
+
+class RunConfig(_Section):
+    """Everything that decides a run, apart from objects given from Python."""
+
+    data: tuple[str, ...] = ()
+    """Files or folders with the training data."""
+    eval_data: tuple[str, ...] = ()
+    """Files or folders to evaluate on; a share of the data if left out."""
+    model: str = ""
+    """A local folder, a hub id, tiny:ARCH, or module:function."""
+    tokenizer: str | None = None
+    """A folder or hub id; the model's own if left out."""
+    task: str | None = None
+    """The task; worked out from the data if left out."""
+    columns: dict[Role, str] = {}
+    """Which column plays which role, where the names do not say it."""
+    features: FeatureShape = FeatureShape()
+    """How flat feature rows are cut into steps."""
+
+    epochs: int = Field(3, ge=1)
+    """Passes over the training rows."""
+    max_steps: int | None = Field(None, ge=1)
+    """Stop after so many optimizer steps, whatever the epochs."""
+    batch_size: int = Field(8, ge=1)
+    """Rows per micro-batch per process."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Padded positions per micro-batch, instead of a fixed number of rows."""
+    grad_accum: int = Field(1, ge=1)
+    """Micro-batches per optimizer step per process."""
+    max_seq_length: int | None = Field(None, ge=2)
+    """Longest row in tokens; the model's limit, at most 1024, if left out."""
+    overlong: Literal["truncate", "drop", "error"] = "truncate"
+    """What happens to longer rows."""
+    loss_on: Literal["answers", "all"] = "answers"
+    """Which tokens of an instruction row are learned."""
+
+    lr: float | None = Field(None, gt=0)
+    """Peak learning rate; 2e-5, or 1e-3 for untrained models, if left out."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup: float = Field(0.03, ge=0, lt=1)
+    """Share of the steps over which the learning rate rises."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW's weight decay; biases and norms are exempt."""
+    clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0 for no clipping."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    deterministic: bool = False
+    """Use deterministic kernels on CUDA, so that a resumed run is equal to the bit."""
+    from_scratch: bool = False
+    """Start from the model's config with fresh weights."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Decides the split, the order of rows, fresh weights and dropout."""
+
+    eval_share: float = Field(0.1, ge=0, lt=1)
+    """Share of the rows held out for evaluation when there is no eval_data."""
+    eval_every: int | None = Field(None, ge=1)
+    """Evaluate every so many steps; once per epoch if left out."""
+    eval_at_start: bool = False
+    """Also evaluate before the first step."""
+    save_every: int | None = Field(None, ge=1)
+    """Save a checkpoint every so many steps, besides those at each evaluation."""
+    keep: int = Field(2, ge=1)
+    """Latest checkpoints to keep; the best one is kept besides."""
+    early_stopping: EarlyStopping = EarlyStopping()
+    """When to stop before the last epoch."""
+    generate: Generation = Generation()
+    """How much text is generated at each evaluation."""
+    max_dropped_share: float = Field(0.5, ge=0, le=1)
+    """Refuse the data if a larger share of its rows would be dropped."""
+
+    trackers: tuple[str, ...] = ()
+    """Experiment trackers of Accelerate, such as tensorboard."""
+    trust_remote_code: bool = False
+    """Let a model folder or hub repository run its own Python code."""
+    output: str | None = None
+    """The run's folder; a new one under runs/ if left out."""
+
+    @field_validator("data", "eval_data", "trackers", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The keys of a config file; its relative paths stay relative to the working folder."""
+    if not path.is_file():
+        raise UsageError(f"There is no config file {path}.", "Check the path.")
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid YAML: {error}", "Repair the named place.") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise UsageError(
+            f"{path} holds a {type(loaded).__name__}; expected keys and values.",
+            "Write one `key: value` per line.",
+        )
+    return loaded
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Split `key=value` of `--set`; the value is read as YAML.
+
+    >>> parse_setting("early_stopping.patience=2")
+    ('early_stopping.patience', 2)
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set expects key=value, found {text!r}.", "Write --set key=value.")
+    try:
+        return key.strip().replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key.strip().replace("-", "_"), value
+
+
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys into sections; later keys win.
+
+    >>> nest({"early_stopping.patience": 2, "lr": 0.1})
+    {'early_stopping': {'patience': 2}, 'lr': 0.1}
+    """
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        place = nested
+        for section in sections:
+            inner = place.get(section)
+            place[section] = dict(inner) if isinstance(inner, Mapping) else {}
+            place = place[section]
+        if isinstance(value, Mapping) and isinstance(place.get(last), Mapping):
+            value = {**place[last], **value}
+        place[last] = value
+    return nested
+
+
+def make_config(settings: Mapping[str, Any]) -> RunConfig:
+    """Validate `settings` (dotted or nested keys); every fault is reported, together."""
+    try:
+        return RunConfig.model_validate(nest(settings))
+    except ValidationError as error:
+        faults = [_describe(fault) for fault in error.errors()]
+        raise UsageError(
+            "\n".join(faults), "`surefit train --help` and docs/config.md list the keys."
+        ) from None
+
+
+def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
+    """Every key a config may have, sections as dotted names."""
+    keys = []
+    for name, info in section.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += known_keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _describe(fault: Any) -> str:
+    key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+    if fault["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, known_keys(), n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return f"Unknown key {key!r}.{hint}"
+    found = fault["input"]
+    return f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}; found {found!r}."
+
+
+def config_yaml(config: RunConfig) -> str:
+    """The resolved config as it is written into the run's folder."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,176 @@
+"""NumPy files to Arrow columns, memory-mapped; nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.findings import fail
+
+Array = npt.NDArray[Any]
+
+_NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
+
+
+def map_npy(path: Path, shown: str) -> Array:
+    """Memory-map a `.npy` file; `shown` is the name the user knows it by."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        if "pickle" in str(error) or "object" in str(error).lower():
+            raise fail(
+                "SF104", f"{shown} holds pickled Python objects, not numbers.", file=shown
+            ) from None
+        raise fail("SF102", f"{shown} is not a readable .npy file: {error}", file=shown) from None
+    if array.ndim == 0:
+        raise fail("SF208", f"{shown} holds a single value, not rows.", file=shown)
+    if array.dtype.kind not in "biufUS":
+        raise fail("SF213", f"{shown} holds {array.dtype} values, not numbers.", file=shown)
+    if array.flags.c_contiguous and array.dtype.isnative:
+        return array
+    return _rewritten(path, array)
+
+
+def _rewritten(path: Path, array: Array) -> Array:
+    """A copy in the cache in C order and native bytes, written in chunks."""
+    folder = cache_folder() / "arrays" / fingerprint("native", file_fingerprint(path))
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            target = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+                temporary / "array.npy",
+                mode="w+",
+                dtype=array.dtype.newbyteorder("="),
+                shape=array.shape,
+            )
+            for start in range(0, len(array), 1024):
+                target[start : start + 1024] = array[start : start + 1024]
+            target.flush()
+    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+
+def map_npz(path: Path) -> dict[str, Array]:
+    """Memory-map every array of a `.npz`, unpacked once into the cache."""
+    folder = cache_folder() / "arrays" / fingerprint("npz", file_fingerprint(path))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".npy")]
+            if not folder.exists():
+                with new_folder(folder) as temporary:
+                    for place, name in enumerate(names):
+                        with (
+                            archive.open(name) as packed,
+                            (temporary / f"{place}.npy").open("wb") as unpacked,
+                        ):
+                            shutil.copyfileobj(packed, unpacked)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise fail(
+            "SF102", f"{path.name} is not a readable .npz file: {error}", file=str(path)
+        ) from None
+    return {
+        name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
+        for place, name in enumerate(names)
+    }
+
+
+def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
+    """Arrays of equal row count as columns; ragged rows in any of the usual layouts.
+
+    Ragged rows are flat values with `offsets` or `lengths`, padded values with `lengths`, or
+    one array per row under numbered names (`np.savez(path, *rows, y=labels)`).
+    """
+    columns: dict[str, pa.Array] = {}
+    plain = _join_numbered(arrays, columns, shown)
+    offsets_name = next((n for n in plain if n.lower().split("_")[-1] in _OFFSETS), None)
+    if offsets_name is not None:
+        offsets = _read_offsets(plain.pop(offsets_name), offsets_name)
+        num_rows = len(offsets) - 1
+        for name, array in list(plain.items()):
+            if len(array) == offsets[-1] and len(array) != num_rows:
+                columns[name] = ragged_column(plain.pop(name), offsets)
+            elif len(array) == num_rows and array.ndim > 1:
+                columns[name] = _trimmed(plain.pop(name), np.diff(offsets))
+    columns |= {name: to_arrow(array) for name, array in plain.items()}
+    rows = {name: len(column) for name, column in columns.items()}
+    if len(set(rows.values())) > 1:
+        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
+        raise fail("SF106", f"{shown}: arrays have different numbers of rows: {counts}", file=shown)
+    return pa.table(columns)
+
+
+_OFFSETS = ("offsets", "offset", "lengths", "length", "lens")
+
+
+def _read_offsets(array: Array, name: str) -> npt.NDArray[np.int64]:
+    values = np.asarray(array, dtype=np.int64)
+    if name.lower().split("_")[-1].startswith("offset"):
+        return values if len(values) and values[0] == 0 else np.concatenate([[0], values])
+    return np.concatenate([[0], np.cumsum(values)])
+
+
+def _join_numbered(
+    arrays: Mapping[str, Array], columns: dict[str, pa.Array], shown: str
+) -> dict[str, Array]:
+    """Join arrays saved one per row under numbered names; return those that are not."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name, array in arrays.items():
+        match = _NUMBERED.fullmatch(name)
+        if match and array.ndim >= 2:
+            groups.setdefault(match[1], []).append((int(match[2]), name))
+    joined = {}
+    for prefix, members in groups.items():
+        if len(members) > 1:
+            rows = [arrays[name] for _, name in sorted(members)]
+            columns["features" if prefix in ("", "arr") else prefix] = join_rows(rows, shown)
+            joined.update(dict.fromkeys(name for _, name in members))
+    return {name: array for name, array in arrays.items() if name not in joined}
+
+
+def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
+    """One array per row as one ragged column; rows may differ in their first axis only."""
+    for place, row in enumerate(rows):
+        if row.shape[1:] != rows[0].shape[1:] or row.ndim != rows[0].ndim:
+            raise fail(
+                "SF208",
+                f"{shown}, row {place}: shape {list(row.shape)}, but row 0 has "
+                f"{list(rows[0].shape)}; only the number of steps may differ.",
+                file=shown,
+                row=place,
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return ragged_column(np.concatenate(rows), offsets)
+
+
+def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
+    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
+    return ragged_column(
+        np.concatenate(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    )
+
+
+def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
+    """Flat values and row offsets as an Arrow list column, without copying the values."""
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), to_arrow(values))
+
+
+def to_arrow(array: Array) -> pa.Array:
+    """An array of any rank as a column of (nested) fixed-size lists, without copying it.
+
+    >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
+    FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
+    """
+    if array.dtype.kind in "US":
+        return pa.array(array.astype(str).tolist(), pa.string())
+    column = pa.array(np.asarray(array).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, int(size))
+    return column

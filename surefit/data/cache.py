@@ -1,0 +1,35 @@
+"""Where derived files live, and the keys they are found by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+_EDGE_BYTES = 64 * 1024
+
+
+def cache_folder() -> Path:
+    """`$SUREFIT_CACHE`, else `~/.cache/surefit`."""
+    chosen = os.environ.get("SUREFIT_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "surefit"
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short key that changes when any of the JSON-like parts changes."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def file_fingerprint(path: Path) -> str:
+    """A key of a file's content without reading all of it: size, time, head and tail."""
+    stat = path.stat()
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(_EDGE_BYTES))
+        if stat.st_size > _EDGE_BYTES:
+            file.seek(max(_EDGE_BYTES, stat.st_size - _EDGE_BYTES))
+            digest.update(file.read(_EDGE_BYTES))
+    return fingerprint(str(path.resolve()), stat.st_size, stat.st_mtime_ns, digest.hexdigest())

@@ -1,0 +1,213 @@
+"""Rows of a Table to a Store: encoded, checked row by row, and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.data.encoder import Encoder
+from surefit.data.store import Store, new_store
+from surefit.data.table import Table
+from surefit.errors import FindingError
+from surefit.findings import Finding, finding
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, how much is done, and of how much."""
+
+
+class RowFaultError(Exception):
+    """One row that cannot be encoded: the code of its Finding, what is wrong, and the column."""
+
+    def __init__(self, code: str, message: str, column: str | None = None, fix: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.column = column
+        self.fix = fix
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One encoded row, and what was done to it."""
+
+    columns: Mapping[str, Any]
+    truncated: bool = False
+    learns_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A row with nothing to learn from, and the reason it is dropped."""
+
+    reason: str
+
+
+EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Mapping[str, Any]]
+
+
+@dataclass
+class _Faults:
+    """The first row of each kind of fault, and how many more there are."""
+
+    table: Table
+    first: dict[tuple[str, str | None], tuple[int, RowFaultError]] = field(default_factory=dict)
+    counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+
+    def add(self, row: int, fault: RowFaultError) -> None:
+        key = (fault.code, fault.column)
+        self.first.setdefault(key, (row, fault))
+        self.counts[key] += 1
+
+    def findings(self) -> list[Finding]:
+        found = []
+        for key, (row, fault) in self.first.items():
+            where = self.table.where(row)
+            more = self.counts[key] - 1
+            tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
+            message = f"row {where['row']}: {fault.message}{tail}"
+            found.append(finding(fault.code, message, fix=fault.fix, **where, column=fault.column))
+        return found
+
+
+def encode_rows(
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    *,
+    encode: EncodeRow,
+    fields: Mapping[str, Field],
+    count_targets: Callable[[Mapping[str, Any]], int],
+    encoder: Encoder,
+    folder: Path,
+    progress: Progress,
+    stage: str,
+) -> Store:
+    """Encode the given rows into a Store at `folder`, or open the one that is there.
+
+    Faults of all rows are gathered, one Finding per kind with its first row, and raised
+    together; then nothing is written.
+    """
+    if folder.exists():
+        return Store(folder)
+    faults = _Faults(table)
+    dropped: dict[str, list[int]] = {}
+    counts: Counter[str] = Counter()
+    notes: dict[str, Any] = {}
+    with new_store(folder, fields, notes) as writer:
+        for done, (source_row, raw) in enumerate(zip(rows, table.rows(rows), strict=True)):  # type: ignore[arg-type]
+            if done % 256 == 0:
+                progress(stage, done, len(rows))
+            try:
+                encoded = encode(encoder.read(raw), encoder)
+                if isinstance(encoded, Skip):
+                    dropped.setdefault(encoded.reason, []).append(int(source_row))
+                    continue
+                if not isinstance(encoded, Encoded):
+                    encoded = Encoded(encoded)
+                columns = cast_columns(encoded.columns, fields)
+            except RowFaultError as fault:
+                faults.add(int(source_row), fault)
+                continue
+            num_targets = count_targets(columns)
+            if num_targets == 0:
+                dropped.setdefault("nothing_to_learn", []).append(int(source_row))
+                continue
+            length = row_length(columns)
+            writer.append(
+                columns, source_row=int(source_row), num_targets=num_targets, length=length
+            )
+            counts["tokens"] += length
+            counts["trained_tokens"] += num_targets
+            counts["truncated_rows"] += encoded.truncated
+            counts["rows_learning_eos"] += encoded.learns_eos
+        progress(stage, len(rows), len(rows))
+        found = faults.findings()
+        if found:
+            raise FindingError(*found)
+        notes["counts"] = dict(counts)
+        notes["dropped"] = {reason: len(hit) for reason, hit in dropped.items()}
+        notes["dropped_examples"] = {reason: hit[:3] for reason, hit in dropped.items()}
+    return Store(folder)
+
+
+def row_length(columns: Mapping[str, Any]) -> int:
+    """How long a row is: the steps of its sequence, or 1 where it has none."""
+    lead = next((name for name in SEQUENCES if name in columns), None)
+    return len(columns[lead]) if lead is not None else 1
+
+
+def cast_columns(
+    columns: Mapping[str, Any], fields: Mapping[str, Field]
+) -> dict[str, npt.NDArray[Any]]:
+    """The row's columns in their Fields' dtypes; a RowFaultError where one does not fit."""
+    cast = {}
+    for name, spec in fields.items():
+        if name not in columns:
+            raise RowFaultError("SF202", f"column {name!r} is missing", name)
+        try:
+            value = np.asarray(columns[name])
+        except ValueError:
+            raise RowFaultError(
+                "SF208", f"column {name!r} holds lists of different lengths", name
+            ) from None
+        if value.dtype.kind not in "biuf":
+            raise RowFaultError(
+                "SF213", f"column {name!r} holds {value.dtype} values, not numbers", name
+            )
+        if value.ndim != spec.rank:
+            raise RowFaultError(
+                "SF208",
+                f"column {name!r} has shape {list(value.shape)}; expected "
+                f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
+                name,
+            )
+        if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f":
+            if not (np.isfinite(value).all() and (value == value.round()).all()):
+                raise RowFaultError(
+                    "SF213", f"column {name!r} holds fractions; expected whole numbers", name
+                )
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            place = [int(axis) for axis in np.argwhere(~np.isfinite(value))[0]]
+            raise RowFaultError(
+                "SF207", f"column {name!r} holds {value[tuple(place)]} at {place}", name
+            )
+        cast[name] = value.astype(spec.numpy_dtype, copy=False)
+    lengths = {name: len(value) for name, value in cast.items() if value.ndim}
+    fault = find_misalignment(lengths, fields, 0)
+    if fault is not None:
+        raise RowFaultError(
+            "SF201",
+            f"column {fault.column!r} has length {fault.found}, but {fault.other!r}, which it "
+            f"runs along, has length {fault.expected}",
+            fault.column,
+        )
+    return cast
+
+
+def count_labelled(columns: Mapping[str, Any]) -> int:
+    """Targets of a row: its labels that are not -100; 1 for a single label or none at all."""
+    labels = columns.get("labels")
+    if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
+        return 1
+    return int((labels != -100).sum())
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """A Progress that shows nothing."""
+
+
+def collect_texts(
+    table: Table, rows: Sequence[int], columns: Iterable[str], limit: int = 20_000
+) -> Iterable[str]:
+    """Text of the given columns of up to `limit` rows, for making a tokenizer."""
+    chosen = list(columns)
+    for row in table.rows(rows[:limit]):
+        for name in chosen:
+            if isinstance(row[name], str):
+                yield row[name]

@@ -1,0 +1,87 @@
+"""The Encoder: what reads one row. Saved with the model, and the only reader of `predict`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from surefit import atomic
+from surefit.errors import UsageError
+
+FILE = "encoder.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How rows of one task are read: columns by role, tokenizer, limits, what was fitted.
+
+    `fitted` holds what was learned from training rows only, such as the class names;
+    `settings` what the user chose, such as what becomes of overlong rows.
+    """
+
+    task: str
+    roles: Mapping[str, str]
+    tokenizer: Any = None
+    max_length: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> list[Any]:
+        """The class names, in the order of the model's outputs."""
+        return list(self.fitted["classes"])
+
+    @cached_property
+    def class_ids(self) -> dict[Any, int]:
+        """Class name to output number."""
+        return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row by role; columns without a role are left out unless the model asks for them."""
+        read = {role: row[column] for role, column in self.roles.items() if column in row}
+        return {**read, **{name: row[name] for name in self.extras if name in row}}
+
+    def state(self) -> dict[str, Any]:
+        """All but the tokenizer, as JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "task": self.task,
+            "roles": dict(self.roles),
+            "max_length": self.max_length,
+            "settings": dict(self.settings),
+            "fitted": dict(self.fitted),
+            "extras": list(self.extras),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the Encoder, with its tokenizer, into the model's folder."""
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+        atomic.write_json(folder / FILE, self.state())
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """Read an Encoder that `save` wrote."""
+    path = folder / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} has no {FILE}, so surefit cannot know how to read rows for it.",
+            "Give the folder of a run, or a model folder that surefit wrote.",
+        )
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if state.pop("format_version") != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    tokenizer = None
+    if (folder / "tokenizer_config.json").is_file():
+        from surefit.data.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(str(folder))
+    return Encoder(**{**state, "extras": tuple(state["extras"])}, tokenizer=tokenizer)

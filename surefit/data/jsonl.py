@@ -1,0 +1,164 @@
+"""JSON lines to Arrow: one streaming pass, every fault named by its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.data.table import CHUNK_ROWS
+from surefit.data.text import numbered_lines
+from surefit.errors import FindingError
+from surefit.findings import fail
+
+Record = tuple[int, dict[str, Any]]
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Line number and object of every line that is not blank."""
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise fail(
+                "SF102",
+                f"{path.name}, line {number}: not valid JSON ({error}): {line.strip()[:60]!r}",
+                file=str(path),
+                line=number,
+            ) from None
+        if not isinstance(value, dict):
+            raise fail(
+                "SF102",
+                f"{path.name}, line {number}: expected an object such as "
+                f'{{"prompt": …}}, found {type(value).__name__}: {line.strip()[:60]!r}',
+                file=str(path),
+                line=number,
+            )
+        yield number, value
+
+
+def write_arrow(
+    records: Callable[[], Iterator[Record]], folder: Path, file: str, where: str = "line"
+) -> None:
+    """Stream records into `folder/table.arrow`, whose columns get one type each.
+
+    The schema grows as the rows need it (null to text, integer to float); when it does, the
+    pass starts over, which happens at most once per such column.
+    """
+    schema = pa.schema([])
+    while True:
+        try:
+            with new_folder(folder) as temporary:
+                _write(records(), temporary / "table.arrow", schema, file, where)
+            return
+        except _SchemaGrewError as grown:
+            schema = grown.schema
+
+
+class _SchemaGrewError(Exception):
+    """A later row needs a wider column than the file was begun with."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__()
+        self.schema = schema
+
+
+def _write(records: Iterator[Record], path: Path, schema: pa.Schema, file: str, where: str) -> None:
+    chunks = _chunks(records)
+    chunk = next(chunks, [])
+    place = _Place(file, where, 0)
+    schema = _merge(schema, chunk, place)
+    with pa.ipc.new_file(path, schema) as writer:
+        while chunk:
+            found = _merge(schema, chunk, place)
+            if found != schema:
+                raise _SchemaGrewError(found)
+            rows = [row for _, row in chunk]
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+            place = _Place(file, where, place.first_row + len(chunk))
+            chunk = next(chunks, [])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a chunk came from, for messages: records are numbered as `unit` (line or row)."""
+
+    file: str
+    unit: str
+    first_row: int
+
+    def fail(self, code: str, row: int, number: int, column: str, what: str) -> FindingError:
+        message = f"{Path(self.file).name}, {self.unit} {number}: column {column!r} {what}"
+        where = {"row": self.first_row + row, self.unit: number}
+        return fail(code, message, file=self.file, column=column, **where)
+
+
+def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
+    chunk: list[Record] = []
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == CHUNK_ROWS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _merge(schema: pa.Schema, chunk: Sequence[Record], place: _Place) -> pa.Schema:
+    """The schema that holds both what came before and this chunk."""
+    for name in dict.fromkeys(name for _, row in chunk for name in row):
+        known = schema.field(name).type if name in schema.names else pa.null()
+        merged = _column_type(name, known, chunk, place)
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, merged))
+        elif merged != known:
+            schema = schema.set(schema.get_field_index(name), pa.field(name, merged))
+    return schema
+
+
+def _column_type(
+    name: str, known: pa.DataType, chunk: Sequence[Record], place: _Place
+) -> pa.DataType:
+    try:
+        return _widen(known, pa.array([row.get(name) for _, row in chunk]).type)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        pass  # some value of the chunk does not fit; find which one
+    for index, (number, row) in enumerate(chunk):
+        value = row.get(name)
+        try:
+            known = _widen(known, pa.array([value]).type)
+        except (OverflowError, UnicodeEncodeError) as error:
+            what = f"holds a value that cannot be stored: {str(error)[:80]}"
+            raise place.fail("SF102", index, number, name, what) from None
+        except pa.ArrowException:
+            what = f"holds {_kind(value)} ({str(value)[:40]!r}), but {_arrow_kind(known)} before."
+            raise place.fail("SF103", index, number, name, what) from None
+    return known
+
+
+def _widen(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The type that holds both; raises ArrowException where there is none."""
+    pair = [pa.schema([pa.field("x", kind)]) for kind in (known, found)]
+    return pa.unify_schemas(pair, promote_options="permissive").field("x").type
+
+
+def _kind(value: Any) -> str:
+    names = {str: "text", bool: "true/false", int: "a number", float: "a number", dict: "an object"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _arrow_kind(kind: pa.DataType) -> str:
+    if pa.types.is_string(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "true/false"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "numbers"
+    return "an object" if pa.types.is_struct(kind) else f"{kind}"

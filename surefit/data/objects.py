@@ -1,0 +1,82 @@
+"""Data given from Python as a list of dicts to a Table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from surefit.data.arrays import join_rows, to_arrow
+from surefit.data.cache import fingerprint
+from surefit.data.jsonl import write_arrow
+from surefit.data.table import Source, Table
+from surefit.findings import fail
+
+SHOWN = "the rows given from Python"
+
+
+def open_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A Table of a list of dicts; values may be text, numbers, lists, arrays or tensors."""
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise fail(
+                "SF213", f"row {place} is a {type(row).__name__}; expected a dict.", row=place
+            )
+    if not rows:
+        return Table(pa.table({}), (Source(SHOWN, 0),), "empty")
+    arrays = [name for name, value in rows[0].items() if np.ndim(_numpy(value)) > 0]
+    plain = [{k: _item(v) for k, v in row.items() if k not in arrays} for row in rows]
+    columns = _plain_columns(plain)
+    for name in arrays:
+        columns[name] = _array_column(name, [_numpy(row.get(name)) for row in rows])
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return Table(table, (Source(SHOWN, 0),), fingerprint(hash_bytes(sink.getvalue())))
+
+
+def hash_bytes(buffer: Any) -> str:
+    """A key of some bytes."""
+    import hashlib
+
+    return hashlib.blake2b(buffer, digest_size=16).hexdigest()
+
+
+def _numpy(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _item(value: Any) -> Any:
+    if hasattr(value, "detach") or isinstance(value, np.generic | np.ndarray):
+        return value.item()
+    return value
+
+
+def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "rows"
+        write_arrow(lambda: ((i, dict(row)) for i, row in enumerate(rows)), target, SHOWN, "row")
+        with pa.OSFile(str(target / "table.arrow")) as file:
+            table = pa.ipc.open_file(file).read_all()
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def _array_column(name: str, values: Sequence[Any]) -> pa.Array:
+    for place, value in enumerate(values):
+        if value is None:
+            raise fail(
+                "SF213",
+                f"row {place}: column {name!r} is not an array, but row 0 has one.",
+                row=place,
+                column=name,
+            )
+    if len({value.shape for value in values}) == 1:
+        return to_arrow(np.stack(values))
+    return join_rows(values, f"column {name!r} of {SHOWN}")

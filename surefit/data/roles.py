@@ -1,0 +1,73 @@
+"""Which column plays which role, by name first and by type where only one is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from surefit.data.table import Table, array_rank, is_array, is_text
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "instruction", "question", "query", "input"),
+    "answer": ("completion", "answer", "response", "output", "target"),
+    "text": ("text", "sentence", "content", "review", "message", "question", "document", "body"),
+    "label": ("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
+    "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
+    "mask": ("mask", "attention_mask"),
+    "input_ids": ("input_ids",),
+    "labels": ("labels",),
+}
+
+
+def resolve_roles(
+    table: Table,
+    needs: Sequence[Sequence[str]],
+    optional: Sequence[str] = (),
+    chosen: Mapping[str, str] | None = None,
+) -> dict[str, str] | None:
+    """Role to column for the first of the alternative `needs` that the columns meet."""
+    for roles in needs:
+        found = dict(chosen or {})
+        for role in roles:
+            if role not in found:
+                column = _by_name(table, role, set(found.values()))
+                if column is not None:
+                    found[role] = column
+        for role in roles:
+            if role not in found:
+                column = _by_type(table, role, set(found.values()))
+                if column is not None:
+                    found[role] = column
+        if all(role in found for role in roles):
+            for role in optional:
+                column = _by_name(table, role, set(found.values()))
+                if role not in found and column is not None:
+                    found[role] = column
+            return found
+    return None
+
+
+def _by_name(table: Table, role: str, taken: set[str]) -> str | None:
+    free = {name.lower(): name for name in reversed(table.columns) if name not in taken}
+    return next(
+        (free[name] for name in NAMES[role] if name in free and _suits(table, role, free[name])),
+        None,
+    )
+
+
+def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
+    """The only column left whose type suits the role; None when two would."""
+    if role not in ("text", "label", "features"):
+        return None
+    free = [name for name in table.columns if name not in taken and _suits(table, role, name)]
+    return free[0] if len(free) == 1 else None
+
+
+def _suits(table: Table, role: str, column: str) -> bool:
+    kind = table.column_type(column)
+    if role == "text":
+        return is_text(kind)
+    if role == "features":
+        return is_array(kind) and array_rank(kind) <= 2
+    if role == "label":
+        return not is_array(kind)
+    return True

@@ -1,0 +1,138 @@
+"""Encoded columns on disk: flat values and offsets per column, memory-mapped.
+
+A store is a folder: `columns.json`, and for each column `NAME.values`, with `NAME.offsets` if
+rows have axes and `NAME.shapes` if they have two or more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit import atomic
+from surefit.batches.field import Field
+
+Array = npt.NDArray[Any]
+
+_SYSTEM = {
+    "num_targets": np.dtype(np.int64),
+    "source_row": np.dtype(np.int64),
+    "length": np.dtype(np.int32),
+}
+
+
+class Store:
+    """Encoded rows, read from disk as they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        meta = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+        self.num_rows: int = meta["num_rows"]
+        self.notes: dict[str, Any] = meta["notes"]
+        self.fields = {
+            name: Field(**{**spec, "axes": tuple(spec["axes"])})
+            for name, spec in meta["fields"].items()
+        }
+        self._values = {n: _map(folder / f"{n}.values", f.numpy_dtype) for n, f in self._items()}
+        self._offsets = {
+            n: _map(folder / f"{n}.offsets", np.dtype(np.int64)) for n, f in self._items() if f.rank
+        }
+        self._shapes = {
+            n: _map(folder / f"{n}.shapes", np.dtype(np.int32)).reshape(-1, f.rank)
+            for n, f in self._items()
+            if f.rank > 1
+        }
+        self.num_targets = _map(folder / "num_targets", _SYSTEM["num_targets"])
+        self.source_row = _map(folder / "source_row", _SYSTEM["source_row"])
+        self.lengths = _map(folder / "length", _SYSTEM["length"])
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def _items(self) -> Iterator[tuple[str, Field]]:
+        yield from self.fields.items()
+
+    def row(self, index: int) -> dict[str, Array]:
+        """One encoded row: a view of the values on disk per column."""
+        return {name: self.value(name, index) for name in self.fields}
+
+    def value(self, name: str, index: int) -> Array:
+        """One column of one row."""
+        values = self._values[name]
+        if not self.fields[name].rank:
+            return np.asarray(values[index])
+        offsets = self._offsets[name]
+        flat = values[offsets[index] : offsets[index + 1]]
+        return flat.reshape(self._shapes[name][index]) if name in self._shapes else flat
+
+    def rows(self, indices: Sequence[int] | Array) -> list[dict[str, Array]]:
+        """Several encoded rows."""
+        return [self.row(int(index)) for index in indices]
+
+
+class StoreWriter:
+    """Appends encoded rows to the files of a new store."""
+
+    def __init__(self, folder: Path, fields: Mapping[str, Field], stack: ExitStack) -> None:
+        self.fields = dict(fields)
+        self.num_rows = 0
+        names = [*_SYSTEM]
+        for name, spec in fields.items():
+            names.append(f"{name}.values")
+            names += [f"{name}.offsets"] * (spec.rank > 0) + [f"{name}.shapes"] * (spec.rank > 1)
+        self._files: dict[str, IO[bytes]] = {
+            name: stack.enter_context((folder / name).open("wb")) for name in names
+        }
+        self._ends = {name: 0 for name, spec in fields.items() if spec.rank}
+        for name in self._ends:
+            self._put(f"{name}.offsets", np.int64(0))
+
+    def _put(self, name: str, values: Any) -> None:
+        self._files[name].write(values.tobytes())
+
+    def append(
+        self, columns: Mapping[str, Array], *, source_row: int, num_targets: int, length: int
+    ) -> None:
+        """Add one row; `columns` has exactly the store's fields, in their dtypes."""
+        for name, spec in self.fields.items():
+            value = columns[name]
+            self._put(f"{name}.values", np.ascontiguousarray(value))
+            if spec.rank:
+                self._ends[name] += value.size
+                self._put(f"{name}.offsets", np.int64(self._ends[name]))
+            if spec.rank > 1:
+                self._put(f"{name}.shapes", np.asarray(value.shape, np.int32))
+        self._put("source_row", np.int64(source_row))
+        self._put("num_targets", np.int64(num_targets))
+        self._put("length", np.int32(length))
+        self.num_rows += 1
+
+
+@contextmanager
+def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) -> Iterator[Any]:
+    """Write a store at `folder`; it appears whole when the block ends well.
+
+    `notes` may be filled while the block runs; it is kept with the columns.
+    """
+    with atomic.new_folder(folder) as temporary:
+        with ExitStack() as stack:
+            writer = StoreWriter(temporary, fields, stack)
+            yield writer
+        meta = {
+            "num_rows": writer.num_rows,
+            "fields": {name: asdict(spec) for name, spec in writer.fields.items()},
+            "notes": notes,
+        }
+        atomic.write_json(temporary / "columns.json", meta)
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> Array:
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode="r")

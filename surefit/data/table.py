@@ -1,0 +1,144 @@
+"""The Table: the user's data, opened. Rows and columns of Arrow, memory-mapped from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+CHUNK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a Table and the first row that came from it."""
+
+    file: str
+    first_row: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns on disk; `key` changes when the content does."""
+
+    arrow: pa.Table
+    sources: tuple[Source, ...]
+    key: str
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.arrow.num_rows)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.arrow.column_names)
+
+    def column_type(self, name: str) -> pa.DataType:
+        """The Arrow type of a column."""
+        return self.arrow.schema.field(name).type
+
+    def where(self, row: int) -> dict[str, str | int]:
+        """File and row of row number `row`, as a Finding gives them."""
+        source = next(s for s in reversed(self.sources) if s.first_row <= row)
+        return {"file": source.file, "row": row - source.first_row}
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One row as plain Python values and arrays."""
+        return next(self.rows([index]))
+
+    def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+        """Rows one by one, all of them or those at `indices`, read in small chunks."""
+        if indices is None:
+            for batch in self.arrow.to_batches(max_chunksize=CHUNK_ROWS):
+                yield from _python_rows(batch)
+            return
+        for start in range(0, len(indices), CHUNK_ROWS):
+            chosen = np.asarray(indices[start : start + CHUNK_ROWS])
+            for batch in self.arrow.take(pa.array(chosen)).to_batches():
+                yield from _python_rows(batch)
+
+
+def is_array(kind: pa.DataType) -> bool:
+    """Whether a column holds a numeric array of one or more axes per row."""
+    depth = 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth > 0 and _is_numeric(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_scalar_number(kind: pa.DataType) -> bool:
+    """Whether a column holds one number per row."""
+    return _is_numeric(kind)
+
+
+def array_rank(kind: pa.DataType) -> int:
+    """How many axes one row of an array column has."""
+    rank = 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
+        kind, rank = kind.value_type, rank + 1
+    return rank
+
+
+def describe_type(kind: pa.DataType) -> str:
+    """An Arrow type in plain words.
+
+    >>> describe_type(pa.list_(pa.list_(pa.float32(), 12)))
+    'float array [*, 12]'
+    """
+    axes = []
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
+        axes.append(str(kind.list_size) if _is_fixed(kind) else "*")
+        kind = kind.value_type
+    name = "text" if is_text(kind) else str(kind)
+    return f"{name} array [{', '.join(axes)}]" if axes else name
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind))
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = {
+        name: _array_values(column) if is_array(column.type) else column.to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def _array_values(column: pa.Array) -> list[Any]:
+    """Rows of a list column as NumPy arrays, without going through Python numbers."""
+    if column.null_count:
+        return column.to_pylist()
+    values: list[Any] = []
+    for scalar in column:
+        values.append(_as_numpy(scalar.values))
+    return values
+
+
+def _as_numpy(values: pa.Array) -> Any:
+    shape = [len(values)]
+    while _is_fixed(values.type):
+        shape.append(values.type.list_size)
+        values = values.flatten()
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        inner = [_as_numpy(scalar.values) for scalar in values]
+        lengths = {len(part) for part in inner}
+        return np.stack(inner) if len(lengths) == 1 else inner
+    return values.to_numpy(zero_copy_only=False).reshape(shape)

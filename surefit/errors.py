@@ -1,0 +1,50 @@
+"""The exceptions of surefit.
+
+SurefitError            what was expected, what was found, how to fix it
+├── UsageError          the request itself cannot be met (exit code 2)
+├── FindingError        an `error` Finding ended the planning (exit code 1)
+├── RunFailedError      training started and could not go on (exit code 1)
+└── InterruptedRunError stopped by a signal after saving (exit code 130)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from surefit.findings import Finding
+
+
+class SurefitError(Exception):
+    """A fault a user can act on: `message` says what is wrong, `fix` what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+class UsageError(SurefitError):
+    """The request cannot be met: unknown option or task, missing path, unwritable output."""
+
+    exit_code = 2
+
+
+class FindingError(SurefitError):
+    """Findings of severity `error`: the data or the model would make the run fail."""
+
+    def __init__(self, *findings: Finding) -> None:
+        super().__init__(findings[0].message, findings[0].fix)
+        self.findings = findings
+
+
+class RunFailedError(SurefitError):
+    """Training began and could not go on."""
+
+
+class InterruptedRunError(SurefitError):
+    """Stopped by SIGINT or SIGTERM; the step was finished and saved."""
+
+    exit_code = 130

@@ -1,0 +1,268 @@
+"""A Finding is one thing found before the first step; RULES is the registry of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from surefit.errors import FindingError
+
+Severity = Literal["error", "warning", "fixed", "info"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a code stands for: its severity, its title, why it matters and the usual fix."""
+
+    severity: Severity
+    title: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: what, where (file, row, line, column), and how to fix it."""
+
+    code: str
+    severity: Severity
+    message: str
+    where: Mapping[str, str | int] = field(default_factory=dict)
+    fix: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it matters, from the registry."""
+        return RULES[self.code].why
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as `check --json` prints it."""
+        return {**asdict(self), "where": dict(self.where), "why": self.why}
+
+
+def finding(code: str, message: str, *, fix: str = "", **where: str | int | None) -> Finding:
+    """Make a Finding of `code` with the severity and, unless given, the fix of its Rule.
+
+    >>> finding("SF101", "train.jsonl has no rows", file="train.jsonl").severity
+    'error'
+    """
+    rule = RULES[code]
+    known = {key: value for key, value in where.items() if value is not None}
+    return Finding(code, rule.severity, message, known, fix or rule.fix)
+
+
+def fail(code: str, message: str, *, fix: str = "", **where: str | int | None) -> FindingError:
+    """An exception that carries one `error` Finding; raise it where planning cannot go on."""
+    return FindingError(finding(code, message, fix=fix, **where))
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    """Whether any of them keeps the run from starting."""
+    return any(found.severity == "error" for found in findings)
+
+
+RULES: dict[str, Rule] = {
+    # Reading the data
+    "SF101": Rule(
+        "error",
+        "no data",
+        "There is nothing to learn from.",
+        "Check the path and the filter that wrote the file.",
+    ),
+    "SF102": Rule(
+        "error",
+        "corrupt line or file",
+        "A line that cannot be read is either lost data or a damaged file.",
+        "Repair or delete the named line.",
+    ),
+    "SF103": Rule(
+        "error",
+        "mixed types in a column",
+        "A column with two types has no single meaning, and torch would fail on it mid-run.",
+        "Write every value of the column with one type.",
+    ),
+    "SF104": Rule(
+        "error",
+        "pickled data",
+        "Reading a pickle runs the code inside it; data must never run code.",
+        "Save plain numeric arrays: flat values and offsets for ragged rows.",
+    ),
+    "SF105": Rule(
+        "error",
+        "text is not UTF-8",
+        "Wrongly decoded text trains the model on noise.",
+        "Convert the file to UTF-8.",
+    ),
+    "SF106": Rule(
+        "error",
+        "files that do not belong together",
+        "Rows can only be read together when every file has the same columns or the same rows.",
+        "Give files with the same columns, or arrays with the same number of rows.",
+    ),
+    # Rows and columns
+    "SF201": Rule(
+        "error",
+        "misaligned columns",
+        "Columns that run along the same sequence must have the same length in every row.",
+        "Recompute the shorter column from the same tokens.",
+    ),
+    "SF202": Rule(
+        "error",
+        "missing column",
+        "The task cannot be learned without it.",
+        "Name the column with columns.<role>, or give data that has it.",
+    ),
+    "SF203": Rule(
+        "info",
+        "rows dropped",
+        "They hold nothing to learn from; the ledger counts them by reason.",
+        "Nothing to do, unless the rows should have had content.",
+    ),
+    "SF204": Rule(
+        "error",
+        "too many rows dropped",
+        "Training on a small rest of the data is rarely what was meant.",
+        "Look at the named rows, or raise max_dropped_share.",
+    ),
+    "SF205": Rule(
+        "error",
+        "labels do not suit classification",
+        "A classifier needs a small set of classes, each seen in training.",
+        "Choose another label column with columns.label, or another task.",
+    ),
+    "SF206": Rule(
+        "warning",
+        "label never seen in training",
+        "The model has no output for a class it never saw; such rows are dropped.",
+        "Put examples of the class into the training data.",
+    ),
+    "SF207": Rule(
+        "error",
+        "values that are not finite",
+        "One NaN or infinity makes the loss, then every weight, NaN.",
+        "Replace or drop the named values.",
+    ),
+    "SF208": Rule(
+        "error",
+        "wrong shape",
+        "The model reads axes in a fixed order and width.",
+        "Save the array as [rows, steps, width], or set features.steps or features.width.",
+    ),
+    "SF209": Rule(
+        "fixed",
+        "dtype converted",
+        "The model computes in float32; other types fail inside torch.",
+        "Nothing to do.",
+    ),
+    "SF210": Rule(
+        "warning",
+        "evaluation rows that are also training rows",
+        "The evaluation then measures memory, not learning.",
+        "Remove the shared rows from one of the two sets.",
+    ),
+    "SF211": Rule(
+        "info",
+        "rows truncated",
+        "They are longer than the limit; the ledger counts them.",
+        "Raise max_seq_length if the model allows it, or set overlong=drop.",
+    ),
+    "SF212": Rule(
+        "error",
+        "overlong row",
+        "overlong=error was asked for, and a row is longer than the limit.",
+        "Raise max_seq_length, shorten the row, or set overlong=truncate or drop.",
+    ),
+    "SF213": Rule(
+        "error",
+        "wrong type of value",
+        "The column's values are not of the kind its role needs.",
+        "Name another column with columns.<role>, or convert the values.",
+    ),
+    "SF214": Rule(
+        "info",
+        "rows with identical content",
+        "They were kept on one side of the split, so that none of them leaks into evaluation.",
+        "Nothing to do.",
+    ),
+    # Data against model
+    "SF301": Rule(
+        "error",
+        "model does not suit the task",
+        "The architecture has no head, or no causal attention, for this task.",
+        "Choose a model of another architecture or another task.",
+    ),
+    "SF302": Rule(
+        "error",
+        "token id outside the vocabulary",
+        "The embedding has no row for it: 'index out of range' or a device-side assert.",
+        "Tokenise with the model's own tokenizer.",
+    ),
+    "SF303": Rule(
+        "error",
+        "label outside the model's classes",
+        "The loss would index past the logits: 'target out of bounds' or a device-side assert.",
+        "Let the model's last layer have one output per class.",
+    ),
+    "SF304": Rule(
+        "error",
+        "rows longer than the model's positions",
+        "Positions beyond the table fail with 'index out of range'.",
+        "Lower max_seq_length.",
+    ),
+    "SF305": Rule(
+        "error",
+        "the model fails on the data",
+        "One real batch was sent through the model and it raised.",
+        "Make the named layer fit the named shape.",
+    ),
+    "SF306": Rule(
+        "info",
+        "new head",
+        "The task's output layer is not in the weights; it starts untrained.",
+        "Nothing to do.",
+    ),
+    "SF307": Rule(
+        "fixed",
+        "embeddings resized",
+        "The tokenizer knows more tokens than the model had rows for.",
+        "Nothing to do.",
+    ),
+    "SF308": Rule(
+        "error",
+        "axes in another order",
+        "The module fails on [steps, width] rows and works on [width, steps] rows.",
+        "Save the array as [rows, steps, width].",
+    ),
+    "SF309": Rule(
+        "info",
+        "argument matched by position",
+        "The module's forward names an argument that no column has.",
+        "Rename the argument after the column if that is not what was meant.",
+    ),
+    "SF310": Rule(
+        "info",
+        "the module's own loss",
+        "It counts as a mean over its labelled targets, or over rows where there are none.",
+        "Return logits to have surefit compute the loss as a sum and a count.",
+    ),
+    "SF311": Rule(
+        "fixed",
+        "pad token is eos",
+        "The tokenizer has no pad token. Padding goes by length, so eos is still learned.",
+        "Nothing to do.",
+    ),
+    # What will be learned
+    "SF401": Rule(
+        "error",
+        "nothing to learn from",
+        "Every target is masked: the loss would be 0 or NaN and the run would look successful.",
+        "Check the labels, the template and max_seq_length.",
+    ),
+    "SF402": Rule(
+        "warning",
+        "no evaluation rows",
+        "Without them neither the best step nor overfitting can be seen.",
+        "Give more rows, --eval-data, or a larger eval_share.",
+    ),
+}

@@ -1,0 +1,28 @@
+"""The registry of tasks: one file per task, one line here."""
+
+from __future__ import annotations
+
+import difflib
+
+from surefit.errors import UsageError
+from surefit.tasks import feature_classification, sft, text_classification
+from surefit.tasks.spec import TaskSpec
+
+TASKS: dict[str, TaskSpec] = {
+    spec.name: spec
+    for spec in (
+        sft.SPEC,
+        text_classification.SPEC,
+        feature_classification.SPEC,
+    )
+}
+
+
+def get_task(name: str) -> TaskSpec:
+    """The task of that name; underscores do for dashes."""
+    spec = TASKS.get(name.replace("_", "-"))
+    if spec is None:
+        close = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise UsageError(f"Unknown task {name!r}.{hint}", f"Choose one of: {', '.join(TASKS)}.")
+    return spec

@@ -1,0 +1,112 @@
+"""TaskSpec: all that makes one task, in one value. The loop knows nothing else about a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import Field
+from surefit.data.encode import EncodeRow, count_labelled
+from surefit.data.encoder import Encoder
+
+if TYPE_CHECKING:
+    import torch
+
+Batch = Mapping[str, Any]
+Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
+SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Sums over batches, and how the sums become a figure.
+
+    Only the sums are held between batches and added up over processes, so a metric takes the
+    same memory for ten rows and for ten million.
+    """
+
+    sums: Callable[[Any, Batch], Mapping[str, Any]]
+    figure: Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output a model needs for the task.
+
+    `auto_class` is the transformers class that has it; `size` the number of outputs, from what
+    was fitted; `config` further settings of the model's config.
+    """
+
+    auto_class: str | None = None
+    size: Callable[[Encoder], int] | None = None
+    config: Callable[[Encoder], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generated answer beside the expected one."""
+
+    prompt: str
+    expected: str | None
+    got: str
+
+
+@dataclass(frozen=True)
+class Generate:
+    """How a task makes text, and how the text is scored.
+
+    `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
+    `scores(sample)` gives figures whose means are reported.
+    """
+
+    answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
+    scores: Callable[[Sample], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
+
+    `encode(row, encoder)` gets the row by role and returns columns (or Encoded, or Skip).
+    `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
+    (outputs, batch) that returns a sum and a count, or a Metric.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    encode: EncodeRow
+    loss: Loss
+    metrics: Mapping[str, SumAndCount | Metric] = field(default_factory=dict)
+    head: Head | None = None
+    summary: str = ""
+    """One line for `surefit tasks`."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    optional: tuple[str, ...] = ()
+    """Roles that are used where the data has them."""
+    targets: tuple[str, ...] = ("label",)
+    """Roles that rows to predict on need not have."""
+    fit: Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]] | None = None
+    """What is learned from training rows, such as the class names."""
+    count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
+    """How many targets an encoded row has; equals the loss's count."""
+    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
+    """Predictions, one dict per row of the batch."""
+    generate: Generate | None = None
+    best: str = "loss"
+    """The metric that decides the best step."""
+
+
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse"})
+
+
+def is_better(metric: str, new: float, old: float | None) -> bool:
+    """Whether `new` beats `old`, in the direction of the metric.
+
+    >>> is_better("loss", 1.0, 2.0), is_better("accuracy", 0.5, 0.6)
+    (True, False)
+    """
+    if old is None:
+        return True
+    return new < old if metric in LOWER_IS_BETTER else new > old
