@@ -97,7 +97,7 @@ def try_one(family: str, arch: str, sizes: dict[str, int]) -> None:
         loss = model(**make_batch(family, rows, length, sizes["image"])).loss
         loss.backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
-        assert loss.isfinite() and all(g.isfinite().all() for g in grads), "not finite"
+        assert all(x.isfinite().all() for x in (loss, *grads)), "not finite"
         assert any(g.any() for g in grads), "no gradient"
     with torch.no_grad():
         longest = make_batch(family, 1, sizes["positions"], sizes["image"])
@@ -118,7 +118,8 @@ def make_batch(family: str, rows: int, length: int, image_size: int) -> dict[str
     ids = ids * mask  # the pad token is 0
     labels = classes if family == "text-classification" else ids.masked_fill(mask == 0, -100)
     if family == "seq2seq":
-        labels = labels[:, :-4]  # a model that merely shifts its input cannot take these
+        # A model that merely shifts its input cannot take labels of another length.
+        labels = labels[:, :-4].contiguous()
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 

@@ -1,4 +1,4 @@
-"""The small instruction data set of `surefit demo`: answers that can be computed, so that a score can be trusted."""
+"""The instruction data of `surefit demo`: every answer can be computed, so its score is exact."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,26 +7,35 @@ NUM_EMPTY_ROWS = 6
 NUM_OVERLONG_ROWS = 5
 NUM_FILLER_WORDS = 300
 
-THINGS = tuple(
-    "apple bell boat book bread chair cloud coat door drum fish flag fork glass hat horse key lamp leaf lemon map "
-    "nest pen plum ring rope shoe spoon star stone table tree".split()
-)
-NAMES = tuple("Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karl Lena".split())
-COLOURS = tuple("red blue green black white yellow".split())
-DAYS = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
-OPPOSITE_PAIRS = tuple(
-    tuple(pair.split("/"))
-    for pair in "hot/cold big/small fast/slow early/late old/new wet/dry high/low full/empty hard/soft loud/quiet "
-    "rich/poor open/closed long/short clean/dirty heavy/light near/far".split()
-)
-OPPOSITES = {word: other for pair in OPPOSITE_PAIRS for word, other in (pair, pair[::-1])}
-DELAYS = {"one day": 1, "two days": 2, "three days": 3}
-
 Skill = Callable[[random.Random], tuple[str, str]]
 
 
+def _words(text: str) -> tuple[str, ...]:
+    """Split a line of words."""
+    return tuple(text.split())
+
+
+THINGS = _words(
+    "apple bell boat book bread chair cloud coat door drum fish flag fork glass hat horse key lamp "
+    "leaf lemon map nest pen plum ring rope shoe spoon star stone table tree"
+)
+NAMES = _words("Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karl Lena")
+COLOURS = _words("red blue green black white yellow")
+DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+OPPOSITE_PAIRS = _words(
+    "hot/cold big/small fast/slow early/late old/new wet/dry high/low full/empty hard/soft "
+    "loud/quiet rich/poor open/closed long/short clean/dirty heavy/light near/far"
+)
+OPPOSITES = {
+    word: other
+    for pair in (text.split("/") for text in OPPOSITE_PAIRS)
+    for word, other in (pair, pair[::-1])
+}
+DELAYS = {"one day": 1, "two days": 2, "three days": 3}
+
+
 def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
-    """Make `num_rows` rows of prompt, completion and skill, a few of them empty and a few overlong.
+    """Make rows of prompt, completion and skill, a few of them empty and a few overlong.
 
     >>> make_rows(seed=0, num_rows=100) == make_rows(seed=0, num_rows=100)
     True
@@ -51,7 +60,7 @@ def _make_row(rng: random.Random) -> dict[str, str]:
 
 
 def _lengthen(prompt: str, rng: random.Random) -> str:
-    """Put a shopping list before a prompt that is far longer than any model of the demo can read."""
+    """Put a list before a prompt that is far longer than the demo's maximum length."""
     return f"The shop sells {', '.join(rng.choices(THINGS, k=NUM_FILLER_WORDS))}. {prompt}"
 
 

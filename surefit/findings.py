@@ -9,6 +9,8 @@ from typing import Any, Literal
 from surefit.errors import FindingError
 
 Severity = Literal["error", "warning", "fixed", "info"]
+Place = Mapping[str, str | int | None]
+"""Where something was found: file, row, line, column, as far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,25 @@ class Finding:
         return {**asdict(self), "where": dict(self.where), "why": self.why}
 
 
-def finding(code: str, message: str, *, fix: str = "", **where: str | int | None) -> Finding:
+def finding(
+    code: str, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
+) -> Finding:
     """Make a Finding of `code` with the severity and, unless given, the fix of its Rule.
 
     >>> finding("SF101", "train.jsonl has no rows", file="train.jsonl").severity
     'error'
     """
     rule = RULES[code]
+    where = {**(at or {}), **more}
     known = {key: value for key, value in where.items() if value is not None}
     return Finding(code, rule.severity, message, known, fix or rule.fix)
 
 
-def fail(code: str, message: str, *, fix: str = "", **where: str | int | None) -> FindingError:
+def fail(
+    code: str, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
+) -> FindingError:
     """An exception that carries one `error` Finding; raise it where planning cannot go on."""
-    return FindingError(finding(code, message, fix=fix, **where))
+    return FindingError(finding(code, message, at, fix=fix, **more))
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
@@ -252,6 +259,19 @@ RULES: dict[str, Rule] = {
         "The tokenizer has no pad token. Padding goes by length, so eos is still learned.",
         "Nothing to do.",
     ),
+    "SF312": Rule(
+        "error",
+        "loss and target count disagree",
+        "The divisor of a step is known before its first backward, from count_targets; a loss "
+        "that counts otherwise would weigh rows wrongly.",
+        "Let the task's count_targets give the count that its loss returns.",
+    ),
+    "SF313": Rule(
+        "error",
+        "a batch of one row meets batch statistics",
+        "Batch normalisation cannot train on a single row and raises in the middle of the run.",
+        "Choose another batch size.",
+    ),
     # What will be learned
     "SF401": Rule(
         "error",
@@ -264,5 +284,11 @@ RULES: dict[str, Rule] = {
         "no evaluation rows",
         "Without them neither the best step nor overfitting can be seen.",
         "Give more rows, --eval-data, or a larger eval_share.",
+    ),
+    "SF403": Rule(
+        "error",
+        "the data changed since the run began",
+        "A resumed run must see the rows it was begun with, or it is another run.",
+        "Put the old data back, or start a new run.",
     ),
 }

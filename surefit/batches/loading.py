@@ -1,11 +1,17 @@
-"""Batches made ahead of time by a thread, in the order they were asked for."""
+"""Rows of a store as tensors, made ahead of time by a thread, in the order asked for."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from surefit.batches.collate import collate
+from surefit.batches.field import Field
+
+if TYPE_CHECKING:
+    from surefit.data.store import Store
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -25,3 +31,32 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def load_batch(
+    store: Store,
+    rows: Any,
+    fields: Mapping[str, Field],
+    collate_fn: Callable[..., Any] | None = None,
+    device: Any = "cpu",
+) -> dict[str, Any]:
+    """Rows of a store as one batch of tensors on the device."""
+    return to_batch(store.rows(rows), fields, collate_fn, device)
+
+
+def to_batch(
+    rows: Sequence[Mapping[str, Any]],
+    fields: Mapping[str, Field],
+    collate_fn: Callable[..., Any] | None = None,
+    device: Any = "cpu",
+) -> dict[str, Any]:
+    """Encoded rows as one batch of tensors, by our collator or the user's `collate_fn`."""
+    import torch
+
+    if collate_fn is not None:
+        tensors = [{n: torch.from_numpy(v.copy()) for n, v in row.items()} for row in rows]
+        batch = dict(collate_fn(tensors))
+    else:
+        arrays = collate(rows, fields)
+        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}

@@ -12,13 +12,15 @@ accumulation. No row is repeated and none is left out; the last step may be smal
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.integer[Any]]
 
 WINDOW_STEPS = 64
 """Optimizer steps per window: wide enough for little padding, narrow enough to stay random."""
@@ -48,7 +50,7 @@ class Epoch:
         """The micro-batches of a step."""
         first, end = self.step_starts[step], self.step_starts[step + 1]
         starts = self.micro_starts[first : end + 1]
-        return [self.rows[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return [self.rows[a:b] for a, b in itertools.pairwise(starts)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +109,12 @@ class Batches:
         return np.diff(order.micro_starts), longest.astype(np.int64)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # the epoch being trained on, and the next one while prefetching
 def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     random = np.random.default_rng([batches.seed, epoch, 0xBA7C])
-    rows = random.permutation(len(batches.lengths))
+    num_rows = len(batches.lengths)
+    small = np.int32 if num_rows < 2**31 else np.int64
+    rows = random.permutation(np.arange(num_rows, dtype=small))
     window_rows = WINDOW_STEPS * batches.micro_per_step * batches.batch_size
     steps: list[list[int]] = []  # each step as the micro-batch boundaries it has in rows
     for start in range(0, len(rows), window_rows):
@@ -120,7 +124,7 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
         for first in range(0, len(edges) - 1, batches.micro_per_step):
             steps.append(edges[first : first + batches.micro_per_step + 1])
     steps = [steps[place] for place in random.permutation(len(steps))]
-    sizes = [b - a for edges in steps for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    sizes = [b - a for edges in steps for a, b in itertools.pairwise(edges)]
     return Epoch(
         np.concatenate([rows[edges[0] : edges[-1]] for edges in steps]),
         np.concatenate([[0], np.cumsum(sizes)]),

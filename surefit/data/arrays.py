@@ -37,7 +37,7 @@ def map_npy(path: Path, shown: str) -> Array:
     if array.dtype.kind not in "biufUS":
         raise fail("SF213", f"{shown} holds {array.dtype} values, not numbers.", file=shown)
     if array.flags.c_contiguous and array.dtype.isnative:
-        return array
+        return np.asarray(array)
     return _rewritten(path, array)
 
 
@@ -46,7 +46,7 @@ def _rewritten(path: Path, array: Array) -> Array:
     folder = cache_folder() / "arrays" / fingerprint("native", file_fingerprint(path))
     if not folder.exists():
         with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+            target = np.lib.format.open_memmap(
                 temporary / "array.npy",
                 mode="w+",
                 dtype=array.dtype.newbyteorder("="),

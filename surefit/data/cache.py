@@ -23,6 +23,11 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def hash_bytes(buffer: Any) -> str:
+    """A key of some bytes."""
+    return hashlib.blake2b(buffer, digest_size=16).hexdigest()
+
+
 def file_fingerprint(path: Path) -> str:
     """A key of a file's content without reading all of it: size, time, head and tail."""
     stat = path.stat()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit import __version__
 from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.data.cache import cache_folder, fingerprint, hash_bytes
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store, new_store
 from surefit.data.table import Table
@@ -72,7 +76,7 @@ class _Faults:
             more = self.counts[key] - 1
             tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
             message = f"row {where['row']}: {fault.message}{tail}"
-            found.append(finding(fault.code, message, fix=fault.fix, **where, column=fault.column))
+            found.append(finding(fault.code, message, where, fix=fault.fix, column=fault.column))
         return found
 
 
@@ -84,15 +88,15 @@ def encode_rows(
     fields: Mapping[str, Field],
     count_targets: Callable[[Mapping[str, Any]], int],
     encoder: Encoder,
-    folder: Path,
     progress: Progress,
     stage: str,
 ) -> Store:
-    """Encode the given rows into a Store at `folder`, or open the one that is there.
+    """Encode the given rows into a Store in the cache, or open the one that is there.
 
     Faults of all rows are gathered, one Finding per kind with its first row, and raised
     together; then nothing is written.
     """
+    folder = cache_folder() / "encoded" / encode_key(table, rows, encode, encoder, fields)
     if folder.exists():
         return Store(folder)
     faults = _Faults(table)
@@ -110,7 +114,8 @@ def encode_rows(
                     continue
                 if not isinstance(encoded, Encoded):
                     encoded = Encoded(encoded)
-                columns = cast_columns(encoded.columns, fields)
+                extras = {name: raw[name] for name in encoder.extras}
+                columns = cast_columns({**encoded.columns, **extras}, fields)
             except RowFaultError as fault:
                 faults.add(int(source_row), fault)
                 continue
@@ -167,11 +172,10 @@ def cast_columns(
                 f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
                 name,
             )
-        if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f":
-            if not (np.isfinite(value).all() and (value == value.round()).all()):
-                raise RowFaultError(
-                    "SF213", f"column {name!r} holds fractions; expected whole numbers", name
-                )
+        if spec.numpy_dtype.kind in "iu" and not _is_whole(value):
+            raise RowFaultError(
+                "SF213", f"column {name!r} holds fractions; expected whole numbers", name
+            )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             place = [int(axis) for axis in np.argwhere(~np.isfinite(value))[0]]
             raise RowFaultError(
@@ -188,6 +192,10 @@ def cast_columns(
             fault.column,
         )
     return cast
+
+
+def _is_whole(value: npt.NDArray[Any]) -> bool:
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all() and (value % 1 == 0).all())
 
 
 def count_labelled(columns: Mapping[str, Any]) -> int:
@@ -211,3 +219,39 @@ def collect_texts(
         for name in chosen:
             if isinstance(row[name], str):
                 yield row[name]
+
+
+def encode_key(
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    encode: EncodeRow,
+    encoder: Encoder,
+    fields: Mapping[str, Field],
+) -> str:
+    """Changes when anything does that the encoded rows depend on."""
+    return fingerprint(
+        __version__,
+        table.key,
+        hash_bytes(rows.tobytes()),
+        code_key(encode),
+        encoder.state(),
+        tokenizer_key(encoder.tokenizer),
+        {name: repr(spec) for name, spec in fields.items()},
+    )
+
+
+def code_key(encode: EncodeRow) -> str:
+    """Changes when the code that encodes rows changes, so that no stale cache is read."""
+    module = sys.modules.get(encode.__module__)
+    try:
+        return fingerprint(encode.__qualname__, inspect.getsource(module or encode))
+    except (OSError, TypeError):
+        return uuid.uuid4().hex
+
+
+def tokenizer_key(tokenizer: Any) -> str:
+    if tokenizer is None:
+        return ""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = backend.to_str() if backend is not None else repr(tokenizer)
+    return fingerprint(content, tokenizer.pad_token_id, tokenizer.eos_token_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from surefit import atomic
+from surefit.batches.field import Field
 from surefit.errors import UsageError
 
 FILE = "encoder.json"
@@ -30,7 +31,8 @@ class Encoder:
     max_length: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     fitted: Mapping[str, Any] = field(default_factory=dict)
-    extras: tuple[str, ...] = ()
+    extras: Mapping[str, Field] = field(default_factory=dict)
+    """Further columns that the model's forward names, and how they become tensors."""
 
     @property
     def classes(self) -> list[Any]:
@@ -56,7 +58,7 @@ class Encoder:
             "max_length": self.max_length,
             "settings": dict(self.settings),
             "fitted": dict(self.fitted),
-            "extras": list(self.extras),
+            "extras": {name: asdict(spec) for name, spec in self.extras.items()},
         }
 
     def save(self, folder: Path) -> None:
@@ -84,4 +86,8 @@ def load_encoder(folder: Path) -> Encoder:
         from surefit.data.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(folder))
-    return Encoder(**{**state, "extras": tuple(state["extras"])}, tokenizer=tokenizer)
+    extras = {
+        name: Field(**{**spec, "axes": tuple(spec["axes"])})
+        for name, spec in state.pop("extras").items()
+    }
+    return Encoder(**state, extras=extras, tokenizer=tokenizer)

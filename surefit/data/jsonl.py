@@ -97,7 +97,7 @@ class _Place:
     def fail(self, code: str, row: int, number: int, column: str, what: str) -> FindingError:
         message = f"{Path(self.file).name}, {self.unit} {number}: column {column!r} {what}"
         where = {"row": self.first_row + row, self.unit: number}
-        return fail(code, message, file=self.file, column=column, **where)
+        return fail(code, message, where, file=self.file, column=column)
 
 
 def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.arrays import join_rows, to_arrow
-from surefit.data.cache import fingerprint
+from surefit.data.cache import hash_bytes
 from surefit.data.jsonl import write_arrow
 from surefit.data.table import Source, Table
 from surefit.findings import fail
@@ -37,14 +37,7 @@ def open_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return Table(table, (Source(SHOWN, 0),), fingerprint(hash_bytes(sink.getvalue())))
-
-
-def hash_bytes(buffer: Any) -> str:
-    """A key of some bytes."""
-    import hashlib
-
-    return hashlib.blake2b(buffer, digest_size=16).hexdigest()
+    return Table(table, (Source(SHOWN, 0),), hash_bytes(sink.getvalue()))
 
 
 def _numpy(value: Any) -> Any:

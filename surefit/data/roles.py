@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from surefit.data.table import Table, array_rank, is_array, is_text
+from surefit.batches.field import Field
+from surefit.data.table import Table, array_rank, is_array, is_scalar_number, is_text
 
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
@@ -71,3 +72,18 @@ def _suits(table: Table, role: str, column: str) -> bool:
     if role == "label":
         return not is_array(kind)
     return True
+
+
+def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
+    """Fields of numeric columns that no role uses, for a module that names them."""
+    extras = {}
+    for name in table.columns:
+        kind = table.column_type(name)
+        if name in taken or not (is_array(kind) or is_scalar_number(kind)):
+            continue
+        rank = array_rank(kind)
+        while array_rank(kind):
+            kind = kind.value_type
+        dtype = "int64" if str(kind).startswith(("int", "uint", "bool")) else "float32"
+        extras[name] = Field(tuple(f"{name}.{axis}" for axis in range(rank)), dtype)
+    return extras

@@ -21,7 +21,7 @@ from surefit.batches.field import Field
 
 Array = npt.NDArray[Any]
 
-_SYSTEM = {
+_SYSTEM: dict[str, np.dtype[Any]] = {
     "num_targets": np.dtype(np.int64),
     "source_row": np.dtype(np.int64),
     "length": np.dtype(np.int32),
@@ -32,6 +32,7 @@ class Store:
     """Encoded rows, read from disk as they are needed."""
 
     def __init__(self, folder: Path) -> None:
+        self.key = folder.name
         meta = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
         self.num_rows: int = meta["num_rows"]
         self.notes: dict[str, Any] = meta["notes"]
@@ -70,6 +71,14 @@ class Store:
         offsets = self._offsets[name]
         flat = values[offsets[index] : offsets[index + 1]]
         return flat.reshape(self._shapes[name][index]) if name in self._shapes else flat
+
+    def values(self, name: str) -> Array:
+        """All values of a column, end to end."""
+        return self._values[name]
+
+    def offsets(self, name: str) -> Array:
+        """Where each row of a column begins in its values, and the end of the last."""
+        return self._offsets[name]
 
     def rows(self, indices: Sequence[int] | Array) -> list[dict[str, Array]]:
         """Several encoded rows."""

@@ -125,7 +125,7 @@ def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def _array_values(column: pa.Array) -> list[Any]:
     """Rows of a list column as NumPy arrays, without going through Python numbers."""
     if column.null_count:
-        return column.to_pylist()
+        return list(column.to_pylist())
     values: list[Any] = []
     for scalar in column:
         values.append(_as_numpy(scalar.values))

@@ -8,8 +8,68 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names in a text, which may run over several lines."""
+    return tuple(text.split())
+
+
 # Built and stepped by bench/scan_tiny.py, which prints these names.
-FAMILIES: dict[str, tuple[str, ...]] = {}
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "causal-lm": _names(
+        """afmoe apertus arcee aria_text axk1 axk2 bailing_hybrid bart beam bert bert-generation
+        big_bird bigbird_pegasus biogpt bitnet blenderbot blenderbot-small bloom camembert
+        codegen cohere cohere2 cohere2_moe ctrl cwm data2vec-text deepseek_v2 deepseek_v3
+        deepseek_v32 deepseek_v4 diffllama doge dots1 electra emu3 ernie ernie4_5 ernie4_5_moe
+        exaone4 exaone_moe falcon falcon_h1 falcon_mamba flex_olmo flint fuyu gemma gemma2
+        gemma3 gemma3_text gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text
+        glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox
+        gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
+        granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax
+        inkling_text jais2 jamba jetmoe kimi_linear kolibri1 laguna lfm2 llama llama4
+        llama4_text longcat_flash mamba mamba2 marian mbart megatron-bert mellum mimo_v2_flash
+        minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral
+        mllama modernbert-decoder moshi moss_transcribe_diarize mpt mvp nanochat nemotron
+        nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe openai-gpt opt pegasus persimmon phi phi3
+        phi4_multimodal phimoe plbart qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text
+        qwen3_5_text qwen3_moe qwen3_next recurrent_gemma reformer rembert roberta
+        roberta-prelayernorm roc_bert roformer rwkv seed_oss smollm3 solar_open stablelm
+        starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta xlm-roberta-xl xlstm xmod youtu
+        zaya"""
+    ),
+    "masked-lm": _names(
+        """albert bart bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert
+        electra ernie esm esmc eurobert flaubert fnet funnel gte ibert jina_embeddings_v3
+        layoutlm longformer luke mbart megatron-bert mobilebert modernbert modernvbert mpnet mra
+        mvp neomme nomic_bert nystromformer reformer rembert roberta roberta-prelayernorm
+        roc_bert roformer squeezebert tapas ultrabert ultravbert xlm xlm-roberta xlm-roberta-xl
+        xmod yoso"""
+    ),
+    "seq2seq": _names(
+        """bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder led longt5 m2m_100
+        marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet seamless_m4t
+        seamless_m4t_v2 switch_transformers t5 t5gemma t5gemma2 umt5"""
+    ),
+    "image-classification": _names(
+        """beit bit clip convnext convnextv2 data2vec-vision deit dinov2 dinov2_with_registers
+        focalnet hiera ijepa metaclip_2 mobilenet_v2 mobilevit poolformer pvt pvt_v2 regnet
+        resnet segformer siglip swin swinv2 vit vit_msn"""
+    ),
+    "text-classification": _names(
+        """albert arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert ctrl
+        data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 diffllama distilbert doge
+        electra ernie esm esmc eurobert exaone4 falcon flaubert fnet funnel gemma gemma2 gemma3
+        gemma3_text glm glm4 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss gptj gte helium
+        hunyuan_v1_dense hunyuan_v1_moe ibert jamba jetmoe jina_embeddings_v3 layoutlm llama
+        longformer luke markuplm megatron-bert minicpm3 minimax ministral ministral3 mistral
+        mistral4 mixtral mobilebert modernbert modernbert-decoder modernvbert mpnet mpt mra
+        nemotron nomic_bert nystromformer olmo olmo2 olmo3 openai-gpt opt perceiver persimmon
+        phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_text qwen3_moe qwen3_next reformer
+        rembert roberta roberta-prelayernorm roc_bert roformer seed_oss smollm3 squeezebert
+        stablelm starcoder2 t5gemma t5gemma2 tapas ultrabert ultravbert xlm xlm-roberta
+        xlm-roberta-xl xlnet xmod yoso"""
+    ),
+}
 
 # What a config may call each size of the model.
 ALIASES: dict[str, str] = {
@@ -41,7 +101,7 @@ ALIASES: dict[str, str] = {
     "rank": """q_lora_rank kv_lora_rank o_lora_rank gated_norm_rank laurel_rank adapter_rank
         hc_lowrank hidden_size_per_layer_input state_size mamba_d_state ssm_state_size
         router_hidden_size time_step_rank mamba_dt_rank""",
-    "experts": """num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num""",
+    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num",
     "few": "num_experts_per_tok moe_topk moe_k num_experts_per_token",
     "one": """n_group topk_group num_expert_group n_shared_experts num_shared_experts
         moe_num_shared_experts first_k_dense_replace num_dense_layers moe_layer_start_index
@@ -58,15 +118,15 @@ ALIASES: dict[str, str] = {
 }
 
 # Left unset by default in some configs whose models then cannot be built.
-REQUIRED = frozenset(
+REQUIRED = _names(
     """head_dim num_key_value_heads vocab_size n_routed_experts n_shared_experts
-    num_experts_per_tok""".split()
+    num_experts_per_tok"""
 )
 
 # Number their positions from pad_token_id + 1, so need that many more.
-OFFSET_POSITIONS = frozenset(
+OFFSET_POSITIONS = _names(
     """camembert data2vec-text esm ibert layoutlmv3 lilt longformer luke markuplm mpnet prophetnet
-    roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod""".split()
+    roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"""
 )
 
 # Where the sizes of an architecture hang together in its own way; a name of ALIASES is that size.
@@ -84,7 +144,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds": False},
     "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
     "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
+    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
     "xmod": {"default_language": "en_XX"},
+    "youtu": {"head_dim": "half_head"},
+    "zaya": {"num_experts_per_tok": 1},
 }
 
 

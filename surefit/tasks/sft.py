@@ -29,12 +29,13 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     if "input_ids" in row:
         return _encode_tokens(row, encoder)
     prompt, answer = _text(row, "prompt", encoder), _text(row, "answer", encoder)
-    if not (prompt or "").strip() or ("answer" in row and not (answer or "").strip()):
+    predicting = encoder.settings.get("predicting")
+    if not (prompt or "").strip() or not (predicting or (answer or "").strip()):
         return Skip("empty")
     tokenizer = encoder.tokenizer
     start = [tokenizer.bos_token_id] if adds_bos_cached(encoder) else []
     asked = _ids(tokenizer, f"{prompt}\n")
-    if answer is None:
+    if predicting or answer is None:
         return Encoded({"input_ids": start + asked, "labels": [IGNORED] * len(start + asked)})
     told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]
     room = None if encoder.max_length is None else encoder.max_length - len(start) - len(told)
@@ -59,6 +60,8 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         return Skip("empty")
     given = row.get("labels")
     labels = ids if given is None else np.asarray(given)
+    if encoder.settings.get("predicting"):  # all of it is prompt
+        labels = np.full_like(ids, IGNORED)
     if len(labels) != len(ids):
         raise RowFaultError(
             "SF201",
@@ -196,6 +199,6 @@ SPEC = TaskSpec(
     count_targets=count_targets,
     loss=loss,
     metrics={"perplexity": PERPLEXITY, "token_accuracy": token_accuracy},
-    generate=Generate(answer, scores),
+    generate=Generate(answer, scores, ("token_f1", "exact_match")),
     head=Head(auto_class="AutoModelForCausalLM"),
 )

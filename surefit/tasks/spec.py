@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.data.encode import EncodeRow, count_labelled
 from surefit.data.encoder import Encoder
@@ -57,11 +58,12 @@ class Generate:
     """How a task makes text, and how the text is scored.
 
     `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
-    `scores(sample)` gives figures whose means are reported.
+    `scores(sample)` gives figures whose means are reported under `names`.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
     scores: Callable[[Sample], Mapping[str, float]]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,18 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+
+    def fields_for(self, encoder: Encoder) -> dict[str, Field]:
+        """The Fields with the tokenizer's pad token and the columns the model asks for."""
+        fields = {**self.fields, **encoder.extras}
+        if encoder.tokenizer is not None and "input_ids" in fields:
+            fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
+        return fields
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Every figure an evaluation can give."""
+        return ("loss", *self.metrics, *(self.generate.names if self.generate else ()))
 
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse"})

@@ -1,0 +1,296 @@
+"""The functions of `import surefit`; the command line calls the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.loading import load_batch
+from surefit.config import RunConfig, make_config
+from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.inspect import DataReport, inspect_table
+from surefit.data.open import open_table
+from surefit.data.store import Store
+from surefit.errors import FindingError, UsageError
+from surefit.findings import fail
+from surefit.models.call import match_arguments, with_own_loss
+from surefit.plan import Given, Plan, make_plan
+from surefit.predict import predict_table
+from surefit.processes import is_main, num_processes
+from surefit.run import Run, choose_folder, create_run, open_run
+from surefit.tasks.spec import TaskSpec
+from surefit.train.evaluate import Evaluation, Evaluator
+from surefit.train.events import Observer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def check(**options: Any) -> Plan:
+    """Plan a run and stop there: `plan.ok`, `plan.findings`, `plan.ledger`.
+
+    Takes the options of `surefit train` with underscores; `data` may be a list of dicts and
+    `model` an nn.Module.
+    """
+    config, given = split_options(options)
+    return make_plan(config, given)
+
+
+def train(
+    *,
+    loss_fn: Callable[..., Any] | None = None,
+    collate_fn: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    callbacks: Sequence[Callable[[Mapping[str, Any]], None]] = (),
+    resume: str | Path | None = None,
+    **options: Any,
+) -> Run:
+    """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
+
+    `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
+    a function of the parameters; each callback gets every event.
+    """
+    hooks = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
+    if resume is not None:
+        return resume_run(resume, options, hooks, tuple(callbacks))
+    config, given = split_options({**options, **hooks, "callbacks": tuple(callbacks)})
+    return train_config(config, given)
+
+
+def train_config(
+    config: RunConfig,
+    given: Given,
+    observers: Sequence[Observer] = (),
+    progress: Progress = silent,
+    on_plan: Callable[[Plan, Path], None] | None = None,
+) -> Run:
+    """Plan and train a new run; nothing is written where the plan has errors."""
+    from surefit.train.start import run_plan
+
+    folder = choose_folder(config.output, "run")
+    plan = make_plan(config, given, progress)
+    if on_plan is not None:
+        on_plan(plan, folder)
+    _refuse_errors(plan)
+    assert plan.task is not None
+    stored = {**plan.as_dict(), "num_processes": num_processes()}
+    run = create_run(folder, config, stored, plan.task) if is_main() else Run(folder, plan.task)
+    return _finish(run_plan(plan, run, observers, progress))
+
+
+def resume_run(
+    path: str | Path,
+    options: Mapping[str, Any],
+    hooks: Mapping[str, Any] | None = None,
+    callbacks: tuple[Any, ...] = (),
+    observers: Sequence[Observer] = (),
+    progress: Progress = silent,
+    on_plan: Callable[[Plan, Path], None] | None = None,
+    beside: Path | None = None,
+) -> Run:
+    """Go on exactly where a run stopped; options may repeat what it was begun with."""
+    from surefit.train.start import run_plan
+
+    run = open_run(path)
+    objects = {**options, **(hooks or {}), "callbacks": callbacks}
+    config, given = split_options(objects, beside)
+    _refuse_contradictions(run, config, set(options))
+    stored = run.plan
+    given = replace(given, beside=given.beside or run.code_folder)
+    plan = make_plan(run.config, given, progress)
+    if on_plan is not None:
+        on_plan(plan, run.path)
+    _refuse_errors(plan)
+    if plan.data_key != stored["data_key"]:
+        raise fail("SF403", f"The rows of {run.path} are not those it was begun with.")
+    if num_processes() != stored["num_processes"]:
+        raise UsageError(
+            f"{run.path} was begun with {stored['num_processes']} processes, not "
+            f"{num_processes()}.",
+            "Launch it with the same number.",
+        )
+    if run.finished:
+        return Run(run.path, plan.task)
+    return _finish(run_plan(plan, run, observers, progress))
+
+
+def _finish(run: Run) -> Run:
+    if is_main():
+        from surefit.report.page import write_report
+
+        write_report(run)
+    return run
+
+
+def _refuse_errors(plan: Plan) -> None:
+    errors = [found for found in plan.findings if found.severity == "error"]
+    if errors:
+        raise FindingError(*errors)
+
+
+def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
+    fields = {key.split(".")[0] for key in options} & set(RunConfig.model_fields)
+    for name in sorted(fields - {"output"}):
+        asked, stored = getattr(config, name), getattr(run.config, name)
+        if asked != stored and not _is_object(name, stored):
+            raise UsageError(
+                f"--resume contradicts {name}: the run has {stored!r}, you gave {asked!r}.",
+                "Leave the option out; a resumed run keeps what it was begun with.",
+            )
+    if config.output is not None and Path(config.output).resolve() != run.path.resolve():
+        raise UsageError(
+            f"--resume goes on in {run.path}, not in {config.output}.", "Leave --output out."
+        )
+
+
+def _is_object(name: str, stored: Any) -> bool:
+    return name in ("data", "eval_data", "model", "task") and str(stored).find("python:") >= 0
+
+
+def split_options(
+    options: Mapping[str, Any], beside: Path | None = None
+) -> tuple[RunConfig, Given]:
+    """Settings that a config can hold, and objects that it cannot."""
+    settings = {key: value for key, value in options.items() if value is not None}
+    objects: dict[str, Any] = {}
+    for name in ("loss_fn", "collate_fn", "optimizer", "callbacks"):
+        if name in settings:
+            objects[name] = settings.pop(name)
+    for name in ("data", "eval_data"):
+        if name in settings:
+            paths = _as_paths(settings[name])
+            if paths is None:
+                objects[name] = settings[name]
+                paths = (f"python:{type(settings[name]).__name__}",)
+            settings[name] = paths
+    for name, kinds in (("model", (str, Path)), ("task", (str,))):
+        if name in settings and not isinstance(settings[name], kinds):
+            objects[name] = settings[name]
+            settings[name] = (
+                f"python:{getattr(settings[name], 'name', type(settings[name]).__name__)}"
+            )
+    for name in ("model", "tokenizer", "output"):
+        if isinstance(settings.get(name), Path):
+            settings[name] = str(settings[name])
+    if isinstance(objects.get("task"), TaskSpec) or "task" not in objects:
+        return make_config(settings), Given(**objects, beside=beside)
+    raise UsageError(
+        f"task is a {type(objects['task']).__name__}; expected a name or a TaskSpec.",
+        "Pass task='sft' or task=surefit.TaskSpec(…).",
+    )
+
+
+def _as_paths(data: Any) -> tuple[str, ...] | None:
+    if isinstance(data, str | Path):
+        return (str(data),)
+    if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
+        return tuple(str(item) for item in data)
+    return None
+
+
+def load(run: Run | str | Path, model: nn.Module | None = None) -> nn.Module:
+    """The trained model of a run, ready for evaluation."""
+    return _opened(run).load(model)[0].eval()
+
+
+def predict(
+    run: Run | str | Path, data: Any, model: nn.Module | None = None
+) -> list[dict[str, Any]]:
+    """Predictions for the rows of `data`, one dict per row."""
+    return list(iter_predictions(_opened(run), data, model))
+
+
+def iter_predictions(
+    run: Run, data: Any, model: nn.Module | None = None
+) -> Iterator[dict[str, Any]]:
+    """Predictions as they are made."""
+    module, encoder = run.load(model)
+    config = run.config
+    yield from predict_table(
+        module,
+        encoder,
+        run.task,
+        open_table(data),
+        config.batch_size,
+        config.generate.max_new_tokens,
+    )
+
+
+def evaluate(
+    run: Run | str | Path, data: Any = None, model: nn.Module | None = None
+) -> dict[str, Any]:
+    """The task's metrics on `data`, or on the rows the run held out."""
+    return evaluate_run(_opened(run), data, model)[0].metrics
+
+
+def evaluate_run(
+    run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
+) -> tuple[Evaluation, Store]:
+    """Metrics, and the encoded rows they were measured on."""
+    module, encoder = run.load(model)
+    task, config = run.task, run.config
+    if data is None:
+        store = _held_out(run, model, progress)
+    else:
+        table = open_table(data)
+        for role in (*encoder.roles,):
+            if encoder.roles[role] not in table.columns and role != "mask":
+                raise fail(
+                    "SF202",
+                    f"{table.sources[0].file} has no column {encoder.roles[role]!r} ({role}); it "
+                    f"has {', '.join(table.columns)}.",
+                    column=encoder.roles[role],
+                )
+        store = encode_rows(
+            table,
+            np.arange(table.num_rows),
+            encode=task.encode,
+            fields=task.fields_for(encoder),
+            count_targets=task.count_targets,
+            encoder=encoder,
+            progress=progress,
+            stage="encoding rows",
+        )
+    if len(store) == 0:
+        raise fail("SF101", "No row is left to evaluate on.")
+    fields = task.fields_for(encoder)
+    call, _ = match_arguments(module, [*fields, "attention_mask"])
+    evaluator = Evaluator(
+        task,
+        call,
+        with_own_loss(task.loss),
+        encoder,
+        lambda store, rows: load_batch(store, rows, fields),
+        config.batch_size,
+        config.max_tokens,
+        config.generate.rows,
+        config.generate.max_new_tokens,
+        progress=progress,
+    )
+    return evaluator(module, store), store
+
+
+def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
+    if any("python:" in path for path in run.config.data):
+        raise UsageError(
+            f"{run.path} was trained on rows given from Python, which it does not hold.",
+            "Pass the rows to evaluate on.",
+        )
+    given = Given(model=model, task=run._task, beside=run.code_folder)
+    plan = make_plan(run.config, given, progress)
+    _refuse_errors(plan)
+    assert plan.parts is not None
+    return plan.parts.evaluation
+
+
+def inspect(data: Any) -> DataReport:
+    """Columns, types, lengths, empties and duplicates of a data set."""
+    return inspect_table(open_table(data))
+
+
+def _opened(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else open_run(run)

@@ -1,0 +1,77 @@
+"""The command line: one thin file per command. Results go to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+from surefit.cli import check, demo, evaluate, export, inspect, predict, report, tasks, train
+
+app = typer.Typer(
+    name="surefit",
+    help="Train any PyTorch model on any data; faults are found before the first step.",
+    epilog="Add --debug to any command to see a traceback.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+
+for module in (train, check, inspect, evaluate, predict, export, report, tasks, demo):
+    app.command()(module.command)
+for registered in app.registered_commands:
+    assert registered.callback is not None
+    registered.name = registered.callback.__module__.rsplit(".", 1)[-1]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; a user's mistake ends in a message and an exit code, not a traceback."""
+    from surefit.errors import SurefitError
+
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    as_json = "--json" in arguments
+    try:
+        code = app(arguments, prog_name="surefit", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SurefitError as error:
+        if debug:
+            raise
+        return _fail(error.message, error.fix, error.exit_code, as_json)
+    except KeyboardInterrupt:
+        return _fail("Stopped.", "", 130, as_json)
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
+            return _fail(error.format_message(), "See surefit --help.", 2, as_json)
+        if debug or not isinstance(error, MemoryError | OSError):
+            raise
+        return _fail(f"{type(error).__name__}: {error}", "", 1, as_json)
+
+
+def _fail(message: str, fix: str, code: int, as_json: bool) -> int:
+    from surefit.processes import is_main
+
+    if not is_main():
+        return code
+    if as_json:
+        fault: dict[str, Any] = {"ok": False, "error": {"message": message, "fix": fix}}
+        print(json.dumps(fault, ensure_ascii=False))
+    else:
+        print(f"{'stopped' if code == 130 else 'error'}: {message}", file=sys.stderr)
+        if fix:
+            print(f"fix: {fix}", file=sys.stderr)
+    return code

@@ -1,0 +1,37 @@
+"""`surefit check`: plan only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from surefit.cli.options import takes_run_options
+
+
+@takes_run_options
+def command(
+    settings: dict[str, Any],
+    config: Path | None,
+    resume: str | None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Plan only: would it run, and what would be learned?"""
+    from surefit.api import split_options
+    from surefit.cli.show import Display, print_json, show_plan, to_stdout
+    from surefit.errors import UsageError
+    from surefit.plan import make_plan
+    from surefit.run import choose_folder
+
+    if resume is not None:
+        raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")
+    run_config, given = split_options(settings, config.parent if config is not None else None)
+    choose_folder(run_config.output, "run")
+    with Display() as display:
+        plan = make_plan(run_config, given, display.progress)
+    if json:
+        print_json(plan.as_dict())
+    else:
+        show_plan(plan, to_stdout())
+    return 0 if plan.ok else 1

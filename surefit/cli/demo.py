@@ -1,0 +1,89 @@
+"""`surefit demo`: the main job on data it makes itself, start to finish."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefit.plan import Plan
+    from surefit.run import Run
+
+FOLDER = Path("runs/demo")
+DATA = Path("runs/demo-data/instructions.jsonl")
+NUM_ROWS = 3000
+SETTINGS: dict[str, Any] = {
+    "data": str(DATA),
+    "model": "tiny:llama",
+    "task": "sft",
+    "epochs": 12,
+    "batch_size": 32,
+    "max_seq_length": 32,
+    "lr": 1e-3,
+    "output": str(FOLDER),
+    "eval_at_start": True,
+    "eval_every": 250,
+    "generate": {"rows": 300, "max_new_tokens": 12},
+}
+
+
+def command() -> int:
+    """Make a small instruction data set, check it, train a model from scratch, show answers."""
+    from surefit.api import split_options, train_config
+    from surefit.cli.show import Display, show_plan
+
+    _write_rows()
+    if FOLDER.exists():
+        shutil.rmtree(FOLDER)
+    with Display() as display:
+        display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. What check finds in them:\n")
+
+        def on_plan(plan: Plan, folder: Path) -> None:
+            display.num_steps = plan.parts.num_steps if plan.parts else None
+            show_plan(plan, display.console)
+            display.console.print("\nTraining:\n")
+
+        run = train_config(*split_options(SETTINGS), [display.observe], display.progress, on_plan)
+    _show(run)
+    return 0
+
+
+def _write_rows() -> None:
+    from surefit import atomic
+    from surefit.demo_data import make_rows
+    from surefit.run import check_writable
+
+    check_writable(DATA)
+    DATA.parent.mkdir(parents=True, exist_ok=True)
+    rows = make_rows(seed=0, num_rows=NUM_ROWS)
+    atomic.write_text(DATA, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _show(run: Run) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from surefit.cli.show import to_stdout
+
+    evals = [event for event in run.history if event["event"] == "eval"]
+    before, after = evals[0], evals[-1]
+    console = to_stdout()
+    table = Table("prompt", "expected", "before", "after", title="Held-out rows")
+    for old, new in zip(before["samples"], after["samples"], strict=True):
+        cells = (new["prompt"], new["expected"], old["got"], new["got"])
+        table.add_row(*(Text(_short(cell)) for cell in cells))
+    console.print(table)
+    for name in ("loss", "token_f1", "exact_match"):
+        first, last = before["metrics"][name], after["metrics"][name]
+        console.print(Text(f"{name:<16}{first:.4f} → {last:.4f}"))
+    console.print(Text(f"{'run':<16}{run.path}"))
+    console.print(Text(f"{'report':<16}{run.path / 'report.html'}"))
+    console.print(
+        Text(f"{'try':<16}surefit predict {run.path} --text 'What is the opposite of hot?'")
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"

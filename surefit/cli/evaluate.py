@@ -1,0 +1,42 @@
+"""`surefit evaluate`: the task's metrics on a data set."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="Rows to evaluate on; those held out if left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """The task's metrics on a data set."""
+    from surefit.api import evaluate_run
+    from surefit.cli.show import Display, print_json
+    from surefit.run import open_run
+    from surefit.train.events import without_nan
+
+    with Display() as display:
+        result, store = evaluate_run(open_run(run), data or None, progress=display.progress)
+    dropped = store.notes["dropped"]
+    if json:
+        print_json(
+            {
+                "ok": True,
+                "metrics": without_nan(result.metrics),
+                "rows": len(store),
+                "dropped_rows": dropped,
+                "samples": result.samples,
+            }
+        )
+        return 0
+    for name, value in result.metrics.items():
+        print(f"{name:<16}{value:.6g}" if isinstance(value, int | float) else f"{name:<16}{value}")
+    print(f"{'rows':<16}{len(store)}")
+    for reason, count in dropped.items():
+        print(f"{'dropped':<16}{count} {reason}")
+    return 0

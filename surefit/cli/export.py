@@ -1,0 +1,31 @@
+"""`surefit export`: the trained model as a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; must not exist.")],
+) -> int:
+    """Write the model as a plain transformers folder (your own module: safetensors and JSON)."""
+    import shutil
+
+    from surefit import atomic
+    from surefit.errors import UsageError
+    from surefit.run import check_writable, open_run
+
+    opened = open_run(run)
+    if not opened.finished:
+        opened.load()  # says how to finish the run
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists already.", "Choose another folder.")
+    check_writable(out)
+    with atomic.new_folder(out) as temporary:
+        shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
+    print(out)
+    return 0

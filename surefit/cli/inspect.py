@@ -1,0 +1,58 @@
+"""`surefit inspect`: what is in a data set, and how a model would see one row of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    data: Annotated[list[str], typer.Argument(help="Files or folders.")],
+    model: Annotated[
+        str | None, typer.Option(help="Show a row as this model would see it.")
+    ] = None,
+    row: Annotated[int | None, typer.Option(help="Number of the row, from 0.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task, if not worked out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Columns, lengths, empties, duplicates; with a model and a row, the row as it is read."""
+    from surefit.cli.show import print_json
+    from surefit.data.inspect import inspect_table
+    from surefit.data.open import open_table
+    from surefit.errors import UsageError
+
+    table = open_table(data)
+    if row is None and model is None:
+        report = inspect_table(table)
+        print_json(report.as_dict()) if json else print(report)
+        return 0
+    if row is None or not 0 <= row < table.num_rows:
+        raise UsageError(
+            f"--row is {row}; expected 0 to {table.num_rows - 1}.", "Give the number of a row."
+        )
+    shown = _plain(table.row(row)) if model is None else _as_model_sees(data, model, task, row)
+    if json:
+        print_json(shown)
+    else:
+        for name, value in shown.items():
+            print(f"{name}: {value}")
+    return 0
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: f"{value.dtype} array {list(value.shape)}" if hasattr(value, "dtype") else value
+        for name, value in row.items()
+    }
+
+
+def _as_model_sees(data: list[str], model: str, task: str | None, row: int) -> dict[str, Any]:
+    from surefit.api import check
+    from surefit.errors import FindingError
+    from surefit.preflight.rows import show_row
+
+    plan = check(data=data, model=model, task=task, eval_share=0.0)
+    if plan.parts is None:
+        raise FindingError(*(found for found in plan.findings if found.severity == "error"))
+    return show_row(plan.parts.train, plan.parts.encoder, row)

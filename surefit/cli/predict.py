@@ -1,0 +1,36 @@
+"""`surefit predict`: predictions as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    data: Annotated[list[str] | None, typer.Option(help="Rows to predict for.")] = None,
+    text: Annotated[str | None, typer.Option(help="One text to predict for.")] = None,
+) -> int:
+    """Predictions as JSON lines, one per row, in the order of the rows."""
+    from surefit.api import iter_predictions
+    from surefit.data.encoder import load_encoder
+    from surefit.errors import UsageError
+    from surefit.run import open_run
+
+    opened = open_run(run)
+    if (data is None) == (text is None):
+        raise UsageError("Expected either --data or --text.", "Give one of them.")
+    rows: object = data
+    if text is not None:
+        if not opened.finished:
+            opened.load()  # says how to finish the run
+        roles = load_encoder(opened.model_path).roles
+        column = next((roles[role] for role in ("text", "prompt") if role in roles), None)
+        if column is None:
+            raise UsageError("This run does not read text.", "Give rows with --data.")
+        rows = [{column: text}]
+    for prediction in iter_predictions(opened, rows):
+        print(json.dumps(prediction, ensure_ascii=False), flush=True)
+    return 0

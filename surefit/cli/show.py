@@ -1,0 +1,193 @@
+"""What the user sees: plans, findings, and progress on terminals and in pipes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from surefit.findings import Finding
+    from surefit.plan import Plan
+
+COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
+PLAIN_SECONDS = 5.0
+
+
+def to_stderr() -> Console:
+    """A console for everything that is not a result."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def to_stdout() -> Console:
+    """A console for results."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object alone on stdout."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """The plan in a few lines, and every finding with its fix."""
+    for name, value in _plan_lines(plan):
+        console.print(Text(f"{name:<10}{value}"))
+    show_findings(plan.findings, console)
+    verdict = "ready to train" if plan.ok else "cannot train"
+    console.print(Text(verdict, style="bold green" if plan.ok else "bold red"))
+
+
+def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
+    lines = []
+    if plan.task is not None:
+        roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
+        lines.append(("task", f"{plan.task.name}{f' ({roles})' if roles else ''}"))
+    ledger, parts = plan.ledger, plan.parts
+    if parts is not None:
+        counted = plan.as_dict()["model"]
+        lines.append(
+            (
+                "model",
+                f"{counted['name']}: {counted['parameters']:,} parameters, "
+                f"{counted['trainable_parameters']:,} trained, lr {parts.lr:g}",
+            )
+        )
+        if parts.source.code is not None:
+            lines.append(("code", f"{parts.source.code} is run for the model"))
+    if ledger is not None:
+        dropped = ledger.rows - ledger.used_rows
+        lines.append(
+            (
+                "rows",
+                f"{ledger.rows:,}: {ledger.train_rows:,} to train on, {ledger.eval_rows:,} to "
+                f"evaluate on, {dropped:,} dropped, {ledger.truncated_rows:,} truncated",
+            )
+        )
+        share = ledger.trained_tokens / ledger.tokens if ledger.tokens else 0
+        lines.append(
+            (
+                "tokens",
+                f"{ledger.tokens:,} an epoch, {ledger.trained_tokens:,} learned ({share:.0%})",
+            )
+        )
+    if parts is not None:
+        rows, length = parts.batches.longest()
+        lines.append(
+            (
+                "batches",
+                f"{parts.batches.num_micro_batches():,} an epoch, the longest {rows} × {length}, "
+                f"{parts.batches.padding_share():.1%} padding; {parts.num_steps:,} steps in all",
+            )
+        )
+    return lines
+
+
+def show_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Each finding on two lines: what and where, then the fix."""
+    for found in findings:
+        place = ", ".join(f"{key} {value}" for key, value in found.where.items())
+        line = Text(f"{found.severity:<8}", style=COLOURS[found.severity])
+        line.append(f"{found.code}  {found.message}", style="")
+        if place:
+            line.append(f"  [{place}]", style="dim")
+        console.print(line)
+        if found.severity in ("error", "warning"):
+            console.print(Text(f"        fix: {found.fix}", style="dim"))
+
+
+class Display:
+    """Progress of stages and of training: bars on a terminal, now and then a line in a pipe."""
+
+    def __init__(self, num_steps: int | None = None) -> None:
+        self.console = to_stderr()
+        self.num_steps = num_steps
+        self._bars: Progress | None = None
+        self._tasks: dict[str, Any] = {}
+        self._began: dict[str, float] = {}
+        self._said = time.monotonic()
+        self._step_began = time.monotonic()
+        self._tokens_began = 0
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Note how far a stage is."""
+        if self._bars is not None:
+            self._move_bar(stage, done, total, remove=done >= total)
+            return
+        began = self._began.setdefault(stage, time.monotonic())
+        if done >= total:
+            self._began.pop(stage)
+        now = time.monotonic()
+        if now - began > 2 and now - self._said > PLAIN_SECONDS:
+            self._said = now
+            self.console.print(Text(f"{stage}: {done} of {total}"))
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Show one event of the run."""
+        if event["event"] == "step":
+            self._show_step(event)
+        else:
+            figures = [
+                f"{name} {value:.4g}"
+                for name, value in event["metrics"].items()
+                if isinstance(value, int | float)
+            ]
+            self.console.print(
+                Text(f"epoch {event['epoch']}, step {event['step']}: {', '.join(figures)}")
+            )
+
+    def _show_step(self, event: Mapping[str, Any]) -> None:
+        now, step = time.monotonic(), event["step"]
+        if not self._tokens_began:
+            self._step_began, self._tokens_began = now - event["seconds"], event["tokens"]
+        spent = max(now - self._step_began, 1e-9)
+        speed = max(event["tokens"] - self._tokens_began, 0) / spent
+        text = f"step {step} loss {event['loss']:.4f} {speed:,.0f} tokens/s"
+        if self._bars is not None:
+            self._move_bar("training", step, self.num_steps or step, text)
+            return
+        last = step == self.num_steps
+        if step == 1 or last or now - self._said > PLAIN_SECONDS:
+            self._said = now
+            left = (self.num_steps - step) * spent / step if self.num_steps else 0
+            total = f" of {self.num_steps}" if self.num_steps else ""
+            self.console.print(
+                Text(
+                    f"step {step}{total}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, "
+                    f"{speed:,.0f} tokens/s, {left:.0f} s left"
+                )
+            )
+
+    def _move_bar(
+        self, stage: str, done: int, total: int, text: str = "", remove: bool = False
+    ) -> None:
+        assert self._bars is not None
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total)
+        self._bars.update(
+            self._tasks[stage], completed=done, total=total, description=text or stage
+        )
+        if remove:
+            self._bars.remove_task(self._tasks.pop(stage))

@@ -1,0 +1,57 @@
+"""`surefit train`: plan, then train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.cli.options import takes_run_options
+
+if TYPE_CHECKING:
+    from surefit.plan import Plan
+    from surefit.run import Run
+
+
+@takes_run_options
+def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
+    """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
+    from surefit.api import resume_run, split_options, train_config
+    from surefit.cli.show import Display, show_plan
+    from surefit.errors import FindingError
+    from surefit.processes import is_main
+
+    with Display() as display:
+
+        def on_plan(plan: Plan, folder: Path) -> None:
+            if is_main():
+                display.num_steps = plan.parts.num_steps if plan.parts else None
+                show_plan(plan, display.console)
+
+        shown: dict[str, Any] = {
+            "observers": [display.observe],
+            "progress": display.progress,
+            "on_plan": on_plan,
+        }
+        try:
+            if resume is not None:
+                run = resume_run(resume, settings, beside=_folder(config), **shown)
+            else:
+                run = train_config(*split_options(settings, _folder(config)), **shown)
+        except FindingError as error:
+            return error.exit_code  # on_plan has shown what was found
+    if is_main():
+        show_run(run)
+    return 0
+
+
+def _folder(config: Path | None) -> Path | None:
+    return config.parent if config is not None else None
+
+
+def show_run(run: Run) -> None:
+    """The result of a run: its metrics and where it is."""
+    for name, value in run.metrics.items():
+        if isinstance(value, int | float):
+            print(f"{name:<16}{value:.6g}")
+    print(f"{'run':<16}{run.path}")
+    print(f"{'report':<16}{run.path / 'report.html'}")

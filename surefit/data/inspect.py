@@ -1,0 +1,118 @@
+"""A look at a data set: columns, types, lengths, empties, duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from surefit.data.split import hash_rows
+from surefit.data.table import Table, describe_type
+
+BAR_WIDTH = 24
+NUM_BARS = 8
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """One column: its type, missing or empty rows, lengths, and values that occur often."""
+
+    name: str
+    type: str
+    empty_rows: int
+    lengths: dict[str, float] | None
+    distinct: int | None
+    common: dict[str, int] | None
+    histogram: list[tuple[int, int, int]] | None  # (from, to, rows)
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What is in a data set; prints itself."""
+
+    files: list[str]
+    rows: int
+    duplicate_rows: int
+    columns: list[ColumnReport]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as `inspect --json` prints it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = f"{', '.join(self.files)}: {self.rows} rows, {self.duplicate_rows} of them repeated"
+        return "\n".join([head, *(_describe(column) for column in self.columns)])
+
+
+def _describe(column: ColumnReport) -> str:
+    lines = [f"\n{column.name}: {column.type}, {column.empty_rows} empty"]
+    if column.lengths is not None:
+        parts = ", ".join(f"{name} {value:g}" for name, value in column.lengths.items())
+        lines.append(f"  lengths: {parts}")
+    for low, high, count in column.histogram or []:
+        most = max(bar[2] for bar in column.histogram or [])
+        bar = "█" * round(BAR_WIDTH * count / most)
+        lines.append(f"  {low:>6} … {high:<6} {bar:<{BAR_WIDTH}} {count}")
+    if column.distinct is not None:
+        shown = ", ".join(f"{name} ({count})" for name, count in (column.common or {}).items())
+        lines.append(f"  {column.distinct} different values; most common: {shown}")
+    return "\n".join(lines)
+
+
+def inspect_table(table: Table) -> DataReport:
+    """Read every row once and report on each column."""
+    hashes = hash_rows(table, table.columns)
+    counters: dict[str, dict[str, int]] = {name: {} for name in table.columns}
+    lengths: dict[str, list[int]] = {name: [] for name in table.columns}
+    empty = dict.fromkeys(table.columns, 0)
+    for row in table.rows():
+        for name, value in row.items():
+            if value is None or (hasattr(value, "__len__") and len(value) == 0):
+                empty[name] += 1
+            elif isinstance(value, str):
+                empty[name] += not value.strip()
+                lengths[name].append(len(value))
+            elif hasattr(value, "__len__"):
+                lengths[name].append(len(value))
+            counter = counters[name]
+            if isinstance(value, str | int | float) and len(counter) <= 1000:
+                key = str(value)[:60]
+                counter[key] = counter.get(key, 0) + 1
+    return DataReport(
+        [source.file for source in table.sources],
+        table.num_rows,
+        table.num_rows - len(np.unique(hashes)),
+        [
+            _report(name, table, empty[name], np.array(lengths[name]), counters[name])
+            for name in table.columns
+        ],
+    )
+
+
+def _report(
+    name: str, table: Table, empty: int, lengths: Any, counter: dict[str, int]
+) -> ColumnReport:
+    few = 0 < len(counter) <= 1000 and len(counter) <= 0.5 * table.num_rows
+    common = sorted(counter.items(), key=lambda pair: -pair[1])[:8] if few else None
+    summary = histogram = None
+    if len(lengths):
+        summary = {
+            "shortest": float(lengths.min()),
+            "median": float(np.median(lengths)),
+            "longest": float(lengths.max()),
+        }
+        if lengths.min() != lengths.max():
+            counts, edges = np.histogram(lengths, bins=NUM_BARS)
+            histogram = [
+                (int(edges[i]), int(edges[i + 1]), int(counts[i])) for i in range(NUM_BARS)
+            ]
+    return ColumnReport(
+        name,
+        describe_type(table.column_type(name)),
+        empty,
+        summary,
+        len(counter) if few else None,
+        dict(common) if common else None,
+        histogram,
+    )

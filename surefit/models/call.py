@@ -1,0 +1,117 @@
+"""Calling a model: which column goes to which argument, and what comes back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import SEQUENCES
+from surefit.findings import Finding, fail, finding
+from surefit.tasks.spec import Batch, Loss
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of `forward` and the columns they are given."""
+
+    arguments: Mapping[str, str]
+
+    def __call__(self, model: Any, batch: Batch) -> Any:
+        """Run the model on a batch; the result has `.logits`, `.loss` or both."""
+        return as_outputs(model(**{arg: batch[column] for arg, column in self.arguments.items()}))
+
+
+def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
+    """Match the columns of a batch with what `forward` names.
+
+    Models of transformers get no labels: the loss is ours, as a sum and a count.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if hasattr(module, "config") and hasattr(module, "save_pretrained"):
+        wanted = [c for c in columns if c in names and c != "labels"]
+        return Call({column: column for column in wanted}), []
+    given = {c: c for c in columns if c in names or takes_all}
+    required = [
+        n for n in names if parameters[n].default is inspect.Parameter.empty and n not in given
+    ]
+    lead = next((c for c in SEQUENCES if c in columns), columns[0])
+    found = []
+    if len(required) == 1 and lead not in given:
+        given[required[0]] = lead
+        message = f"forward's argument {required[0]!r} is given the column {lead!r}."
+        found.append(finding("SF309", message))
+        required = []
+    if required or not given:
+        shape = f"forward({', '.join(names)})"
+        missing = f" and needs {', '.join(required)}" if required else ""
+        raise fail(
+            "SF301",
+            f"{type(module).__name__}.{shape} takes none of the columns{missing}; there are: "
+            f"{', '.join(columns)}.",
+            fix=f"Name an argument {lead}.",
+        )
+    return Call(given), found
+
+
+def as_outputs(raw: Any) -> Any:
+    """What a model returned, with attributes `logits` and `loss` (None where there is none)."""
+    import torch
+
+    if isinstance(raw, torch.Tensor):
+        own_loss = raw.ndim == 0
+        return SimpleNamespace(logits=None if own_loss else raw, loss=raw if own_loss else None)
+    if hasattr(raw, "logits"):
+        return raw
+    if isinstance(raw, Mapping):
+        return SimpleNamespace(**{"logits": None, "loss": None, **raw})
+    if isinstance(raw, tuple | list):
+        tensors = [part for part in raw if isinstance(part, torch.Tensor)]
+        return SimpleNamespace(
+            logits=next((part for part in tensors if part.ndim > 0), None),
+            loss=next((part for part in tensors if part.ndim == 0), None),
+        )
+    raise fail(
+        "SF301",
+        f"The model returned a {type(raw).__name__}; expected a tensor, tuple, dict "
+        "or ModelOutput.",
+        fix="Return the logits.",
+    )
+
+
+def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
+    """A module's own scalar loss: a mean over its labelled targets, else over rows."""
+    labels = batch.get("labels")
+    if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
+        count = int((labels != -100).sum())
+    else:
+        count = len(next(iter(batch.values())))
+    return loss * count, count
+
+
+def with_own_loss(task_loss: Loss) -> Loss:
+    """The task's loss, or the module's own where the module gives a loss and no logits."""
+
+    def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
+        if getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None:
+            return own_loss_as_sum(outputs.loss, batch)
+        return task_loss(outputs, batch)
+
+    return loss
+
+
+def from_loss_fn(loss_fn: Callable[..., Any]) -> Loss:
+    """A user's `loss_fn(outputs, batch)`: a sum and a count, or a mean over targets."""
+
+    def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
+        value = loss_fn(outputs, batch)
+        return value if isinstance(value, tuple) else own_loss_as_sum(value, batch)
+
+    return loss

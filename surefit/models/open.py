@@ -1,0 +1,31 @@
+"""The name of a model (or a module) to its ModelSource: one file per kind of model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from surefit.errors import UsageError
+from surefit.models import custom, pretrained
+from surefit.models.source import ModelSource
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def open_model(
+    model: Any, *, from_scratch: bool = False, trust_remote_code: bool = False, beside: Path | None
+) -> ModelSource:
+    """The source of a folder, hub id, `tiny:ARCH`, `module:function` or nn.Module."""
+    if not isinstance(model, str):
+        return custom.open_object(model)
+    if not model:
+        raise UsageError(
+            "No model was given.",
+            "Pass --model with a folder, hub id, tiny:ARCH or module:function.",
+        )
+    if model.startswith("tiny:"):
+        return pretrained.open_tiny(model.removeprefix("tiny:"))
+    if not Path(model).exists() and _CODE.fullmatch(model):
+        return custom.open_function(model, beside)
+    return pretrained.open_pretrained(model, from_scratch, trust_remote_code)

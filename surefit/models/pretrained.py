@@ -1,0 +1,222 @@
+"""Models of transformers: a local folder or hub id, or a small untrained one (`tiny:ARCH`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from surefit.data.encoder import Encoder
+from surefit.data.tokenizer import has_tokenizer
+from surefit.errors import UsageError
+from surefit.findings import Finding, fail, finding
+from surefit.models.source import Built, ModelSource
+from surefit.tasks.spec import Head
+
+
+def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> ModelSource:
+    """A model folder or hub id, through the Auto class of the task."""
+    config = _read_config(name, trust_remote_code)
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        auto = auto_class(name, config, head)
+        _set_head(config, head, encoder)
+        _set_tokens(config, encoder.tokenizer)
+        with quiet():
+            if from_scratch:
+                built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
+            else:
+                built = _load(auto, name, config, trust_remote_code)
+        return _fit_embeddings(built, encoder.tokenizer)
+
+    return ModelSource(
+        name,
+        "pretrained",
+        build,
+        max_positions=max_positions(config),
+        tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
+        untrained=from_scratch,
+    )
+
+
+def open_tiny(arch: str) -> ModelSource:
+    """A small untrained model of an architecture, with a tokenizer made from the data."""
+    from surefit.models.tiny import tiny_config
+
+    try:
+        probe = tiny_config(arch, vocab_size=1000)
+    except ValueError as error:
+        raise UsageError(str(error), "`surefit tasks --models` lists them.") from None
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        tokenizer = encoder.tokenizer
+        size = head.size(encoder) if head is not None and head.size is not None else None
+        config = tiny_config(
+            arch, vocab_size=len(tokenizer) if tokenizer is not None else None, num_labels=size
+        )
+        auto = auto_class(f"tiny:{arch}", config, head)
+        _set_head(config, head, encoder)
+        _set_tokens(config, tokenizer)
+        with quiet():
+            return Built(auto.from_config(config))
+
+    return ModelSource(
+        f"tiny:{arch}",
+        "tiny",
+        build,
+        max_positions=max_positions(probe),
+        makes_tokenizer=True,
+        untrained=True,
+    )
+
+
+def _read_config(name: str, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise UsageError(
+            f"The folder {name} has no config.json, so it is not a transformers model.",
+            "Give the folder that save_pretrained wrote.",
+        )
+    if folder.is_file() or (name.startswith((".", "/", "~")) and not folder.exists()):
+        raise UsageError(f"{name} is not a model folder.", "Check the path.")
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"The model {name!r} is neither a local folder nor a model the hub gave: {first}",
+            "Check the name, or give a local folder, tiny:ARCH or module:function.",
+        ) from None
+
+
+def auto_class(name: str, config: Any, head: Head | None) -> Any:
+    """The Auto class of the task, if the architecture has such a model; else a Finding."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    if head is None or head.auto_class is None:
+        raise fail(
+            "SF301",
+            f"{name} is a {config.model_type} model; this task takes your own nn.Module.",
+            fix="Give the model as module:function.",
+        )
+    auto = getattr(transformers, head.auto_class)
+    wanted = head.auto_class.removeprefix("AutoModelFor")
+    if type(config) not in auto._model_mapping and not hasattr(config, "auto_map"):
+        raise fail(
+            "SF301",
+            f"{name} is a {config.model_type} model, and transformers has no {config.model_type} "
+            f"model for {wanted}.",
+        )
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if wanted == "CausalLM" and config.model_type in masked and not config.is_decoder:
+        raise fail(
+            "SF301",
+            f"{name} is a {config.model_type} model, which sees the whole row at once; a causal "
+            "model must not see the tokens it is to predict.",
+            fix="Choose a causal model, such as a Llama, Qwen or GPT-2 one.",
+        )
+    return auto
+
+
+def _set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
+    if head is None:
+        return
+    if head.size is not None:
+        config.num_labels = head.size(encoder)
+    for key, value in (head.config(encoder) if head.config else {}).items():
+        setattr(config, key, value)
+
+
+def _set_tokens(config: Any, tokenizer: Any) -> None:
+    if tokenizer is None:
+        return
+    config.pad_token_id = tokenizer.pad_token_id
+    for name in ("bos_token_id", "eos_token_id"):
+        if getattr(tokenizer, name, None) is not None and _eos_is_settled(config, name):
+            setattr(config, name, getattr(tokenizer, name))
+
+
+def _eos_is_settled(config: Any, name: str) -> bool:
+    """Whether the config names no list of end tokens of its own, which would be kept."""
+    return not isinstance(getattr(config, name, None), list)
+
+
+def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
+    import torch
+
+    try:
+        module, info = auto.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise fail("SF301", f"The weights of {name} could not be loaded: {first}") from None
+    resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+    fresh = sorted({*info["missing_keys"], *resized})
+    found: tuple[Finding, ...] = ()
+    if fresh:
+        shown = ", ".join(fresh[:4]) + (" …" if len(fresh) > 4 else "")
+        found = (finding("SF306", f"{len(fresh)} weights start untrained: {shown}"),)
+    return Built(module, found)
+
+
+def _fit_embeddings(built: Built, tokenizer: Any) -> Built:
+    """Give every token of the tokenizer a row in the embeddings."""
+    if tokenizer is None:
+        return built
+    module: Any = built.module
+    had = module.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) <= had:
+        return built
+    module.resize_token_embeddings(len(tokenizer))
+    message = f"The tokenizer has {len(tokenizer)} tokens, the model had rows for {had}."
+    return Built(built.module, (*built.findings, finding("SF307", message)))
+
+
+def max_positions(config: Any) -> int | None:
+    """Most positions the model can tell apart, where its config says so."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            # RoBERTa and its kin count positions from the pad token's id on.
+            offset = config.pad_token_id + 1 if _offsets_positions(config) else 0
+            return value - offset
+    return None
+
+
+def _offsets_positions(config: Any) -> bool:
+    kin = (
+        "roberta",
+        "camembert",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "longformer",
+        "mpnet",
+        "data2vec-text",
+    )
+    return config.model_type in kin and config.pad_token_id is not None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' own bars and load reports out of our streams."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

@@ -1,0 +1,42 @@
+"""A model before it is built: what the plan may ask of it, and how to build it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from surefit.data.encoder import Encoder
+from surefit.findings import Finding
+from surefit.tasks.spec import Head
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model sized to the data, and what was found or changed on the way."""
+
+    module: nn.Module
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    `build(head, encoder)` makes it; `tokenizer` names the folder or hub id of its tokenizer;
+    `untrained` says that its weights are fresh; `code` is the user's file that is run for it.
+    """
+
+    name: str
+    kind: str
+    build: Callable[[Head | None, Encoder], Built]
+    max_positions: int | None = None
+    tokenizer: str | None = None
+    makes_tokenizer: bool = False
+    untrained: bool = False
+    code: str | None = None
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """What a saved run needs to make the module again, for modules that are the user's own."""

@@ -1,0 +1,421 @@
+"""RunConfig to Plan: everything decided before the first step. `check` stops here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit import __version__
+from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.loading import load_batch
+from surefit.batches.order import Batches
+from surefit.config import RunConfig
+from surefit.data.cache import fingerprint
+from surefit.data.encode import Progress, collect_texts, encode_rows, silent
+from surefit.data.encoder import Encoder
+from surefit.data.open import open_table
+from surefit.data.roles import extra_fields
+from surefit.data.split import Split, hash_rows, split_rows
+from surefit.data.store import Store
+from surefit.data.table import Table, describe_type
+from surefit.data.tokenizer import load_tokenizer, train_tokenizer
+from surefit.errors import FindingError, UsageError
+from surefit.findings import Finding, fail, finding, has_errors
+from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
+from surefit.models.open import open_model
+from surefit.models.source import ModelSource
+from surefit.preflight.checks import check_batch_norm, check_ledger, check_rows
+from surefit.preflight.ledger import Ledger, make_ledger
+from surefit.preflight.probe import probe
+from surefit.processes import main_first, num_processes
+from surefit.tasks import get_task
+from surefit.tasks.choose import choose_task
+from surefit.tasks.spec import Loss, TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FORMAT_VERSION = 1
+LONGEST_DEFAULT = 1024
+TINY_VOCABULARY = 2048
+
+
+@dataclass(frozen=True)
+class Given:
+    """Objects handed over from Python, which no config file can hold."""
+
+    data: Any = None
+    eval_data: Any = None
+    model: Any = None
+    task: TaskSpec | None = None
+    loss_fn: Callable[..., Any] | None = None
+    collate_fn: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
+    callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
+    beside: Path | None = None
+    """The config file's folder, where `module:function` is looked for first."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop is made of."""
+
+    source: ModelSource
+    module: nn.Module
+    call: Call
+    loss: Loss
+    encoder: Encoder
+    train: Store
+    evaluation: Store
+    batches: Batches
+    fields: Mapping[str, Field]
+    num_steps: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, and what was found; `parts` is None where planning had to stop."""
+
+    config: RunConfig
+    task: TaskSpec | None
+    findings: tuple[Finding, ...]
+    roles: Mapping[str, str] = field(default_factory=dict)
+    ledger: Ledger | None = None
+    parts: Parts | None = None
+    given: Given = Given()
+    data_key: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing found keeps the run from starting."""
+        return self.parts is not None and not has_errors(self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""
+        return {
+            "ok": self.ok,
+            "task": self.task.name if self.task else None,
+            "format_version": FORMAT_VERSION,
+            "findings": [found.as_dict() for found in self.findings],
+            "ledger": self.ledger.as_dict() if self.ledger else None,
+            "batches": _batches_dict(self.parts.batches) if self.parts else None,
+            "memory": {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None},
+            "time": {"predicted_step_seconds": None, "predicted_total_seconds": None},
+            "roles": dict(self.roles),
+            "model": _model_dict(self.parts) if self.parts else None,
+            "steps": self.parts.num_steps if self.parts else None,
+            "data_key": self.data_key,
+            "version": __version__,
+        }
+
+
+def _batches_dict(batches: Batches) -> dict[str, Any]:
+    return {
+        "count": batches.num_micro_batches(),
+        "longest": list(batches.longest()),
+        "padding_share": round(batches.padding_share(), 6),
+    }
+
+
+def _model_dict(parts: Parts) -> dict[str, Any]:
+    parameters = list(parts.module.parameters())
+    return {
+        "name": parts.source.name,
+        "kind": parts.source.kind,
+        "code": parts.source.code,
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "max_length": parts.encoder.max_length,
+        "lr": parts.lr,
+        "columns": dict(parts.call.arguments),
+    }
+
+
+def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
+    """Open the data, choose task and columns, fit, encode, build the model, check it all."""
+    draft = _Draft(config, given or Given(), progress)
+    try:
+        with main_first():
+            return draft.finish()
+    except FindingError as error:
+        return replace(draft.plan(), findings=(*draft.findings, *error.findings))
+
+
+class _Draft:
+    """A plan in the making; each method is one stage of the way of the data."""
+
+    def __init__(self, config: RunConfig, given: Given, progress: Progress) -> None:
+        self.config = config
+        self.given = given
+        self.progress = progress
+        self.findings: list[Finding] = []
+        self.task: TaskSpec | None = given.task
+        self.roles: dict[str, str] = {}
+        self.ledger: Ledger | None = None
+        self.data_key = ""
+
+    def plan(self, parts: Parts | None = None) -> Plan:
+        return Plan(
+            self.config,
+            self.task,
+            tuple(self.findings),
+            self.roles,
+            self.ledger,
+            parts,
+            self.given,
+            self.data_key,
+        )
+
+    def finish(self) -> Plan:
+        config, given = self.config, self.given
+        if self.task is None and config.task is not None:
+            self.task = get_task(config.task)
+        table = open_table(given.data if given.data is not None else list(config.data))
+        source = open_model(
+            given.model if given.model is not None else config.model,
+            from_scratch=config.from_scratch,
+            trust_remote_code=config.trust_remote_code,
+            beside=given.beside,
+        )
+        self.task, self.roles = choose_task(table, self.task, config.columns)
+        check_metric(config.early_stopping.metric, self.task)
+        split, eval_table = self._split(table)
+        encoder = self._encoder(table, split, source)
+        module, call, encoder, fields = self._model(source, encoder, table)
+        train = self._encode("encoding training rows", table, split.train, encoder, fields)
+        evaluation = self._encode(
+            "encoding evaluation rows", eval_table, split.evaluation, encoder, fields
+        )
+        self.ledger = make_ledger(train, evaluation)
+        sides = ((train, table), (evaluation, eval_table))
+        self.findings += check_ledger(self.ledger, sides, config.max_dropped_share)
+        vocab_size = _vocab_size(module)
+        for store, opened in sides:
+            self.findings += check_rows(store, opened, vocab_size, source.max_positions)
+        self.data_key = fingerprint(train.key, evaluation.key)
+        if has_errors(self.findings):
+            return self.plan()
+        return self._with_batches(source, module, call, encoder, fields, train, evaluation)
+
+    def _split(self, table: Table) -> tuple[Split, Table]:
+        config, columns = self.config, list(self.roles.values()) or list(table.columns)
+        hashes = hash_rows(table, columns)
+        has_eval = self.given.eval_data is not None or config.eval_data
+        if not has_eval:
+            split = split_rows(hashes, config.eval_share, config.seed)
+            if split.num_duplicates:
+                message = f"{split.num_duplicates} of {table.num_rows} rows repeat another row."
+                self.findings.append(finding("SF214", message))
+            return split, table
+        given = self.given.eval_data
+        eval_table = open_table(given if given is not None else list(config.eval_data))
+        missing = next((c for c in columns if c not in eval_table.columns), None)
+        if missing is not None:
+            file = eval_table.sources[0].file
+            raise fail(
+                "SF202",
+                f"{file} has no column {missing!r}; it has {', '.join(eval_table.columns)}.",
+                file=file,
+                column=missing,
+            )
+        shared = np.isin(hash_rows(eval_table, columns), hashes)
+        if shared.any():
+            where = eval_table.where(int(np.argmax(shared)))
+            message = (
+                f"{int(shared.sum())} of {eval_table.num_rows} evaluation rows are also training "
+                f"rows, row {where['row']} first."
+            )
+            self.findings.append(
+                finding(
+                    "SF210",
+                    message,
+                    where,
+                )
+            )
+        rows = np.arange(table.num_rows), np.arange(eval_table.num_rows)
+        return Split(rows[0], rows[1], 0), eval_table
+
+    def _encoder(self, table: Table, split: Split, source: ModelSource) -> Encoder:
+        config, task = self.config, self._task
+        encoder = Encoder(
+            task.name,
+            self.roles,
+            tokenizer=self._tokenizer(table, split, source),
+            max_length=self._max_length(source),
+            settings={
+                "overlong": config.overlong,
+                "loss_on": config.loss_on,
+                "features.steps": config.features.steps,
+                "features.width": config.features.width,
+            },
+        )
+        if task.fit is None:
+            return encoder
+        rows = (encoder.read(row) for row in table.rows(split.train))  # type: ignore[arg-type]
+        return replace(encoder, fitted=task.fit(rows, encoder))
+
+    @property
+    def _task(self) -> TaskSpec:
+        assert self.task is not None
+        return self.task
+
+    def _tokenizer(self, table: Table, split: Split, source: ModelSource) -> Any:
+        config = self.config
+        if "input_ids" not in self._task.fields:
+            return None
+        name = config.tokenizer or source.tokenizer
+        if name is not None:
+            tokenizer = load_tokenizer(name, config.trust_remote_code)
+            if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
+                message = (
+                    f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
+                )
+                self.findings.append(finding("SF311", message))
+            return tokenizer
+        if "input_ids" in self.roles:
+            return None
+        if not source.makes_tokenizer:
+            raise UsageError(
+                f"{source.name} comes without a tokenizer, and this task reads text.",
+                "Give one with --tokenizer.",
+            )
+        texts = collect_texts(table, split.train, self.roles.values())  # type: ignore[arg-type]
+        return train_tokenizer(texts, TINY_VOCABULARY)
+
+    def _max_length(self, source: ModelSource) -> int | None:
+        config = self.config
+        limits = [config.max_seq_length, config.max_tokens]
+        if config.max_seq_length is None and "input_ids" in self._task.fields:
+            limits += [LONGEST_DEFAULT, source.max_positions]
+        known = [limit for limit in limits if limit is not None]
+        return min(known) if known else None
+
+    def _model(
+        self, source: ModelSource, encoder: Encoder, table: Table
+    ) -> tuple[nn.Module, Call, Encoder, dict[str, Field]]:
+        import torch
+
+        self.progress("building the model", 0, 1)
+        torch.manual_seed(self.config.seed)
+        built = source.build(self._task.head, encoder)
+        self.progress("building the model", 1, 1)
+        self.findings += built.findings
+        columns = list(self._task.fields)
+        if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
+            columns.append("attention_mask")
+        extras = extra_fields(table, {*columns, *self.roles.values()})
+        call, found = match_arguments(built.module, [*columns, *extras])
+        self.findings += found
+        used = {name: extras[name] for name in extras if name in call.arguments.values()}
+        encoder = replace(encoder, extras=used)
+        self._note_casts(table)
+        return built.module, call, encoder, self._task.fields_for(encoder)
+
+    def _note_casts(self, table: Table) -> None:
+        column = self.roles.get("features")
+        if column is None:
+            return
+        kind = table.column_type(column)
+        shown = describe_type(kind)
+        if not shown.startswith("float "):
+            message = f"column {column!r} is {shown}; it is read as float32."
+            self.findings.append(finding("SF209", message, column=column))
+
+    def _encode(
+        self, stage: str, table: Table, rows: Any, encoder: Encoder, fields: Mapping[str, Field]
+    ) -> Store:
+        return encode_rows(
+            table,
+            rows,
+            encode=self._task.encode,
+            fields=fields,
+            count_targets=self._task.count_targets,
+            encoder=encoder,
+            progress=self.progress,
+            stage=stage,
+        )
+
+    def _with_batches(
+        self,
+        source: ModelSource,
+        module: nn.Module,
+        call: Call,
+        encoder: Encoder,
+        fields: Mapping[str, Field],
+        train: Store,
+        evaluation: Store,
+    ) -> Plan:
+        config = self.config
+        batches = Batches(
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            num_processes(),
+            config.max_tokens,
+        )
+        self.findings += check_batch_norm(module, batches, config.epochs)
+        loss = self._loss()
+        self.findings += self._probe(module, call, train, fields, encoder, loss)
+        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
+        if config.max_steps is not None:
+            num_steps = min(num_steps, config.max_steps)
+        lr = config.lr or (1e-3 if source.untrained or source.kind == "object" else 2e-5)
+        return self.plan(
+            Parts(
+                source,
+                module,
+                call,
+                loss,
+                encoder,
+                train,
+                evaluation,
+                batches,
+                fields,
+                num_steps,
+                lr,
+            )
+        )
+
+    def _loss(self) -> Loss:
+        if self.given.loss_fn is not None:
+            return from_loss_fn(self.given.loss_fn)
+        return with_own_loss(self._task.loss)
+
+    def _probe(
+        self,
+        module: nn.Module,
+        call: Call,
+        train: Store,
+        fields: Mapping[str, Field],
+        encoder: Encoder,
+        loss: Loss,
+    ) -> list[Finding]:
+        """The longest and the shortest training row go through the model together."""
+        rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
+        batch = load_batch(train, rows, fields, self.given.collate_fn)
+        head = self._task.head
+        outputs = head.size(encoder) if head is not None and head.size is not None else None
+        return probe(module, call, batch, loss, int(train.num_targets[rows].sum()), outputs)
+
+
+def check_metric(metric: str | None, task: TaskSpec) -> None:
+    """Refuse a metric to watch that the task does not have."""
+    if metric is not None and metric not in task.metric_names:
+        raise UsageError(
+            f"early_stopping.metric is {metric!r}, which {task.name} does not have.",
+            f"Choose one of: {', '.join(task.metric_names)}.",
+        )
+
+
+def _vocab_size(module: nn.Module) -> int | None:
+    embeddings = getattr(module, "get_input_embeddings", None)
+    if embeddings is None:
+        return None
+    weight = getattr(embeddings(), "weight", None)
+    return int(weight.shape[0]) if weight is not None else None

@@ -1,0 +1,145 @@
+"""Predictions for rows, by the Encoder that was saved with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.loading import to_batch
+from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
+from surefit.data.encoder import Encoder
+from surefit.data.table import Table
+from surefit.findings import fail
+from surefit.models.call import Call, match_arguments
+from surefit.models.pretrained import quiet
+from surefit.tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CHUNK_ROWS = 256
+
+
+def predict_table(
+    module: nn.Module,
+    encoder: Encoder,
+    task: TaskSpec,
+    table: Table,
+    batch_size: int = 16,
+    max_new_tokens: int = 64,
+) -> Iterator[dict[str, Any]]:
+    """One dict per row, in the order of the rows; a row that cannot be read says why.
+
+    Columns with the targets (labels, answers) are neither needed nor looked at.
+    """
+    encoder = reading_inputs(encoder, task)
+    _check_columns(encoder, table)
+    module.eval()
+    chunk: list[dict[str, Any]] = []
+    first = 0
+    for raw in table.rows():
+        chunk.append(raw)
+        if len(chunk) == CHUNK_ROWS:
+            yield from _predict_chunk(
+                module, encoder, task, table, chunk, first, batch_size, max_new_tokens
+            )
+            first, chunk = first + len(chunk), []
+    yield from _predict_chunk(
+        module, encoder, task, table, chunk, first, batch_size, max_new_tokens
+    )
+
+
+def reading_inputs(encoder: Encoder, task: TaskSpec) -> Encoder:
+    """The encoder without the roles that are to be predicted."""
+    roles = {role: column for role, column in encoder.roles.items() if role not in task.targets}
+    return replace(encoder, roles=roles, settings={**encoder.settings, "predicting": True})
+
+
+def _check_columns(encoder: Encoder, table: Table) -> None:
+    optional = ("mask", "labels")
+    for role, column in encoder.roles.items():
+        if column not in table.columns and role not in optional:
+            raise fail(
+                "SF202",
+                f"{table.sources[0].file} has no column {column!r} (the {role}); it has "
+                f"{', '.join(table.columns)}.",
+                fix=f"Rename the column that holds the {role} to {column!r}.",
+                column=column,
+            )
+
+
+def _predict_chunk(
+    module: nn.Module,
+    encoder: Encoder,
+    task: TaskSpec,
+    table: Table,
+    rows: list[dict[str, Any]],
+    first: int,
+    batch_size: int,
+    max_new_tokens: int,
+) -> Iterator[dict[str, Any]]:
+    fields = task.fields_for(encoder)
+    made: dict[int, dict[str, Any]] = {}
+    ready: list[tuple[int, Mapping[str, Any]]] = []
+    for place, raw in enumerate(rows, start=first):
+        encoded = _encode(raw, encoder, task, table, place)
+        if isinstance(encoded, Skip):
+            made[place] = {"prediction": None, "skipped": encoded.reason}
+            continue
+        known = {name: spec for name, spec in fields.items() if name in encoded}
+        ready.append((place, cast_columns(encoded, known)))
+    ready.sort(key=lambda pair: -max((len(v) for v in pair[1].values() if v.ndim), default=1))
+    for start in range(0, len(ready), batch_size):
+        places, columns = zip(*ready[start : start + batch_size], strict=True)
+        predictions = _predict_batch(module, encoder, task, list(columns), fields, max_new_tokens)
+        made.update(zip(places, predictions, strict=True))
+    for place in sorted(made):
+        yield {"row": place, **made[place]}
+
+
+def _encode(
+    raw: Mapping[str, Any], encoder: Encoder, task: TaskSpec, table: Table, place: int
+) -> Mapping[str, Any] | Skip:
+    try:
+        encoded = task.encode(encoder.read(raw), encoder)
+    except RowFaultError as fault:
+        where = table.where(place)
+        message = f"row {where['row']}: {fault.message}"
+        raise fail(fault.code, message, where, fix=fault.fix, column=fault.column) from None
+    if isinstance(encoded, Skip):
+        return encoded
+    columns = encoded.columns if isinstance(encoded, Encoded) else encoded
+    return {**columns, **{name: raw[name] for name in encoder.extras}}
+
+
+def _predict_batch(
+    module: nn.Module,
+    encoder: Encoder,
+    task: TaskSpec,
+    rows: list[Mapping[str, Any]],
+    fields: Mapping[str, Any],
+    max_new_tokens: int,
+) -> list[dict[str, Any]]:
+    import torch
+
+    with torch.no_grad(), quiet():
+        if task.generate is not None:
+            samples = task.generate.answer(module, rows, encoder, max_new_tokens)
+            return [
+                {"prediction": sample.got, "prompt": asdict(sample)["prompt"]} for sample in samples
+            ]
+        if task.decode is None:
+            raise fail("SF301", f"The task {task.name} says not how to read predictions.")
+        batch = to_batch(rows, fields, device=_device(module))
+        outputs = _call(module, batch)(module, batch)
+        return task.decode(outputs, batch, encoder)
+
+
+def _call(module: nn.Module, batch: Mapping[str, Any]) -> Call:
+    return match_arguments(module, list(batch))[0]
+
+
+def _device(module: nn.Module) -> Any:
+    parameter = next(module.parameters(), None)
+    return parameter.device if parameter is not None else "cpu"

@@ -1,0 +1,134 @@
+"""Encoded rows against the model and against what was asked for; each fault is a Finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.order import Batches
+from surefit.data.store import Store
+from surefit.data.table import Table
+from surefit.findings import Finding, finding
+from surefit.preflight.ledger import Ledger
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CHUNK = 1 << 20
+
+
+def check_rows(
+    store: Store, table: Table, vocab_size: int | None, max_positions: int | None
+) -> Iterator[Finding]:
+    """Ids and token labels within the vocabulary, rows within the model's positions."""
+    if vocab_size is not None:
+        for name, unused in (("input_ids", None), ("labels", -100)):
+            if name in store.fields and store.fields[name].rank == 1:
+                yield from _check_range(store, table, name, vocab_size, unused)
+    if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
+        row = int(np.argmax(store.lengths > max_positions))
+        where = table.where(int(store.source_row[row]))
+        yield finding(
+            "SF304",
+            f"row {where['row']}: {store.lengths[row]} tokens, but the model has "
+            f"{max_positions} positions.",
+            where,
+        )
+
+
+def _check_range(
+    store: Store, table: Table, name: str, size: int, unused: int | None
+) -> Iterator[Finding]:
+    """The first row with an id outside 0 … size-1, reading the values in chunks."""
+    values = store.values(name)
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        wrong = (chunk < 0) | (chunk >= size)
+        if unused is not None:
+            wrong &= chunk != unused
+        if wrong.any():
+            place = start + int(np.argmax(wrong))
+            row = int(np.searchsorted(store.offsets(name), place, side="right")) - 1
+            where = table.where(int(store.source_row[row]))
+            position = place - int(store.offsets(name)[row])
+            yield finding(
+                "SF302",
+                f"row {where['row']}: {name}[{position}] is {values[place]}, but the model's "
+                f"vocabulary has {size} tokens (0 to {size - 1}).",
+                where,
+                column=name,
+            )
+            return
+
+
+def check_ledger(
+    ledger: Ledger, sides: tuple[tuple[Store, Table], ...], max_dropped_share: float
+) -> Iterator[Finding]:
+    """Rows lost: a note for a few, a refusal for too many."""
+    lost = ledger.rows - ledger.used_rows
+    reasons = ", ".join(f"{count} {reason}" for reason, count in ledger.dropped_rows.items())
+    example = _first_dropped(sides)
+    if ledger.train_rows == 0:
+        code = "SF401" if lost else "SF101"
+        message = f"No training row is left of {ledger.rows} ({reasons or 'none were given'})."
+        yield finding(code, message, example)
+        return
+    if lost > max_dropped_share * ledger.rows:
+        share = f"{lost / ledger.rows:.0%}"
+        message = (
+            f"{lost} of {ledger.rows} rows ({share}) would be dropped ({reasons}); "
+            f"max_dropped_share is {max_dropped_share:.0%}."
+        )
+        yield finding(
+            "SF204",
+            message,
+            example,
+        )
+    elif lost:
+        yield finding(
+            "SF203",
+            f"{lost} of {ledger.rows} rows are dropped: {reasons}.",
+            example,
+        )
+    if ledger.truncated_rows:
+        message = f"{ledger.truncated_rows} of {ledger.used_rows} rows are cut to the limit."
+        yield finding("SF211", message)
+    if ledger.eval_rows == 0:
+        yield finding("SF402", "No row is held out for evaluation.")
+    unseen = sides[1][0].notes["dropped"].get("unknown_label", 0)
+    if unseen:
+        store, table = sides[1]
+        where = table.where(store.notes["dropped_examples"]["unknown_label"][0])
+        message = f"{unseen} evaluation rows have a label that no training row has."
+        yield finding(
+            "SF206",
+            message,
+            where,
+        )
+
+
+def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
+    for store, table in sides:
+        for rows in store.notes["dropped_examples"].values():
+            return dict(table.where(rows[0]))
+    return {}
+
+
+def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:
+    """A layer that needs statistics over the batch cannot train on a micro-batch of one row."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    layer = next((n for n, part in module.named_modules() if isinstance(part, _BatchNorm)), None)
+    if layer is None:
+        return
+    for epoch in range(epochs):
+        if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
+            yield finding(
+                "SF313",
+                f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
+                f"or more ({len(batches.lengths)} rows, batch size {batches.batch_size}).",
+                fix="Choose a batch size that leaves no single row over.",
+            )
+            return

@@ -1,0 +1,1 @@
+"""A Run to pictures and pages."""

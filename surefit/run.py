@@ -1,0 +1,173 @@
+"""A Run: the folder a training leaves behind. Written, opened and loaded here."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from surefit import atomic
+from surefit.config import RunConfig, config_yaml, make_config
+from surefit.data.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.models.save import load_model
+from surefit.tasks import get_task
+from surefit.tasks.spec import TaskSpec
+from surefit.train.events import read_events
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OWN_NAMES = ("config.yaml", "plan.json", "events.jsonl", "checkpoints", "model", "report.html")
+
+
+class Run:
+    """A run's folder, with its metrics, its history and its model."""
+
+    def __init__(self, path: Path, task: TaskSpec | None = None, module: Any = None) -> None:
+        self.path = path
+        self._task = task
+        self._module = module
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return make_config(yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as it was stored."""
+        loaded = json.loads((self.path / "plan.json").read_text("utf-8"))
+        assert isinstance(loaded, dict)
+        return loaded
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task that was trained."""
+        return self._task or get_task(self.plan["task"])
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        return read_events(self.events_path)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the evaluation whose weights `model/` has; empty without one."""
+        evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
+        best = self.best_step
+        chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
+        return dict(chosen["metrics"]) if chosen else {}
+
+    @property
+    def best_step(self) -> int | None:
+        """The step whose weights `model/` has, where an evaluation chose it."""
+        from surefit.train.checkpoints import latest_checkpoint
+
+        latest = latest_checkpoint(self.checkpoints)
+        if latest is None:
+            return None
+        state = json.loads((latest / "state.json").read_text("utf-8"))["state"]
+        best = state["best_step"]
+        return int(best) if best is not None else None
+
+    @property
+    def code_folder(self) -> Path | None:
+        """Where the user's own code for the model was found."""
+        code = self.plan["model"]["code"]
+        return Path(code).parent if code else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        return self.model_path.is_dir()
+
+    @property
+    def events_path(self) -> Path:
+        """The file of events."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model_path(self) -> Path:
+        """The folder of the trained model and its Encoder."""
+        return self.path / "model"
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return self.load()[0]
+
+    def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
+        """The trained model and the Encoder that reads rows for it."""
+        if not self.finished:
+            raise UsageError(
+                f"{self.path} has no trained model yet.",
+                f"Finish it with: surefit train --resume {self.path}",
+            )
+        return load_model(self.model_path, self.task, model if model is not None else self._module)
+
+
+def open_run(path: str | Path) -> Run:
+    """An existing run."""
+    folder = Path(path)
+    if not (folder / "config.yaml").is_file() or not (folder / "plan.json").is_file():
+        held = "is not the folder of a run" if folder.is_dir() else "does not exist"
+        raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
+    return Run(folder)
+
+
+def choose_folder(output: str | None, name: str) -> Path:
+    """The folder of a new run; refuses one that holds a run or cannot be written."""
+    folder = Path(output) if output else _new_name(Path("runs"), name)
+    taken = next((own for own in OWN_NAMES if (folder / own).exists()), None)
+    if taken is not None:
+        raise UsageError(
+            f"{folder} already holds a run ({taken}).",
+            f"Choose another --output, or go on with: surefit train --resume {folder}",
+        )
+    check_writable(folder)
+    return folder
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse, before any work, a folder that could not be made."""
+    import os
+
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        what = "is not a folder" if not place.is_dir() else "may not be written to"
+        raise UsageError(f"Cannot write to {folder}: {place} {what}.", "Choose another --output.")
+
+
+def _new_name(parent: Path, name: str) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    tries = (f"{name}-{stamp}" + (f"-{n}" if n else "") for n in range(1000))
+    return next(parent / each for each in tries if not (parent / each).exists())
+
+
+def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: TaskSpec) -> Run:
+    """Make the folder of a new run with its config and plan."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints").mkdir()
+        atomic.write_text(folder / "config.yaml", config_yaml(config))
+        atomic.write_json(folder / "plan.json", plan)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
+        ) from None
+    return Run(folder, task)

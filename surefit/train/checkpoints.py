@@ -1,0 +1,122 @@
+"""Checkpoints: weights, optimizer and place in the run, as safetensors and JSON, no pickle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import atomic
+from surefit.errors import RunFailedError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+FORMAT_VERSION = 1
+
+
+@dataclass
+class State:
+    """Where a run is. All else (order, learning rate, dropout) is a function of the step."""
+
+    step: int = 0
+    tokens: int = 0
+    evaluated_step: int = -1
+    best: float | None = None
+    best_step: int | None = None
+    stale_evaluations: int = 0
+    stopped_early: bool = False
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"step-{step:08d}"
+
+
+def save_checkpoint(
+    folder: Path, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
+) -> None:
+    """Write one checkpoint, whole or not at all."""
+    from safetensors.torch import save_file, save_model
+
+    tensors, rest = _flatten(optimizer.state_dict())
+    with atomic.new_folder(checkpoint_path(folder, state.step)) as temporary:
+        save_model(module, str(temporary / "model.safetensors"))
+        save_file(tensors, str(temporary / "optimizer.safetensors"))
+        atomic.write_json(
+            temporary / "state.json",
+            {
+                "format_version": FORMAT_VERSION,
+                "state": asdict(state),
+                "optimizer": rest,
+                "scaler": scaler,
+            },
+        )
+
+
+def load_checkpoint(
+    path: Path, module: nn.Module, optimizer: Optimizer | None = None
+) -> tuple[State, dict[str, Any]]:
+    """Put a checkpoint's weights and optimizer state back; return its State and scaler."""
+    from safetensors.torch import load_file, load_model
+
+    saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if saved["format_version"] != FORMAT_VERSION:
+        raise RunFailedError(
+            f"{path} has format {saved['format_version']}, expected {FORMAT_VERSION}.",
+            "Resume with the version of surefit that wrote it.",
+        )
+    load_model(module, str(path / "model.safetensors"))
+    if optimizer is not None:
+        tensors = load_file(str(path / "optimizer.safetensors"))
+        optimizer.load_state_dict(_unflatten(tensors, saved["optimizer"]))
+    return State(**saved["state"]), saved["scaler"]
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint, if there is any."""
+    found = sorted(folder.glob("step-*"))
+    return found[-1] if found else None
+
+
+def prune_checkpoints(folder: Path, keep: int, best_step: int | None) -> None:
+    """Delete all but the latest `keep` checkpoints and the best one."""
+    best = checkpoint_path(folder, best_step) if best_step is not None else None
+    for path in sorted(folder.glob("step-*"))[:-keep]:
+        if path != best:
+            shutil.rmtree(path)
+
+
+def _flatten(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Optimizer state as named tensors and a JSON-like rest."""
+    import torch
+
+    tensors: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for index, slots in state["state"].items():
+        for name, value in slots.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{index}/{name}"] = value.detach().cpu().contiguous()
+            else:
+                numbers[f"{index}/{name}"] = value
+    return tensors, {"numbers": numbers, "param_groups": _plain(state["param_groups"])}
+
+
+def _plain(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: list(v) if isinstance(v, tuple) else v for k, v in g.items()} for g in groups]
+
+
+def _unflatten(tensors: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
+    slots: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **rest["numbers"]}.items():
+        index, name = key.split("/", 1)
+        slots.setdefault(int(index), {})[name] = value
+    groups = [
+        {k: tuple(v) if k == "betas" else v for k, v in group.items()}
+        for group in rest["param_groups"]
+    ]
+    return {"state": slots, "param_groups": groups}

@@ -1,0 +1,57 @@
+"""events.jsonl: one line per step and per evaluation, cut back to the checkpoint on resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from surefit import atomic
+
+Event = Mapping[str, Any]
+Observer = Callable[[Event], None]
+
+
+def without_nan(value: Any) -> Any:
+    """The value with every NaN and infinity replaced by None, as JSON wants it.
+
+    >>> without_nan({"loss": float("nan"), "f1": [0.5]})
+    {'loss': None, 'f1': [0.5]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return value
+
+
+def event_writer(path: Path) -> Observer:
+    """An observer that appends each event to the file, one whole line at a time."""
+
+    def write(event: Event) -> None:
+        line = json.dumps(without_nan(event), ensure_ascii=False, allow_nan=False)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    return write
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of the file; a last line cut off by a crash is left out."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def cut_events(path: Path, step: int) -> list[dict[str, Any]]:
+    """Drop every event after `step` from the file; return those that are left."""
+    kept = [event for event in read_events(path) if event["step"] <= step]
+    lines = [json.dumps(event, ensure_ascii=False) + "\n" for event in kept]
+    atomic.write_text(path, "".join(lines))
+    return kept

@@ -1,0 +1,208 @@
+"""The training loop. It knows neither task nor modality."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.loading import prefetch
+from surefit.batches.order import Batches
+from surefit.errors import InterruptedRunError, RunFailedError
+from surefit.models.call import Call
+from surefit.tasks.spec import Loss, is_better
+from surefit.train.checkpoints import State
+from surefit.train.evaluate import Evaluation
+from surefit.train.events import Observer
+from surefit.train.schedule import Place, places, share_of
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+Rows = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When to evaluate, save and stop."""
+
+    num_steps: int
+    eval_every: int | None = None
+    save_every: int | None = None
+    best_metric: str = "loss"
+    patience: int | None = None
+
+    def evaluates(self, place: Place) -> bool:
+        """Whether an evaluation is due after this step."""
+        if place.step == self.num_steps:
+            return True
+        return place.ends_epoch if self.eval_every is None else place.step % self.eval_every == 0
+
+    def saves(self, place: Place) -> bool:
+        """Whether a checkpoint is due after this step."""
+        every = self.save_every is not None and place.step % self.save_every == 0
+        return every or self.evaluates(place)
+
+
+def train(
+    *,
+    accelerator: Accelerator,
+    model: Any,
+    optimizer: Any,
+    batches: Batches,
+    load: Callable[[Rows], Mapping[str, Any]],
+    call: Call,
+    loss: Loss,
+    num_targets: npt.NDArray[np.int64],
+    lr_factor: Callable[[int], float],
+    clip: float,
+    seed: int,
+    pace: Pace,
+    state: State,
+    evaluate: Callable[[], Evaluation] | None,
+    save: Callable[[State], None],
+    emit: Observer,
+    stop_asked: Callable[[], bool],
+) -> State:
+    """Train from `state` to the end of the pace, and return the last state.
+
+    for each step:
+        divisor = targets in all micro-batches of the step, over all processes
+        for each micro-batch of this process:
+            outputs = model(batch)
+            (sum of losses / divisor).backward()
+        clip, step the optimizer at the step's learning rate
+        emit the step; evaluate and save where due
+
+    The random state is set from (seed, step, process) before each step, so that dropout needs
+    no state to be resumed. One value is read back from the device per step.
+    """
+    base_lrs = [group["lr"] for group in optimizer.param_groups]
+    _finish_step(_last_place(batches, state, pace), pace, state, evaluate, save, emit)
+    if state.stopped_early:
+        return state
+    upcoming = list_steps(batches, state.step, pace.num_steps, accelerator.process_index)
+    loaded = prefetch((rows for _, share in upcoming for rows in share), load)
+    model.train()
+    steps = places(batches, state.step, pace.num_steps)
+    for place in steps:
+        began = time.perf_counter()
+        rows = batches.step_rows(place.epoch, place.index)
+        divisor = int(num_targets[rows].sum())
+        share = share_of(batches, place, accelerator.process_index)
+        seed_step(seed, place.step, accelerator.process_index)
+        total: Any = 0.0
+        for number in range(len(share.micro_batches)):
+            batch = next(loaded)
+            is_last = number == len(share.micro_batches) - 1
+            with nullcontext() if is_last else accelerator.no_sync(model):
+                loss_sum, _ = loss(call(model, batch), batch)
+                loss_sum = loss_sum * share.weight
+                # DDP averages over processes; the factor turns its mean back into a sum.
+                accelerator.backward(loss_sum * (accelerator.num_processes / divisor))
+            total = total + loss_sum.detach()
+        mean_loss, stop = _across(accelerator, total, divisor, stop_asked())
+        if not math.isfinite(mean_loss):
+            raise RunFailedError(
+                f"The loss became {mean_loss} at step {place.step}.",
+                "Lower --lr, keep clip above 0, or use precision=fp32.",
+            )
+        if clip:
+            accelerator.clip_grad_norm_(model.parameters(), clip)
+        factor = lr_factor(place.step)
+        for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
+            group["lr"] = base * factor
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        state.step = place.step
+        state.tokens += int(batches.lengths[rows].sum(dtype=np.int64))
+        emit(
+            {
+                "event": "step",
+                "step": state.step,
+                "epoch": place.epoch + 1,
+                "loss": mean_loss,
+                "lr": base_lrs[0] * factor,
+                "tokens": state.tokens,
+                "seconds": time.perf_counter() - began,
+            }
+        )
+        if stop:
+            save(state)
+            raise InterruptedRunError(f"Stopped after step {state.step}, which is saved.")
+        _finish_step(place, pace, state, evaluate, save, emit)
+        if state.stopped_early:
+            break
+    return state
+
+
+def list_steps(
+    batches: Batches, after: int, num_steps: int, process: int
+) -> Iterator[tuple[Place, tuple[Rows, ...]]]:
+    """Each step to come, with the micro-batches of one process."""
+    for place in places(batches, after, num_steps):
+        yield place, share_of(batches, place, process).micro_batches
+
+
+def seed_step(seed: int, step: int, process: int) -> None:
+    """Set torch's random state for one step of one process."""
+    import torch
+
+    mixed = np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0]
+    torch.manual_seed(int(mixed))
+
+
+def _across(accelerator: Accelerator, total: Any, divisor: int, stop: bool) -> tuple[float, bool]:
+    """The step's mean loss and whether any process was asked to stop."""
+    import torch
+
+    if accelerator.num_processes == 1:
+        return float(total) / divisor, stop
+    asked = torch.tensor([float(total), float(stop)], dtype=torch.float64)
+    summed = accelerator.reduce(asked.to(accelerator.device), reduction="sum")
+    return float(summed[0]) / divisor, bool(summed[1] > 0)
+
+
+def _last_place(batches: Batches, state: State, pace: Pace) -> Place | None:
+    """The place of the step a resumed run had finished, if it had finished any."""
+    if state.step == 0:
+        return None
+    return next(places(batches, state.step - 1, pace.num_steps))
+
+
+def _finish_step(
+    place: Place | None,
+    pace: Pace,
+    state: State,
+    evaluate: Callable[[], Evaluation] | None,
+    save: Callable[[State], None],
+    emit: Observer,
+) -> None:
+    """Evaluate and save where it is due and not yet done."""
+    if place is None or state.evaluated_step == place.step:
+        return
+    if evaluate is not None and pace.evaluates(place):
+        note_evaluation(evaluate(), place.step, place.epoch + 1, pace, state, emit)
+    if pace.saves(place):
+        save(state)
+
+
+def note_evaluation(
+    result: Evaluation, step: int, epoch: int, pace: Pace, state: State, emit: Observer
+) -> None:
+    """Emit an evaluation, and note whether it is the best so far."""
+    event = {"event": "eval", "step": step, "epoch": epoch, "metrics": result.metrics}
+    emit({**event, "samples": result.samples} if result.samples else event)
+    state.evaluated_step = step
+    value = float(result.metrics[pace.best_metric])
+    if not math.isnan(value) and is_better(pace.best_metric, value, state.best):
+        state.best, state.best_step, state.stale_evaluations = value, step, 0
+    else:
+        state.stale_evaluations += 1
+        state.stopped_early = pace.patience is not None and state.stale_evaluations >= pace.patience

@@ -1,0 +1,54 @@
+"""The learning rate and the place in the data at each step, as pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from surefit.batches.order import Batches, Share
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+    "linear": lambda done: 1 - done,
+    "constant": lambda done: 1.0,
+}
+
+
+def lr_factor(step: int, num_steps: int, warmup: float, shape: str) -> float:
+    """What the peak learning rate is multiplied by at `step` (from 1); never 0.
+
+    >>> [round(lr_factor(step, 4, 0.25, "linear"), 2) for step in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.67, 0.33]
+    """
+    warm_steps = math.ceil(num_steps * warmup)
+    if step <= warm_steps:
+        return step / warm_steps
+    return SHAPES[shape]((step - 1 - warm_steps) / (num_steps - warm_steps))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One optimizer step in the order of the data."""
+
+    step: int  # from 1, over all epochs
+    epoch: int  # from 0
+    index: int  # of the step in its epoch
+    ends_epoch: bool
+
+
+def places(batches: Batches, after: int, num_steps: int) -> Iterator[Place]:
+    """The steps after step number `after`; resuming starts here, nothing is replayed."""
+    step, epoch = 0, 0
+    while step < num_steps:
+        in_epoch = batches.num_steps(epoch)
+        for index in range(max(0, after - step), in_epoch):
+            if step + index >= num_steps:
+                return
+            yield Place(step + index + 1, epoch, index, index == in_epoch - 1)
+        step, epoch = step + in_epoch, epoch + 1
+
+
+def share_of(batches: Batches, place: Place, process: int) -> Share:
+    """What one process does at a place."""
+    return batches.share(place.epoch, place.index, process)

@@ -1,0 +1,273 @@
+"""A Plan put to work: device, optimizer, observers and checkpoints around the loop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.loading import load_batch
+from surefit.config import RunConfig
+from surefit.data.encode import Progress, silent
+from surefit.data.store import Store
+from surefit.errors import UsageError
+from surefit.models.save import save_model
+from surefit.plan import Parts, Plan
+from surefit.processes import is_main
+from surefit.run import Run
+from surefit.train.checkpoints import (
+    State,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from surefit.train.evaluate import Evaluator
+from surefit.train.events import Event, Observer, cut_events, event_writer
+from surefit.train.loop import Pace, note_evaluation, train
+from surefit.train.schedule import lr_factor
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+
+def run_plan(
+    plan: Plan, run: Run, observers: Sequence[Observer] = (), progress: Progress = silent
+) -> Run:
+    """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
+    assert plan.parts is not None
+    assert plan.task is not None
+    parts, config = plan.parts, plan.config
+    accelerator = make_accelerator(config, run)
+    optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
+    latest = latest_checkpoint(run.checkpoints)
+    state = State()
+    scaler: dict[str, Any] = {}
+    if latest is not None:
+        state, scaler = load_checkpoint(latest, parts.module, optimizer)
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("initial_lr", parts.lr)
+    model, prepared = accelerator.prepare(parts.module, optimizer)
+    if scaler and accelerator.scaler is not None:
+        accelerator.scaler.load_state_dict(scaler)
+    if is_main():
+        cut_events(run.events_path, state.step)
+    emit = _emitter(accelerator, run, config, (*observers, *plan.given.callbacks))
+
+    def load(store: Store, rows: Any) -> dict[str, Any]:
+        return load_batch(store, rows, parts.fields, plan.given.collate_fn, accelerator.device)
+
+    evaluator = make_evaluator(plan, parts, accelerator, load, progress)
+    pace = Pace(
+        parts.num_steps,
+        config.eval_every,
+        config.save_every,
+        config.early_stopping.metric or plan.task.best,
+        config.early_stopping.patience,
+    )
+    evaluate = partial(evaluator, parts.module, parts.evaluation) if len(parts.evaluation) else None
+    save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
+    if config.eval_at_start and state.step == 0 and evaluate is not None:
+        note_evaluation(evaluate(), 0, 0, pace, State(), emit)
+    with stop_on_signal() as asked:
+        train(
+            accelerator=accelerator,
+            model=model,
+            optimizer=prepared,
+            batches=parts.batches,
+            load=partial(load, parts.train),
+            call=parts.call,
+            loss=parts.loss,
+            num_targets=parts.train.num_targets,
+            lr_factor=lambda step: lr_factor(step, parts.num_steps, config.warmup, config.schedule),
+            clip=config.clip,
+            seed=config.seed,
+            pace=pace,
+            state=state,
+            evaluate=evaluate,
+            save=save,
+            emit=emit,
+            stop_asked=lambda: asked.value,
+        )
+    if is_main():
+        if state.best_step is not None and state.best_step != state.step:
+            load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), parts.module)
+        save_model(parts.module, parts.encoder, parts.source, run.model_path)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+    return Run(run.path, plan.task, parts.module)
+
+
+def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
+    """Accelerate with everything it would do to batches, losses and schedules left to us."""
+    import torch
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    if config.deterministic:
+        torch.use_deterministic_algorithms(True)
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_available() else "fp32"
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
+    _check_trackers(config.trackers)
+    AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
+    accelerator = Accelerator(
+        gradient_accumulation_steps=1,
+        mixed_precision="no" if precision == "fp32" else precision,
+        log_with=list(config.trackers) or None,
+        project_dir=str(run.path) if run is not None else None,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    if accelerator.distributed_type.value == "DEEPSPEED":
+        raise UsageError(
+            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
+            "per step.",
+            "Launch with FSDP or DDP.",
+        )
+    return accelerator
+
+
+def _check_trackers(trackers: Sequence[str]) -> None:
+    from accelerate.tracking import get_available_trackers
+
+    available = [str(tracker) for tracker in get_available_trackers()]
+    for tracker in trackers:
+        if tracker not in available:
+            raise UsageError(
+                f"The tracker {tracker!r} is not available; installed are: "
+                f"{', '.join(available) or 'none'}.",
+                f"Install it (pip install {tracker}), or leave it out.",
+            )
+
+
+def make_optimizer(
+    module: nn.Module, lr: float, weight_decay: float, given: Callable[..., Any] | None = None
+) -> Any:
+    """Fused AdamW, without decay for biases and norms; or what the user gave."""
+    import torch
+
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if isinstance(given, torch.optim.Optimizer):
+        optimizer: Any = given
+    elif given is not None:
+        optimizer = given(trained)
+    else:
+        groups = [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return optimizer
+
+
+def make_evaluator(
+    plan: Plan,
+    parts: Parts,
+    accelerator: Accelerator,
+    load: Callable[[Store, Any], Mapping[str, Any]],
+    progress: Progress,
+) -> Evaluator:
+    """The evaluator of a plan, over all its processes."""
+    from accelerate.utils import gather_object
+
+    assert plan.task is not None
+    config = plan.config
+
+    def reduce(tensor: Any) -> Any:
+        if accelerator.num_processes == 1:
+            return tensor
+        return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
+
+    return Evaluator(
+        plan.task,
+        parts.call,
+        parts.loss,
+        parts.encoder,
+        load,
+        config.batch_size,
+        config.max_tokens,
+        config.generate.rows,
+        config.generate.max_new_tokens,
+        accelerator.process_index,
+        accelerator.num_processes,
+        reduce,
+        gather_object if accelerator.num_processes > 1 else (lambda items: items),
+        progress,
+    )
+
+
+def _emitter(
+    accelerator: Accelerator, run: Run, config: RunConfig, observers: Sequence[Observer]
+) -> Observer:
+    """One observer that tells all others; only the main process speaks."""
+    if not is_main():
+        return lambda event: None
+    everyone = [event_writer(run.events_path), *observers]
+    if config.trackers:
+        accelerator.init_trackers("surefit")
+        everyone.append(partial(_track, accelerator))
+
+    def emit(event: Event) -> None:
+        for observer in everyone:
+            observer(event)
+
+    return emit
+
+
+def _track(accelerator: Accelerator, event: Event) -> None:
+    values = event["metrics"] if event["event"] == "eval" else event
+    prefix = "eval/" if event["event"] == "eval" else "train/"
+    numbers = {
+        prefix + name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) and name != "step"
+    }
+    accelerator.log(numbers, step=event["step"])
+
+
+def _save(
+    run: Run, module: nn.Module, optimizer: Any, accelerator: Accelerator, keep: int, state: State
+) -> None:
+    if is_main():
+        scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
+        save_checkpoint(run.checkpoints, module, optimizer, scaler, state)
+        prune_checkpoints(run.checkpoints, keep, state.best_step)
+    accelerator.wait_for_everyone()
+
+
+@dataclass
+class _Asked:
+    value: bool = False
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[_Asked]:
+    """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one kills."""
+    asked = _Asked()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.value:
+            raise KeyboardInterrupt
+        asked.value = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in signals}
+    except ValueError:  # not the main thread: signals are someone else's
+        yield asked
+        return
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
