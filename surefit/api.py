@@ -19,12 +19,12 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import fail
 from surefit.models.call import match_arguments, with_own_loss
 from surefit.plan import Given, Plan, make_plan
-from surefit.predict import predict_table
+from surefit.prediction import predict_table
 from surefit.processes import is_main, num_processes
 from surefit.run import Run, choose_folder, create_run, open_run
 from surefit.tasks.spec import TaskSpec
-from surefit.train.evaluate import Evaluation, Evaluator
-from surefit.train.events import Observer
+from surefit.training.evaluate import Evaluation, Evaluator
+from surefit.training.events import Observer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +69,7 @@ def train_config(
     on_plan: Callable[[Plan, Path], None] | None = None,
 ) -> Run:
     """Plan and train a new run; nothing is written where the plan has errors."""
-    from surefit.train.start import run_plan
+    from surefit.training.start import run_plan
 
     folder = choose_folder(config.output, "run")
     plan = make_plan(config, given, progress)
@@ -93,7 +93,7 @@ def resume_run(
     beside: Path | None = None,
 ) -> Run:
     """Go on exactly where a run stopped; options may repeat what it was begun with."""
-    from surefit.train.start import run_plan
+    from surefit.training.start import run_plan
 
     run = open_run(path)
     objects = {**options, **(hooks or {}), "callbacks": callbacks}

@@ -175,6 +175,8 @@ class _Draft:
         config, given = self.config, self.given
         if self.task is None and config.task is not None:
             self.task = get_task(config.task)
+        if given.data is None and not config.data:
+            raise UsageError("No data was given.", "Pass --data with a file or folder.")
         table = open_table(given.data if given.data is not None else list(config.data))
         source = open_model(
             given.model if given.model is not None else config.model,

@@ -17,7 +17,7 @@ from surefit.errors import UsageError
 from surefit.models.save import load_model
 from surefit.tasks import get_task
 from surefit.tasks.spec import TaskSpec
-from surefit.train.events import read_events
+from surefit.training.events import read_events
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +69,7 @@ class Run:
     @property
     def best_step(self) -> int | None:
         """The step whose weights `model/` has, where an evaluation chose it."""
-        from surefit.train.checkpoints import latest_checkpoint
+        from surefit.training.checkpoints import latest_checkpoint
 
         latest = latest_checkpoint(self.checkpoints)
         if latest is None:

@@ -47,11 +47,10 @@ def pad_stack(
     >>> pad_stack([np.array([1, 2]), np.array([3])], (3,), "int64", 0, "left").tolist()
     [[0, 1, 2], [0, 0, 3]]
     """
+    if len(shape) == 0:
+        return np.array(arrays, dtype)
     batch = np.full((len(arrays), *shape), pad, dtype)
     for place, array in zip(batch, arrays, strict=True):
-        if array.ndim == 0:
-            place[...] = array
-            continue
         start = shape[0] - len(array) if side == "left" else 0
         rest = tuple(slice(0, size) for size in array.shape[1:])
         place[(slice(start, start + len(array)), *rest)] = array
@@ -78,13 +77,17 @@ def collate(
     for name, arrays in columns.items():
         spec = fields[name]
         shape = [sizes[axis] for axis in spec.axes]
-        side = padding_side if spec.axes and is_time(spec.axes[0]) else "right"
+        side = padding_side if _starts_in_time(spec) else "right"
         batch[name] = pad_stack(arrays, shape, spec.numpy_dtype, spec.pad, side)
     lead = next((name for name in SEQUENCES if name in columns), None)
-    if lead is not None and "attention_mask" not in columns:
+    if lead and "attention_mask" not in columns and _starts_in_time(fields[lead]):
         ones = [np.ones(len(array), np.int64) for array in columns[lead]]
         batch["attention_mask"] = pad_stack(ones, batch[lead].shape[1:2], np.int64, 0, padding_side)
     return batch
+
+
+def _starts_in_time(spec: Field) -> bool:
+    return bool(spec.axes) and is_time(spec.axes[0])
 
 
 def _axis_sizes(
@@ -145,7 +148,8 @@ class Collator:
         brain_floats = {
             name
             for name, values in numeric.items()
-            if any(isinstance(v, torch.Tensor) and v.dtype == torch.bfloat16 for v in values)
+            if name not in self.fields
+            and all(isinstance(v, torch.Tensor) and v.dtype == torch.bfloat16 for v in values)
         }
         arrays = {name: _as_arrays(name, values) for name, values in numeric.items()}
         fields = {}
@@ -179,10 +183,7 @@ def _as_rows(features: Any) -> list[dict[str, Any]]:
     if hasattr(features, "to_pylist"):  # a pyarrow Table or RecordBatch
         features = features.to_pylist()
     if isinstance(features, Mapping):
-        names = list(features)
-        features = [
-            dict(zip(names, values, strict=True)) for values in zip(*features.values(), strict=True)
-        ]
+        features = _rows_of_columns(features)
     rows = [_as_row(row, place) for place, row in enumerate(features)]
     if not rows:
         raise CollateError(
@@ -191,8 +192,24 @@ def _as_rows(features: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    sizes = {name: len(v) if hasattr(v, "__len__") else None for name, v in columns.items()}
+    if len(set(sizes.values())) > 1 or None in sizes.values():
+        raise CollateError(
+            f"Expected columns with one value per row, found columns of the lengths {sizes}.",
+            "Give every column as many values; put a single row in a list: [row].",
+        )
+    num_rows = next(iter(sizes.values()), 0) or 0
+    return [{name: column[row] for name, column in columns.items()} for row in range(num_rows)]
+
+
 def _as_row(row: Any, place: int) -> dict[str, Any]:
-    if hasattr(row, "to_pylist") and not hasattr(row, "items"):  # one-row Arrow slices
+    if hasattr(row, "num_rows"):  # one-row Arrow slices
+        if row.num_rows != 1:
+            raise CollateError(
+                f"row {place}: expected a table of one row, found one of {row.num_rows}.",
+                "Pass the whole table, or slices of one row each.",
+            )
         row = row.to_pylist()[0]
     if hasattr(row, "as_py"):  # a pyarrow StructScalar
         row = row.as_py()
@@ -214,9 +231,9 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     for place, row in enumerate(rows):
         for name in names:
             if row.get(name) is None:
-                held = "is empty (None)" if name in row else "is missing"
+                held = "is empty (None)" if name in row else "is missing, but other rows have it"
                 raise CollateError(
-                    f"row {place}: column {name!r} {held}, but other rows have it.",
+                    f"row {place}: column {name!r} {held}.",
                     "Give every row a value, or leave the column out of all of them.",
                 )
     return {name: [row[name] for row in rows] for name in names}
@@ -224,42 +241,81 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _is_text(values: Sequence[Any]) -> bool:
     """Whether a column holds text (or lists of text), which no tensor can hold."""
-    first = values[0]
-    while isinstance(first, list | tuple) and first:
-        first = first[0]
-    return isinstance(first, str | bytes) or (
-        isinstance(first, np.ndarray) and first.dtype.kind in "USO" and first.size > 0
+    leaf = _first_leaf(values)
+    return isinstance(leaf, str | bytes) or (
+        isinstance(leaf, np.ndarray) and leaf.dtype.kind in "US"
     )
 
 
+def _first_leaf(values: Any) -> Any:
+    for value in values:
+        nested = isinstance(value, list | tuple) or _is_object_array(value)
+        leaf = _first_leaf(value) if nested else value
+        if leaf is not None:  # an empty list holds none
+            return leaf
+    return None
+
+
+def _is_object_array(value: Any) -> bool:
+    """Whether this is what pandas and NumPy make of ragged rows: an array of arrays."""
+    return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
+
+
 def _as_arrays(name: str, values: Sequence[Any]) -> list[Array]:
-    arrays = [_as_array(name, place, value) for place, value in enumerate(values)]
-    filled = [array.dtype for array in arrays if array.size] or [arrays[0].dtype]
-    dtype = np.result_type(*filled)
-    dtype = np.dtype(_WIDER.get(dtype.name, dtype))
+    arrays = _with_equal_rank([_as_array(name, row, value) for row, value in enumerate(values)])
+    dtype = _common_dtype(arrays)
+    for row, array in enumerate(arrays):
+        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+            raise CollateError(
+                f"row {row}: column {name!r} holds {array.max()}, more than int64 can hold.",
+                "Convert the values to smaller numbers or to text, or remove the column.",
+            )
     return [array.astype(dtype, copy=False) for array in arrays]
 
 
-def _as_array(name: str, place: int, value: Any) -> Array:
+def _with_equal_rank(arrays: Sequence[Array]) -> list[Array]:
+    """Give empty arrays the axes of the others: `[]` does not say how many it has."""
+    rank = max(array.ndim for array in arrays)
+    return [
+        array if array.size else array.reshape(array.shape + (0,) * (rank - array.ndim))
+        for array in arrays
+    ]
+
+
+def _common_dtype(arrays: Sequence[Array]) -> np.dtype[Any]:
+    """As torch promotes: whole numbers take the width of the floats beside them.
+
+    >>> _common_dtype([np.array([1]), np.array([0.5], "float32"), np.array([])])
+    dtype('float32')
+    """
+    dtypes = [array.dtype for array in arrays if array.size] or [arrays[0].dtype]
+    dtypes = [np.dtype(_WIDER.get(dtype.name, dtype)) for dtype in dtypes]
+    return np.result_type(*([dtype for dtype in dtypes if dtype.kind in "fc"] or dtypes))
+
+
+def _as_array(name: str, row: int, value: Any) -> Array:
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):
             value = value.float()
         return np.asarray(value.numpy())
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)
-    try:
+    if isinstance(value, np.ndarray | np.generic) and not _is_object_array(value):
         array = np.asarray(value)
-    except ValueError:
-        array = _pad_nested(value)
-    if array.dtype.kind not in "biuf":
+    else:
+        try:
+            array = _pad_nested(value) if _is_ragged(value) else np.asarray(value)
+        except ValueError:  # lists beside numbers
+            array = np.empty(0, object)
+        if array.dtype == np.float64:
+            # Python floats have no width of their own; torch reads them as float32.
+            array = array.astype(np.float32)
+    if array.dtype.kind not in "biufc":
         raise CollateError(
-            f"row {place}: column {name!r} holds {type(value).__name__} values that are neither "
-            f"numbers nor text: {str(value)[:60]}",
+            f"row {row}: column {name!r} holds a {type(value).__name__} that is neither text nor "
+            f"an array of numbers: {str(value)[:60]}",
             "Convert the values to numbers, or remove the column.",
         )
-    # Python floats have no width of their own; torch reads them as float32.
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array
 
 
 def _pad_nested(value: Any) -> Array:
@@ -268,12 +324,16 @@ def _pad_nested(value: Any) -> Array:
     >>> _pad_nested([[1, 2], [3]]).tolist()
     [[1, 2], [3, 0]]
     """
-    parts = [np.asarray(part) if not _is_ragged(part) else _pad_nested(part) for part in value]
+    parts = _with_equal_rank(
+        [_pad_nested(part) if _is_ragged(part) else np.asarray(part) for part in value]
+    )
     shape = np.max([part.shape for part in parts], axis=0)
-    return pad_stack(parts, shape, np.result_type(*parts), 0)
+    return pad_stack(parts, shape, _common_dtype(parts), 0)
 
 
 def _is_ragged(value: Any) -> bool:
+    if _is_object_array(value):
+        return True
     try:
         np.asarray(value)
     except ValueError:
@@ -284,11 +344,25 @@ def _is_ragged(value: Any) -> bool:
 def _infer_fields(
     arrays: Mapping[str, Sequence[Array]], known: Mapping[str, Field], given: set[str]
 ) -> dict[str, Field]:
-    lead = next((name for name in SEQUENCES if name in arrays), None)
+    lead = _find_lead(arrays, known)
     return {
         name: _infer_field(name, column, arrays.get(lead or ""), lead, known, given)
         for name, column in arrays.items()
     }
+
+
+def _find_lead(arrays: Mapping[str, Sequence[Array]], known: Mapping[str, Field]) -> str | None:
+    """The column that the others run along; rows of several sequences have none."""
+    name = next((name for name in SEQUENCES if name in arrays), None)
+    if name is None:
+        return None
+    rank = arrays[name][0].ndim
+    if rank == 0:
+        raise CollateError(
+            f"row 0: column {name!r} is the single number {arrays[name][0]}; expected a sequence.",
+            "Pass a list of rows; put a single row in a list: [row].",
+        )
+    return name if known[name].rank == rank and _starts_in_time(known[name]) else None
 
 
 def _infer_field(
@@ -310,28 +384,34 @@ def _infer_field(
     rank = ranks.pop()
     dtype = str(column[0].dtype)
     spec = known.get(name)
-    if spec is not None and (name in given or _fits(spec, rank, dtype)):
+    pad: Any = 0
+    if spec is not None and name in given:
         if spec.rank != rank:
             raise CollateError(
                 f"row 0: column {name!r} has shape {list(column[0].shape)}; its Field has the "
                 f"axes {list(spec.axes)}.",
                 "Give the Field one name per axis of a row.",
             )
-        if name not in given and spec.aligned_with == "input_ids":
-            spec = Field(spec.axes, spec.dtype, spec.pad, lead)
         return spec
-    if rank and sequence is not None and name != lead and column[0].shape != ():
+    if spec is not None and _fits(spec, column):
+        if spec.rank == rank:
+            along = lead if spec.aligned_with == "input_ids" else spec.aligned_with
+            return Field(spec.axes, spec.dtype, spec.pad, along)
+        if column[0].dtype.kind in "iu":  # class labels of a row or a pixel are int64 too
+            dtype, pad = spec.dtype, spec.pad
+    if rank and sequence is not None and name != lead:
         matches = sum(len(a) == len(s) for a, s in zip(column, sequence, strict=True))
         fixed = len({array.shape for array in column}) == 1
         if matches == len(column) or (not fixed and matches * 2 > len(column)):
             rest = tuple(f"{name}.{axis}" for axis in range(1, rank))
-            return Field(("time", *rest), dtype, 0, lead)
-    return Field(tuple(f"{name}.{axis}" for axis in range(rank)), dtype, 0)
+            return Field(("time", *rest), dtype, pad, lead)
+    return Field(tuple(f"{name}.{axis}" for axis in range(rank)), dtype, pad)
 
 
-def _fits(spec: Field, rank: int, dtype: str) -> bool:
+def _fits(spec: Field, column: Sequence[Array]) -> bool:
     """Whether a well-known name means here what it usually means (float labels do not)."""
-    return spec.rank == rank and np.dtype(dtype).kind in ("biu" if "int" in spec.dtype else "biuf")
+    kinds = "biu" if "int" in spec.dtype else "biuf"
+    return column[0].dtype.kind in kinds or not any(array.size for array in column)
 
 
 def _refuse_misaligned(arrays: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]) -> None:

@@ -80,9 +80,8 @@ def _show(run: Run) -> None:
         console.print(Text(f"{name:<16}{first:.4f} → {last:.4f}"))
     console.print(Text(f"{'run':<16}{run.path}"))
     console.print(Text(f"{'report':<16}{run.path / 'report.html'}"))
-    console.print(
-        Text(f"{'try':<16}surefit predict {run.path} --text 'What is the opposite of hot?'")
-    )
+    question = "What are the opposites of hot and slow?"
+    console.print(Text(f"{'try':<16}surefit predict {run.path} --text '{question}'"))
 
 
 def _short(text: str) -> str:

@@ -18,7 +18,7 @@ def command(
     from surefit.api import evaluate_run
     from surefit.cli.show import Display, print_json
     from surefit.run import open_run
-    from surefit.train.events import without_nan
+    from surefit.training.events import without_nan
 
     with Display() as display:
         result, store = evaluate_run(open_run(run), data or None, progress=display.progress)

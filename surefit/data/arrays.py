@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,22 @@ _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 def map_npy(path: Path, shown: str) -> Array:
     """Memory-map a `.npy` file; `shown` is the name the user knows it by."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, OSError) as error:
-        if "pickle" in str(error) or "object" in str(error).lower():
+        if "Python objects" in str(error):
             raise fail(
                 "SF104", f"{shown} holds pickled Python objects, not numbers.", file=shown
             ) from None
         raise fail("SF102", f"{shown} is not a readable .npy file: {error}", file=shown) from None
     if array.ndim == 0:
         raise fail("SF208", f"{shown} holds a single value, not rows.", file=shown)
-    if array.dtype.kind not in "biufUS":
-        raise fail("SF213", f"{shown} holds {array.dtype} values, not numbers.", file=shown)
+    if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
+        raise fail(
+            "SF213",
+            f"{shown} holds {array.dtype} values in an array of {array.ndim} axes; expected "
+            "numbers, or text in one axis.",
+            file=shown,
+        )
     if array.flags.c_contiguous and array.dtype.isnative:
         return np.asarray(array)
     return _rewritten(path, array)
@@ -72,7 +79,7 @@ def map_npz(path: Path) -> dict[str, Array]:
                             (temporary / f"{place}.npy").open("wb") as unpacked,
                         ):
                             shutil.copyfileobj(packed, unpacked)
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise fail(
             "SF102", f"{path.name} is not a readable .npz file: {error}", file=str(path)
         ) from None
@@ -92,13 +99,9 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
     plain = _join_numbered(arrays, columns, shown)
     offsets_name = next((n for n in plain if n.lower().split("_")[-1] in _OFFSETS), None)
     if offsets_name is not None:
-        offsets = _read_offsets(plain.pop(offsets_name), offsets_name)
-        num_rows = len(offsets) - 1
-        for name, array in list(plain.items()):
-            if len(array) == offsets[-1] and len(array) != num_rows:
-                columns[name] = ragged_column(plain.pop(name), offsets)
-            elif len(array) == num_rows and array.ndim > 1:
-                columns[name] = _trimmed(plain.pop(name), np.diff(offsets))
+        offsets = _read_offsets(plain.pop(offsets_name), offsets_name, shown)
+        columns |= _cut_rows(plain, offsets, offsets_name, shown)
+        plain = {name: array for name, array in plain.items() if name not in columns}
     columns |= {name: to_arrow(array) for name, array in plain.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
@@ -110,11 +113,39 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
 _OFFSETS = ("offsets", "offset", "lengths", "length", "lens")
 
 
-def _read_offsets(array: Array, name: str) -> npt.NDArray[np.int64]:
-    values = np.asarray(array, dtype=np.int64)
+def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:
+    values = np.asarray(array).astype(np.int64).reshape(-1)
     if name.lower().split("_")[-1].startswith("offset"):
-        return values if len(values) and values[0] == 0 else np.concatenate([[0], values])
-    return np.concatenate([[0], np.cumsum(values)])
+        offsets = values if len(values) and values[0] == 0 else np.concatenate([[0], values])
+    else:
+        offsets = np.concatenate([[0], np.cumsum(values)])
+    lengths = np.diff(offsets)
+    if (lengths < 0).any():
+        row = int(np.argmax(lengths < 0))
+        message = f"{shown}, row {row}: {name} gives it a length of {lengths[row]}."
+        raise fail("SF102", message, fix=f"Write {name} anew.", file=shown, row=row, column=name)
+    return offsets
+
+
+def _cut_rows(
+    arrays: Mapping[str, Array], offsets: npt.NDArray[np.int64], offsets_name: str, shown: str
+) -> dict[str, pa.Array]:
+    """The arrays that the offsets cut into rows: flat values, or padded rows long enough."""
+    num_rows, lengths = len(offsets) - 1, np.diff(offsets)
+    longest = lengths.max(initial=0)
+    flat = {n: a for n, a in arrays.items() if len(a) == offsets[-1] and len(a) != num_rows}
+    padded = {n: a for n, a in arrays.items() if len(a) == num_rows and a.ndim > 1}
+    fitting = {name: array for name, array in padded.items() if array.shape[1] >= longest}
+    if padded and not flat and not fitting:
+        name, array = next(iter(padded.items()))
+        row = int(lengths.argmax())
+        message = (
+            f"{shown}, row {row}: {offsets_name} gives it {longest} steps, but {name} has "
+            f"{array.shape[1]}."
+        )
+        raise fail("SF208", message, file=shown, row=row, column=name)
+    cut = {name: ragged_column(array, offsets) for name, array in flat.items()}
+    return cut | {name: _trimmed(array, lengths) for name, array in fitting.items()}
 
 
 def _join_numbered(
@@ -168,9 +199,18 @@ def to_arrow(array: Array) -> pa.Array:
     >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
     FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
     """
-    if array.dtype.kind in "US":
-        return pa.array(array.astype(str).tolist(), pa.string())
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise fail("SF105", f"An array of text holds other bytes: {error}") from None
+    if array.dtype.kind == "U":
+        return pa.array(array.tolist(), pa.string())
     column = pa.array(np.asarray(array).reshape(-1))
-    for size in reversed(array.shape[1:]):
-        column = pa.FixedSizeListArray.from_arrays(column, int(size))
+    for axis in range(array.ndim - 1, 0, -1):
+        if array.shape[axis]:
+            column = pa.FixedSizeListArray.from_arrays(column, array.shape[axis])
+        else:  # Arrow has no fixed size of 0
+            ends = np.zeros(math.prod(array.shape[:axis]) + 1, np.int64)
+            column = pa.LargeListArray.from_arrays(ends, column)
     return column

@@ -13,7 +13,7 @@ from surefit.data.text import numbered_lines
 from surefit.findings import fail
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
-_NUMBER = re.compile(r"[+-]?(0|[1-9]\d*)?(\.\d*)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -31,13 +31,9 @@ def _column_kinds(path: Path) -> dict[str, type]:
             kind = kinds.setdefault(name, int)
             if cell and kind is int and not _INTEGER.fullmatch(cell):
                 kind = kinds[name] = float
-            if cell and kind is float and not _is_number(cell):
+            if cell and kind is float and not _NUMBER.fullmatch(cell):
                 kinds[name] = str
     return kinds
-
-
-def _is_number(cell: str) -> bool:
-    return bool(_NUMBER.fullmatch(cell)) and any(letter.isdigit() for letter in cell)
 
 
 def _convert(cell: str, kind: type) -> Any:

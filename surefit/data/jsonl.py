@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.atomic import new_folder
-from surefit.data.table import CHUNK_ROWS
+from surefit.data.table import CHUNK_ROWS, describe_type
 from surefit.data.text import numbered_lines
 from surefit.errors import FindingError
 from surefit.findings import fail
@@ -26,7 +26,7 @@ def read_records(path: Path) -> Iterator[Record]:
             continue
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also a number too long to read
             raise fail(
                 "SF102",
                 f"{path.name}, line {number}: not valid JSON ({error}): {line.strip()[:60]!r}",
@@ -80,8 +80,7 @@ def _write(records: Iterator[Record], path: Path, schema: pa.Schema, file: str, 
             found = _merge(schema, chunk, place)
             if found != schema:
                 raise _SchemaGrewError(found)
-            rows = [row for _, row in chunk]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+            writer.write_batch(_batch(chunk, schema, place))
             place = _Place(file, where, place.first_row + len(chunk))
             chunk = next(chunks, [])
 
@@ -98,6 +97,21 @@ class _Place:
         message = f"{Path(self.file).name}, {self.unit} {number}: column {column!r} {what}"
         where = {"row": self.first_row + row, self.unit: number}
         return fail(code, message, where, file=self.file, column=column)
+
+
+def _batch(chunk: Sequence[Record], schema: pa.Schema, place: _Place) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_pylist([row for _, row in chunk], schema=schema)
+    except pa.ArrowException:
+        pass  # a value is too large for its column's type; find which one
+    for index, (number, row) in enumerate(chunk):
+        for name in row:
+            try:
+                pa.array([row[name]], schema.field(name).type)
+            except pa.ArrowException as error:
+                what = f"holds a value that cannot be stored: {str(error)[:80]}"
+                raise place.fail("SF102", index, number, name, what) from None
+    raise AssertionError("a chunk could not be written, but every value of it could")
 
 
 def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -133,10 +147,15 @@ def _column_type(
     for index, (number, row) in enumerate(chunk):
         value = row.get(name)
         try:
-            known = _widen(known, pa.array([value]).type)
+            found = pa.array([value]).type
         except (OverflowError, UnicodeEncodeError) as error:
             what = f"holds a value that cannot be stored: {str(error)[:80]}"
             raise place.fail("SF102", index, number, name, what) from None
+        except pa.ArrowException:
+            what = f"mixes types within one value: {str(value)[:40]!r}"
+            raise place.fail("SF103", index, number, name, what) from None
+        try:
+            known = _widen(known, found)
         except pa.ArrowException:
             what = f"holds {_kind(value)} ({str(value)[:40]!r}), but {_arrow_kind(known)} before."
             raise place.fail("SF103", index, number, name, what) from None
@@ -161,4 +180,4 @@ def _arrow_kind(kind: pa.DataType) -> str:
         return "true/false"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return "numbers"
-    return "an object" if pa.types.is_struct(kind) else f"{kind}"
+    return "an object" if pa.types.is_struct(kind) else describe_type(kind)

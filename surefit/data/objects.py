@@ -28,11 +28,12 @@ def open_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
             )
     if not rows:
         return Table(pa.table({}), (Source(SHOWN, 0),), "empty")
-    arrays = [name for name, value in rows[0].items() if np.ndim(_numpy(value)) > 0]
+    named = ((name, value) for row in rows for name, value in row.items())
+    arrays = list(dict.fromkeys(name for name, value in named if np.ndim(_numpy(value)) > 0))
     plain = [{k: _item(v) for k, v in row.items() if k not in arrays} for row in rows]
     columns = _plain_columns(plain)
     for name in arrays:
-        columns[name] = _array_column(name, [_numpy(row.get(name)) for row in rows])
+        columns[name] = _array_column(name, [row.get(name) for row in rows])
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -61,12 +62,17 @@ def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
     return dict(zip(table.column_names, table.columns, strict=True))
 
 
-def _array_column(name: str, values: Sequence[Any]) -> pa.Array:
+def _array_column(name: str, given: Sequence[Any]) -> pa.Array:
+    """One array per row; a row without one has no steps, and is dropped as empty."""
+    first = next(array for value in given if np.ndim(array := _numpy(value)) > 0)
+    nothing = first[:0]
+    values = [nothing if value is None else _numpy(value) for value in given]
     for place, value in enumerate(values):
-        if value is None:
+        if np.ndim(value) == 0:
             raise fail(
                 "SF213",
-                f"row {place}: column {name!r} is not an array, but row 0 has one.",
+                f"row {place}: column {name!r} holds a {type(given[place]).__name__}, but an "
+                "array in other rows.",
                 row=place,
                 column=name,
             )

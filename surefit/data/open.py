@@ -102,13 +102,15 @@ def _endings() -> str:
 
 def _open_array_files(files: Sequence[Path]) -> Table:
     """Several `.npy` files: columns where their names differ (X.npy, y.npy), else shards."""
-    parts = {file.stem: arrays.map_npy(file, str(file)) for file in files}
+    parts = [arrays.map_npy(file, str(file)) for file in files]
     key = fingerprint(FORMAT_VERSION, [file_fingerprint(file) for file in files])
-    same_rows = len({len(part) for part in parts.values()}) == 1
-    if same_rows and len({part.ndim for part in parts.values()}) > 1:
-        table = arrays.arrays_to_arrow(parts, str(files[0].parent))
+    named = {file.stem: part for file, part in zip(files, parts, strict=True)}
+    if not any(len(part) for part in parts):
+        raise fail("SF101", f"{', '.join(map(str, files))} has no rows.", file=str(files[0]))
+    if len(named) == len(files) and len({part.ndim for part in parts}) > 1:
+        table = arrays.arrays_to_arrow(named, str(files[0].parent))
         return Table(table, (Source(str(files[0].parent), 0),), key)
-    tables = [pa.table({"features": arrays.to_arrow(part)}) for part in parts.values()]
+    tables = [pa.table({"features": arrays.to_arrow(part)}) for part in parts]
     firsts = [sum(len(t) for t in tables[:place]) for place in range(len(tables))]
     sources = tuple(Source(str(f), first) for f, first in zip(files, firsts, strict=True))
     return Table(_concatenate(tables, files), sources, key)

@@ -138,6 +138,8 @@ def _as_numpy(values: pa.Array) -> Any:
         shape.append(values.type.list_size)
         values = values.flatten()
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        if values.null_count:
+            return values.to_pylist()
         inner = [_as_numpy(scalar.values) for scalar in values]
         lengths = {len(part) for part in inner}
         return np.stack(inner) if len(lengths) == 1 else inner

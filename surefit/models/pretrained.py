@@ -14,6 +14,15 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 
+FAMILY_OF = {
+    "AutoModelForCausalLM": "causal-lm",
+    "AutoModelForMaskedLM": "masked-lm",
+    "AutoModelForSeq2SeqLM": "seq2seq",
+    "AutoModelForImageClassification": "image-classification",
+    "AutoModelForSequenceClassification": "text-classification",
+}
+"""The families that `tiny:` knows, by the Auto class a task asks for."""
+
 
 def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> ModelSource:
     """A model folder or hub id, through the Auto class of the task."""
@@ -45,16 +54,21 @@ def open_tiny(arch: str) -> ModelSource:
     from surefit.models.tiny import tiny_config
 
     try:
-        probe = tiny_config(arch, vocab_size=1000)
+        probe = tiny_config(arch)
     except ValueError as error:
         raise UsageError(str(error), "`surefit tasks --models` lists them.") from None
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         tokenizer = encoder.tokenizer
-        size = head.size(encoder) if head is not None and head.size is not None else None
-        config = tiny_config(
-            arch, vocab_size=len(tokenizer) if tokenizer is not None else None, num_labels=size
-        )
+        try:
+            config = tiny_config(
+                arch,
+                family=FAMILY_OF.get(head.auto_class or "") if head is not None else None,
+                vocab_size=len(tokenizer) if tokenizer is not None else None,
+                num_labels=head.size(encoder) if head is not None and head.size else None,
+            )
+        except ValueError as error:
+            raise fail("SF301", str(error)) from None
         auto = auto_class(f"tiny:{arch}", config, head)
         _set_head(config, head, encoder)
         _set_tokens(config, tokenizer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.data.encode import RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.findings import fail
-from surefit.tasks.spec import Batch, Metric
+from surefit.tasks.spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     from torch.nn.functional import cross_entropy
 
     labels = batch["labels"]
-    return cross_entropy(outputs.logits.float(), labels, reduction="sum"), len(labels)
+    return cross_entropy(full_precision(outputs.logits), labels, reduction="sum"), len(labels)
 
 
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:

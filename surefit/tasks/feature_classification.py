@@ -58,7 +58,7 @@ def _stack(rows: list[Any]) -> Any:
     try:
         return np.asarray(rows)
     except ValueError:
-        widths = sorted({len(row) for row in rows})
+        widths = sorted({0 if row is None else len(row) for row in rows})
         raise RowFaultError(
             "SF208", f"steps have different widths within the row: {widths}", "features"
         ) from None

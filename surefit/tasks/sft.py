@@ -12,7 +12,15 @@ from surefit.batches.field import Field
 from surefit.data.encode import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.tokenizer import adds_bos
-from surefit.tasks.spec import Batch, Generate, Head, Metric, Sample, TaskSpec
+from surefit.tasks.spec import (
+    Batch,
+    Generate,
+    Head,
+    Metric,
+    Sample,
+    TaskSpec,
+    full_precision,
+)
 from surefit.tasks.text_scores import exact_match, token_f1
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     start = [tokenizer.bos_token_id] if adds_bos_cached(encoder) else []
     asked = _ids(tokenizer, f"{prompt}\n")
     if predicting or answer is None:
-        return Encoded({"input_ids": start + asked, "labels": [IGNORED] * len(start + asked)})
+        return _encoded(start + asked, [IGNORED] * len(start + asked), len(start + asked))
     told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]
     room = None if encoder.max_length is None else encoder.max_length - len(start) - len(told)
     overlong = room is not None and len(asked) > room
@@ -50,7 +58,14 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     ids = start + asked + told
     read = [IGNORED] * (len(start) + len(asked)) + told
     labels = list(ids) if encoder.settings["loss_on"] == "all" else read
-    return Encoded({"input_ids": ids, "labels": labels}, truncated=overlong, learns_eos=True)
+    return _encoded(ids, labels, len(start) + len(asked), overlong, learns_eos=True)
+
+
+def _encoded(
+    ids: Any, labels: Any, prompt_length: int, truncated: bool = False, learns_eos: bool = False
+) -> Encoded:
+    columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
+    return Encoded(columns, truncated, learns_eos)
 
 
 def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
@@ -77,7 +92,9 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
     eos = getattr(encoder.tokenizer, "eos_token_id", None)
     learns_eos = eos is not None and bool(labels[-1] == eos)
-    return Encoded({"input_ids": ids, "labels": labels}, overlong, learns_eos)
+    learned = np.flatnonzero(labels != IGNORED)
+    prompt_length = int(learned[0]) if len(learned) else len(ids)
+    return _encoded(ids, labels, prompt_length, overlong, learns_eos)
 
 
 def _refuse_overlong(length: int, encoder: Encoder) -> Skip | None:
@@ -123,7 +140,7 @@ def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     from torch.nn.functional import cross_entropy
 
     logits, labels = _shifted(outputs, batch)
-    return cross_entropy(logits.float(), labels, reduction="sum"), labels.numel()
+    return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
 
 
 def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
@@ -149,12 +166,10 @@ def answer(
     tokenizer = encoder.tokenizer
     prompts, expected = [], []
     for row in rows:
-        ids, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
-        learned = np.flatnonzero(labels != IGNORED)
-        end = int(learned[0]) if len(learned) else len(ids)
+        ids, end = np.asarray(row["input_ids"]), max(1, int(row["prompt_length"]))
         prompts.append(ids[:end])
         told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
-        expected.append(told if len(learned) else None)
+        expected.append(told if end < len(ids) else None)
     longest = max(len(ids) for ids in prompts)
     device = next(model.parameters()).device
     ids = pad_stack(prompts, (longest,), "int64", pad_token_id(tokenizer), "left")
@@ -176,6 +191,11 @@ def answer(
     ]
 
 
+def can_generate(model: Any, encoder: Encoder) -> bool:
+    """Whether text can be made at all: rows of bare ids have no tokenizer to read it with."""
+    return encoder.tokenizer is not None and hasattr(model, "generate")
+
+
 def scores(sample: Sample) -> dict[str, float]:
     """Word F1 and exact match of one generated answer."""
     expected = sample.expected or ""
@@ -194,11 +214,12 @@ SPEC = TaskSpec(
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "prompt_length": Field((), "int64"),
     },
     encode=encode,
     count_targets=count_targets,
     loss=loss,
     metrics={"perplexity": PERPLEXITY, "token_accuracy": token_accuracy},
-    generate=Generate(answer, scores, ("token_f1", "exact_match")),
+    generate=Generate(answer, scores, ("token_f1", "exact_match"), can_generate),
     head=Head(auto_class="AutoModelForCausalLM"),
 )

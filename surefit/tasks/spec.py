@@ -58,12 +58,14 @@ class Generate:
     """How a task makes text, and how the text is scored.
 
     `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
-    `scores(sample)` gives figures whose means are reported under `names`.
+    `scores(sample)` gives figures whose means are reported under `names`;
+    `possible(model, encoder)` says whether this model can make text at all.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
     scores: Callable[[Sample], Mapping[str, float]]
     names: tuple[str, ...]
+    possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,11 @@ class TaskSpec:
     def metric_names(self) -> tuple[str, ...]:
         """Every figure an evaluation can give."""
         return ("loss", *self.metrics, *(self.generate.names if self.generate else ()))
+
+
+def full_precision(logits: torch.Tensor) -> torch.Tensor:
+    """Half-precision logits as float32, for losses; wider ones as they are."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse"})

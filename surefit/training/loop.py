@@ -17,10 +17,10 @@ from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.models.call import Call
 from surefit.tasks.spec import Loss, is_better
-from surefit.train.checkpoints import State
-from surefit.train.evaluate import Evaluation
-from surefit.train.events import Observer
-from surefit.train.schedule import Place, places, share_of
+from surefit.training.checkpoints import State
+from surefit.training.evaluate import Evaluation
+from surefit.training.events import Observer
+from surefit.training.schedule import Place, places, share_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -94,8 +94,8 @@ def train(
     for place in steps:
         began = time.perf_counter()
         rows = batches.step_rows(place.epoch, place.index)
-        divisor = int(num_targets[rows].sum())
         share = share_of(batches, place, accelerator.process_index)
+        divisor = int(num_targets[rows].sum())
         seed_step(seed, place.step, accelerator.process_index)
         total: Any = 0.0
         for number in range(len(share.micro_batches)):

@@ -91,7 +91,7 @@ class Evaluator:
 
     def _generate(self, module: nn.Module, store: Store) -> list[Sample]:
         generate, wanted = self.task.generate, min(self.generate_rows, len(store))
-        if generate is None or wanted == 0:
+        if generate is None or wanted == 0 or not generate.possible(module, self.encoder):
             return []
         made: list[tuple[int, Sample]] = []
         chunks = list(row_chunks(store.lengths[:wanted], self.batch_size, self.max_tokens))

@@ -18,7 +18,7 @@ from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
 from surefit.processes import is_main
 from surefit.run import Run
-from surefit.train.checkpoints import (
+from surefit.training.checkpoints import (
     State,
     checkpoint_path,
     latest_checkpoint,
@@ -26,10 +26,10 @@ from surefit.train.checkpoints import (
     prune_checkpoints,
     save_checkpoint,
 )
-from surefit.train.evaluate import Evaluator
-from surefit.train.events import Event, Observer, cut_events, event_writer
-from surefit.train.loop import Pace, note_evaluation, train
-from surefit.train.schedule import lr_factor
+from surefit.training.evaluate import Evaluator
+from surefit.training.events import Event, Observer, cut_events, event_writer
+from surefit.training.loop import Pace, note_evaluation, train
+from surefit.training.schedule import lr_factor
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -1,0 +1,107 @@
+"""Small real things to train on, built on the spot."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+WORDS = "red blue green one two three cat dog tree house sun moon".split()
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def echo_rows(count: int, seed: int = 0, longest: int = 12) -> list[dict[str, str]]:
+    """Prompts of ragged length whose answer is their last word."""
+    choose = random.Random(seed)
+    prompts = [choose.choices(WORDS, k=choose.randint(1, longest)) for _ in range(count)]
+    return [{"prompt": " ".join(words), "completion": words[-1]} for words in prompts]
+
+
+def sentiment_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
+    """Texts whose label is decided by one word in them."""
+    choose = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = choose.choice(["bad", "good"])
+        words = [*choose.choices(WORDS, k=choose.randint(1, 9)), label]
+        choose.shuffle(words)
+        rows.append({"text": " ".join(words), "label": label})
+    return rows
+
+
+def feature_rows(count: int, seed: int = 0, width: int = 4) -> list[dict[str, Any]]:
+    """Ragged feature sequences whose class is the channel with the largest mean."""
+    random_numbers = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        label = int(random_numbers.integers(3))
+        steps = random_numbers.normal(size=(int(random_numbers.integers(2, 9)), width))
+        steps[:, label] += 2
+        rows.append({"features": steps.astype(np.float32), "label": label})
+    return rows
+
+
+class MeanPool(nn.Module):
+    """A small classifier of feature sequences; dropout makes random state matter."""
+
+    def __init__(self, num_classes: int = 3, width: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Linear(width, 16)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(16, num_classes)
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))
+        mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        return self.head((hidden * mask).sum(1) / mask.sum(1))
+
+
+MODULE_SOURCE = '''
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body = nn.Linear({width}, 32)
+        self.dropout = nn.Dropout({dropout})
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, inputs_embeds, attention_mask):
+        hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))
+        mask = attention_mask.unsqueeze(-1).float()
+        return self.head((hidden * mask).sum(1) / mask.sum(1))
+
+
+def make(num_classes):
+    return Net(num_classes)
+'''
+
+
+def write_module(folder: Path, name: str = "net", width: int = 4, dropout: float = 0.0) -> str:
+    """Write a user's module file and return its `module:function` name."""
+    (folder / f"{name}.py").write_text(MODULE_SOURCE.format(width=width, dropout=dropout))
+    return f"{name}:make"
+
+
+def save_ragged(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Feature rows as flat values and lengths in one .npz."""
+    np.savez(
+        path,
+        features=np.concatenate([row["features"] for row in rows]),
+        lengths=np.array([len(row["features"]) for row in rows]),
+        label=np.array([row["label"] for row in rows]),
+    )
+    return path
