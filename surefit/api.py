@@ -16,7 +16,7 @@ from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
 from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
-from surefit.findings import fail
+from surefit.findings import fail, finding
 from surefit.models.call import match_arguments, with_own_loss
 from surefit.plan import Given, Plan, make_plan
 from surefit.prediction import predict_table
@@ -102,11 +102,12 @@ def resume_run(
     stored = run.plan
     given = replace(given, beside=given.beside or run.code_folder)
     plan = make_plan(run.config, given, progress)
+    if plan.ok and plan.data_key != stored["data_key"]:
+        changed = finding("SF403", f"The rows of {run.path} are not those it was begun with.")
+        plan = replace(plan, findings=(*plan.findings, changed))
     if on_plan is not None:
         on_plan(plan, run.path)
     _refuse_errors(plan)
-    if plan.data_key != stored["data_key"]:
-        raise fail("SF403", f"The rows of {run.path} are not those it was begun with.")
     if num_processes() != stored["num_processes"]:
         raise UsageError(
             f"{run.path} was begun with {stored['num_processes']} processes, not "

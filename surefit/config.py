@@ -151,8 +151,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UsageError(f"There is no config file {path}.", "Check the path.")
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(
+            f"{path}{place}: not valid YAML ({error.problem}).", "Repair the named place."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", "Repair the named place.") from None
+        raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
@@ -186,7 +192,7 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     nested: dict[str, Any] = {}
     for key, value in settings.items():
-        *sections, last = key.split(".")
+        *sections, last = str(key).split(".")  # YAML reads the keys `on` and `1` as other types
         place = nested
         for section in sections:
             inner = place.get(section)
@@ -223,8 +229,9 @@ def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[s
 
 def _describe(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-    if fault["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, known_keys(), n=1)
+    if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
+        roles = [f"columns.{role}" for role in ROLES]
+        close = difflib.get_close_matches(key, [*known_keys(), *roles], n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"Unknown key {key!r}.{hint}"
     found = fault["input"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
-from surefit.data.encode import Progress, collect_texts, encode_rows, silent
+from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows, silent
 from surefit.data.encoder import Encoder
 from surefit.data.open import open_table
 from surefit.data.roles import extra_fields
-from surefit.data.split import Split, hash_rows, split_rows
+from surefit.data.split import Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
@@ -34,7 +34,7 @@ from surefit.preflight.probe import probe
 from surefit.processes import main_first, num_processes
 from surefit.tasks import get_task
 from surefit.tasks.choose import choose_task
-from surefit.tasks.spec import Loss, TaskSpec
+from surefit.tasks.spec import Fit, Loss, TaskSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -258,8 +258,29 @@ class _Draft:
         )
         if task.fit is None:
             return encoder
-        rows = (encoder.read(row) for row in table.rows(split.train))  # type: ignore[arg-type]
-        return replace(encoder, fitted=task.fit(rows, encoder))
+        return replace(encoder, fitted=self._fit(task.fit, table, split.train, encoder))
+
+    def _fit(self, fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
+        """What the task learns from the training rows; a row it cannot read is named."""
+        at = 0
+
+        def read() -> Iterator[dict[str, Any]]:
+            nonlocal at
+            for number, row in zip(rows.tolist(), table.rows(rows), strict=True):  # type: ignore[arg-type]
+                at = number
+                yield encoder.read(row)
+
+        try:
+            return fit(read(), encoder)
+        except RowFaultError as fault:
+            where = table.where(at)
+            raise fail(
+                fault.code,
+                f"row {where['row']}: {fault.message}",
+                where,
+                fix=fault.fix,
+                column=encoder.column_of(fault.column) if fault.column else None,
+            ) from None
 
     @property
     def _task(self) -> TaskSpec:

@@ -67,7 +67,7 @@ class MeanPool(nn.Module):
         return self.head((hidden * mask).sum(1) / mask.sum(1))
 
 
-MODULE_SOURCE = '''
+MODULE_SOURCE = """
 import torch
 from torch import nn
 
@@ -87,7 +87,7 @@ class Net(nn.Module):
 
 def make(num_classes):
     return Net(num_classes)
-'''
+"""
 
 
 def write_module(folder: Path, name: str = "net", width: int = 4, dropout: float = 0.0) -> str:

@@ -1,9 +1,9 @@
 """Batches: which rows go together and in which order, as a pure function.
 
 An epoch is made in four moves, all decided by (lengths, seed, epoch, effective batch):
-shuffle all rows; cut the shuffled rows into windows; sort each window by length and cut it into
-micro-batches, so that rows of one micro-batch are about equally long; put as many neighbouring
-micro-batches together as one optimizer step takes, and shuffle the steps.
+shuffle all rows; cut the shuffled rows into windows of about 128 steps; sort each window by
+length and cut it into micro-batches, so that rows of one micro-batch are about equally long; put
+as many neighbouring micro-batches together as one optimizer step takes, and shuffle the steps.
 
 Nothing is stored or replayed. A step's rows depend on how many micro-batches it has in all, not
 on how they are shared out: two processes take the same rows per step as one with twice the
@@ -12,9 +12,9 @@ accumulation. No row is repeated and none is left out; the last step may be smal
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.integer[Any]]
 
-WINDOW_STEPS = 64
+WINDOW_STEPS = 128
 """Optimizer steps per window: wide enough for little padding, narrow enough to stay random."""
 
 
@@ -50,7 +50,7 @@ class Epoch:
         """The micro-batches of a step."""
         first, end = self.step_starts[step], self.step_starts[step + 1]
         starts = self.micro_starts[first : end + 1]
-        return [self.rows[a:b] for a, b in itertools.pairwise(starts)]
+        return [self.rows[a:b] for a, b in pairwise(starts)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,23 +113,55 @@ class Batches:
 def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     random = np.random.default_rng([batches.seed, epoch, 0xBA7C])
     num_rows = len(batches.lengths)
-    small = np.int32 if num_rows < 2**31 else np.int64
-    rows = random.permutation(np.arange(num_rows, dtype=small))
-    window_rows = WINDOW_STEPS * batches.micro_per_step * batches.batch_size
-    steps: list[list[int]] = []  # each step as the micro-batch boundaries it has in rows
-    for start in range(0, len(rows), window_rows):
-        window = rows[start : start + window_rows]
+    rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
+    random.shuffle(rows)
+    sizes_by_window, steps_by_window = [], []
+    for start, end in _windows(num_rows, batches):
+        window = rows[start:end]
         window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
-        edges = [start + edge for edge in _cut(batches.lengths[window], batches)]
-        for first in range(0, len(edges) - 1, batches.micro_per_step):
-            steps.append(edges[first : first + batches.micro_per_step + 1])
-    steps = [steps[place] for place in random.permutation(len(steps))]
-    sizes = [b - a for edges in steps for a, b in itertools.pairwise(edges)]
-    return Epoch(
-        np.concatenate([rows[edges[0] : edges[-1]] for edges in steps]),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        np.concatenate([[0], np.cumsum([len(edges) - 1 for edges in steps])]),
-    )
+        sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
+        sizes_by_window.append(sizes)
+        steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
+    micro, steps = np.concatenate(sizes_by_window), np.concatenate(steps_by_window)
+    order = random.permutation(len(steps))
+    first_micro = _starts(steps)
+    rows = _reorder(rows, _starts(np.add.reduceat(micro, first_micro[:-1])), order)
+    return Epoch(rows, _starts(_reorder(micro, first_micro, order)), _starts(steps[order]))
+
+
+def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
+    """Row ranges of about WINDOW_STEPS whole steps each, the last one no smaller than the rest."""
+    per_step = batches.micro_per_step * batches.batch_size
+    steps_in_all = -(-num_rows // per_step)
+    count = max(1, round(steps_in_all / WINDOW_STEPS))
+    edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
+    edges[-1] = num_rows
+    return list(pairwise(edges))
+
+
+def _in_groups(count: int, size: int) -> Rows:
+    """How many of `count` things are in each group of `size`; the last group may be smaller.
+
+    >>> _in_groups(5, 2).tolist()
+    [2, 2, 1]
+    """
+    return np.diff([*range(0, count, size), count]).astype(np.int32)
+
+
+def _starts(sizes: Rows) -> Rows:
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
+    """Pieces of `values`, which begin at `starts`, laid end to end in another order."""
+    reordered, filled = np.empty_like(values), 0
+    for piece in order:
+        part = values[starts[piece] : starts[piece + 1]]
+        reordered[filled : filled + len(part)] = part
+        filled += len(part)
+    return reordered
 
 
 def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:

@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     as_json = "--json" in arguments
     try:
-        code = app(arguments, prog_name="surefit", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="surefit", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         if debug:
@@ -57,9 +57,11 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             return _fail(error.format_message(), "See surefit --help.", 2, as_json)
-        if debug or not isinstance(error, MemoryError | OSError):
+        if debug:
             raise
-        return _fail(f"{type(error).__name__}: {error}", "", 1, as_json)
+        known = isinstance(error, MemoryError | OSError)
+        fix = "" if known else "A fault of surefit: please report it, with the output of --debug."
+        return _fail(f"{type(error).__name__}: {error}", fix, 1, as_json)
 
 
 def _fail(message: str, fix: str, code: int, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -41,10 +42,15 @@ def command(
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: f"{value.dtype} array {list(value.shape)}" if hasattr(value, "dtype") else value
-        for name, value in row.items()
-    }
+    return {name: _plain_value(value) for name, value in row.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if hasattr(value, "dtype"):
+        return f"{value.dtype} array {list(value.shape)}"
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _as_model_sees(data: list[str], model: str, task: str | None, row: int) -> dict[str, Any]:

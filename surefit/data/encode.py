@@ -61,6 +61,7 @@ class _Faults:
     """The first row of each kind of fault, and how many more there are."""
 
     table: Table
+    encoder: Encoder
     first: dict[tuple[str, str | None], tuple[int, RowFaultError]] = field(default_factory=dict)
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
@@ -76,7 +77,8 @@ class _Faults:
             more = self.counts[key] - 1
             tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
             message = f"row {where['row']}: {fault.message}{tail}"
-            found.append(finding(fault.code, message, where, fix=fault.fix, column=fault.column))
+            column = self.encoder.column_of(fault.column) if fault.column else None
+            found.append(finding(fault.code, message, where, fix=fault.fix, column=column))
         return found
 
 
@@ -99,7 +101,7 @@ def encode_rows(
     folder = cache_folder() / "encoded" / encode_key(table, rows, encode, encoder, fields)
     if folder.exists():
         return Store(folder)
-    faults = _Faults(table)
+    faults = _Faults(table, encoder)
     dropped: dict[str, list[int]] = {}
     counts: Counter[str] = Counter()
     notes: dict[str, Any] = {}
@@ -115,7 +117,7 @@ def encode_rows(
                 if not isinstance(encoded, Encoded):
                     encoded = Encoded(encoded)
                 extras = {name: raw[name] for name in encoder.extras}
-                columns = cast_columns({**encoded.columns, **extras}, fields)
+                columns = cast_columns({**encoded.columns, **extras}, fields, encoder.column_of)
             except RowFaultError as fault:
                 faults.add(int(source_row), fault)
                 continue
@@ -148,54 +150,50 @@ def row_length(columns: Mapping[str, Any]) -> int:
 
 
 def cast_columns(
-    columns: Mapping[str, Any], fields: Mapping[str, Field]
+    columns: Mapping[str, Any],
+    fields: Mapping[str, Field],
+    column_of: Callable[[str], str] = str,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The row's columns in their Fields' dtypes; a RowFaultError where one does not fit."""
+    """The row's columns in their Fields' dtypes; a RowFaultError where one does not fit.
+
+    `column_of` gives the name the user knows a column by, for messages.
+    """
     cast = {}
     for name, spec in fields.items():
+        shown = f"column {column_of(name)!r}"
         if name not in columns:
-            raise RowFaultError("SF202", f"column {name!r} is missing", name)
+            raise RowFaultError("SF202", f"{shown} is missing", name)
         try:
             value = np.asarray(columns[name])
         except ValueError:
             raise RowFaultError(
-                "SF208", f"column {name!r} holds lists of different lengths", name
+                "SF208", f"{shown} holds lists of different lengths", name
             ) from None
         if value.dtype.kind not in "biuf":
-            raise RowFaultError(
-                "SF213", f"column {name!r} holds {value.dtype} values, not numbers", name
-            )
+            raise RowFaultError("SF213", f"{shown} holds {value.dtype} values, not numbers", name)
         if value.ndim != spec.rank:
             raise RowFaultError(
                 "SF208",
-                f"column {name!r} has shape {list(value.shape)}; expected "
+                f"{shown} has shape {list(value.shape)}; expected "
                 f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
                 name,
             )
-        if spec.numpy_dtype.kind in "iu" and not _is_whole(value):
-            raise RowFaultError(
-                "SF213", f"column {name!r} holds fractions; expected whole numbers", name
-            )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             place = [int(axis) for axis in np.argwhere(~np.isfinite(value))[0]]
-            raise RowFaultError(
-                "SF207", f"column {name!r} holds {value[tuple(place)]} at {place}", name
-            )
+            raise RowFaultError("SF207", f"{shown} holds {value[tuple(place)]} at {place}", name)
+        if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
+            raise RowFaultError("SF213", f"{shown} holds fractions; expected whole numbers", name)
         cast[name] = value.astype(spec.numpy_dtype, copy=False)
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:
         raise RowFaultError(
             "SF201",
-            f"column {fault.column!r} has length {fault.found}, but {fault.other!r}, which it "
-            f"runs along, has length {fault.expected}",
+            f"column {column_of(fault.column)!r} has length {fault.found}, but "
+            f"{column_of(fault.other)!r}, which it runs along, has length {fault.expected}",
             fault.column,
         )
     return cast
-
-
-def _is_whole(value: npt.NDArray[Any]) -> bool:
-    return value.dtype.kind != "f" or bool(np.isfinite(value).all() and (value % 1 == 0).all())
 
 
 def count_labelled(columns: Mapping[str, Any]) -> int:

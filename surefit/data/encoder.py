@@ -15,6 +15,7 @@ from surefit.errors import UsageError
 
 FILE = "encoder.json"
 FORMAT_VERSION = 1
+_ROLE_OF = {"inputs_embeds": "features", "attention_mask": "mask", "labels": "label"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Encoder:
     def class_ids(self) -> dict[Any, int]:
         """Class name to output number."""
         return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    def column_of(self, name: str) -> str:
+        """The user's column behind a role or a column of the batch; else the name itself."""
+        return self.roles.get(name) or self.roles.get(_ROLE_OF.get(name, name), name)
 
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row by role; columns without a role are left out unless the model asks for them."""

@@ -32,17 +32,16 @@ def class_name(value: Any) -> Any:
     )
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The class names of the training rows, sorted, with how often each occurs."""
     counts: Counter[Any] = Counter()
     for row in rows:
-        if row.get("label") not in (None, ""):
-            try:
-                counts[class_name(row["label"])] += 1
-            except RowFaultError as fault:
-                raise fail(
-                    fault.code, fault.message, fix=fault.fix, column=encoder.roles["label"]
-                ) from None
+        if not _is_missing(row.get("label")):
+            counts[class_name(row["label"])] += 1
     total, column = counts.total(), encoder.roles["label"]
     if len(counts) < 2:
         raise fail(
@@ -65,7 +64,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
 def class_id(row: Mapping[str, Any], encoder: Encoder) -> int | Skip:
     """The output number of the row's label; a Skip where it has none the model can learn."""
     value = row["label"]
-    if value is None or value == "":
+    if _is_missing(value):
         return Skip("no_label")
     place = encoder.class_ids.get(class_name(value))
     return Skip("unknown_label") if place is None else place

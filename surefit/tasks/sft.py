@@ -77,6 +77,11 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     labels = ids if given is None else np.asarray(given)
     if encoder.settings.get("predicting"):  # all of it is prompt
         labels = np.full_like(ids, IGNORED)
+    for name, values in (("input_ids", ids), ("labels", labels)):
+        if values.ndim != 1:
+            raise RowFaultError(
+                "SF208", f"column {name!r} has {values.ndim} axes; expected one list of ids", name
+            )
     if len(labels) != len(ids):
         raise RowFaultError(
             "SF201",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
+Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class TaskSpec:
     """Roles that are used where the data has them."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
-    fit: Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]] | None = None
+    fit: Fit | None = None
     """What is learned from training rows, such as the class names."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
     """How many targets an encoded row has; equals the loss's count."""

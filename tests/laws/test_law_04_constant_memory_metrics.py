@@ -1,0 +1,66 @@
+"""Law 4: a metric accumulates in constant memory."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import surefit
+import torch
+from builders import MeanPool, feature_rows
+from surefit.batches.loading import load_batch
+from surefit.training.evaluate import Evaluator
+
+
+def live_numbers() -> int:
+    """Elements of all tensors that are alive."""
+    gc.collect()
+    return sum(each.numel() for each in gc.get_objects() if type(each) is torch.Tensor)
+
+
+def test_tensors_alive_do_not_grow_with_the_rows_evaluated() -> None:
+    plan = surefit.check(data=feature_rows(1200), model=MeanPool(), eval_share=0.5)
+    assert plan.parts is not None
+    assert plan.task is not None
+    parts, alive = plan.parts, []
+
+    def watch(stage: str, done: int, total: int) -> None:
+        if done in (2, total - 2):
+            alive.append(live_numbers())
+
+    evaluator = Evaluator(
+        plan.task,
+        parts.call,
+        parts.loss,
+        parts.encoder,
+        lambda store, rows: load_batch(store, rows, parts.fields),
+        batch_size=4,
+        progress=watch,
+    )
+    metrics: dict[str, Any] = evaluator(parts.module, parts.evaluation).metrics
+    early, late = alive
+    assert late <= early + 200  # a batch or two; 580 further rows would add thousands
+    assert set(metrics) == {"loss", "accuracy", "macro_f1", "confusion"}
+    assert sum(map(sum, metrics["confusion"])) == 600
+
+
+def test_figures_are_those_of_all_rows_at_once() -> None:
+    plan = surefit.check(data=feature_rows(300), model=MeanPool(), eval_share=0.5)
+    assert plan.parts is not None
+    assert plan.task is not None
+    parts = plan.parts
+
+    def measure(batch_size: int) -> dict[str, Any]:
+        evaluator = Evaluator(
+            plan.task,  # type: ignore[arg-type]
+            parts.call,
+            parts.loss,
+            parts.encoder,
+            lambda store, rows: load_batch(store, rows, parts.fields),
+            batch_size,
+        )
+        return evaluator(parts.module, parts.evaluation).metrics
+
+    whole, pieces = measure(150), measure(7)
+    assert whole["confusion"] == pieces["confusion"]
+    assert abs(whole["loss"] - pieces["loss"]) < 1e-6

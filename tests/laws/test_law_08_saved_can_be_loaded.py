@@ -1,0 +1,64 @@
+"""Law 8: what is saved can be loaded, by surefit and by plain transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import surefit
+import torch
+from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
+from surefit.cli import run as command
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+
+def test_language_model_loads_in_plain_transformers(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=echo_rows(40), model="tiny:llama", max_steps=3, output=str(tmp_path / "run")
+    )
+    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer("red blue\n", return_tensors="pt")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        expected = surefit.load(run)(**inputs).logits
+        assert torch.equal(plain(**inputs).logits, expected)
+        trained = run.model.eval()
+        assert torch.equal(trained(**inputs).logits, expected)
+
+
+def test_classifier_keeps_its_class_names(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=sentiment_rows(40), model="tiny:bert", max_steps=3, output=str(tmp_path / "run")
+    )
+    plain = AutoModelForSequenceClassification.from_pretrained(run.path / "model")
+    assert plain.config.id2label == {0: "bad", 1: "good"}
+    tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
+    with torch.no_grad():
+        chances = plain(**tokenizer("red good", return_tensors="pt")).logits.softmax(-1)[0]
+    predicted = surefit.predict(run, [{"text": "red good"}])[0]
+    assert predicted["prediction"] == plain.config.id2label[int(chances.argmax())]
+    assert predicted["probability"] == pytest.approx(float(chances.max()), abs=1e-6)
+
+
+def test_own_module_comes_back_from_its_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = save_ragged(tmp_path / "data.npz", feature_rows(40))
+    name = write_module(tmp_path, "law8net")
+    run = surefit.train(data=str(data), model=name, max_steps=3, output="run")
+    saved = {k: v.clone() for k, v in run.model.state_dict().items()}
+    monkeypatch.chdir("/")
+    again = surefit.load(tmp_path / "run")
+    assert all(torch.equal(again.state_dict()[key], saved[key]) for key in saved)
+
+
+def test_own_module_object_is_given_again(tmp_path: Path) -> None:
+    rows = feature_rows(40)
+    run = surefit.train(data=rows, model=MeanPool(), max_steps=3, output=str(tmp_path / "run"))
+    before = surefit.predict(run, rows[:5])
+    with pytest.raises(surefit.UsageError, match="MeanPool"):
+        surefit.load(tmp_path / "run")
+    fresh = surefit.load(tmp_path / "run", model=MeanPool())
+    assert surefit.predict(tmp_path / "run", rows[:5], model=fresh) == before

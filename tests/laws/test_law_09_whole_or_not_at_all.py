@@ -1,0 +1,73 @@
+"""Law 9: a file is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import surefit
+from builders import MeanPool, feature_rows
+from surefit import atomic
+
+
+class PowerCutError(Exception):
+    """Stands for a process that dies while it writes."""
+
+
+@pytest.fixture
+def power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise PowerCutError
+
+    monkeypatch.setattr(os, "fsync", die)
+
+
+@pytest.mark.usefixtures("power_cut")
+def test_old_file_survives_a_failed_write(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("old")
+    with pytest.raises(PowerCutError):
+        atomic.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("power_cut")
+def test_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError), atomic.new_folder(tmp_path / "model") as folder:
+        (folder / "weights").write_text("half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    for content in ("one", "two"):
+        with atomic.new_folder(tmp_path / "model") as folder:
+            (folder / content).write_text(content)
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
+
+
+def test_checkpoint_that_was_cut_off_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefit.training import checkpoints
+
+    def die(*_: object) -> None:
+        raise PowerCutError
+
+    monkeypatch.setattr(checkpoints.atomic, "write_json", die)
+    folder = tmp_path / "checkpoints"
+    module = MeanPool()
+    import torch
+
+    optimizer = torch.optim.AdamW(module.parameters())
+    with pytest.raises(PowerCutError):
+        checkpoints.save_checkpoint(folder, module, optimizer, {}, checkpoints.State(step=3))
+    assert checkpoints.latest_checkpoint(folder) is None
+
+
+def test_failed_planning_leaves_no_folder(tmp_path: Path) -> None:
+    rows = [{**row, "label": 1} for row in feature_rows(20)]
+    with pytest.raises(surefit.FindingError):
+        surefit.train(data=rows, model=MeanPool(), output=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,89 @@
+"""Law 10: data never runs code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import surefit
+from builders import MeanPool, feature_rows, write_jsonl
+from surefit.cli import run as command
+from surefit.report.page import render
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_pickled_arrays_are_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "it-ran"
+    payload = np.array([Bomb(trace)], dtype=object)
+    np.save(tmp_path / "x.npy", payload, allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=payload)
+    for name in ("x.npy", "x.npz"):
+        plan = surefit.check(data=str(tmp_path / name), model=MeanPool())
+        assert [found.code for found in plan.findings] == ["SF104"]
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(Bomb(trace)))
+    assert trace.exists()  # the bomb would have gone off
+
+
+def test_config_cannot_make_objects(tmp_path: Path) -> None:
+    trace = tmp_path / "it-ran"
+    config = tmp_path / "config.yaml"
+    config.write_text(f"data: !!python/object/apply:os.system ['touch {trace}']\n")
+    assert command(["check", str(config)]) == 2
+    assert not trace.exists()
+
+
+def test_report_escapes_what_comes_from_the_data(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>"
+    rows = [{**row, "label": bad if row["label"] else "fine"} for row in feature_rows(40)]
+    run = surefit.train(data=rows, model=MeanPool(), max_steps=2, output=str(tmp_path / "run"))
+    plan = json.loads((run.path / "plan.json").read_text())
+    plan["findings"].append(
+        {"code": bad, "severity": "info", "message": bad, "where": {"file": bad}, "fix": bad}
+    )
+    plan["model"]["name"] = bad
+    (run.path / "plan.json").write_text(json.dumps(plan))
+    assert bad not in render(run)
+    assert "&lt;script&gt;" in render(run)
+
+
+def test_plan_names_the_code_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from builders import save_ragged, write_module
+
+    monkeypatch.chdir(tmp_path)
+    data = save_ragged(tmp_path / "data.npz", feature_rows(30))
+    plan = surefit.check(data=str(data), model=write_module(tmp_path, "law10net"))
+    assert plan.as_dict()["model"]["code"] == str(tmp_path / "law10net.py")
+
+
+def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=feature_rows(40), model=MeanPool(), max_steps=2, output=str(tmp_path / "run")
+    )
+    kinds = {path.suffix for path in run.path.rglob("*") if path.is_file()}
+    assert kinds == {".yaml", ".json", ".jsonl", ".safetensors", ".html"}
+
+
+def test_rows_are_data_even_where_they_look_like_templates(tmp_path: Path) -> None:
+    text = "{{ ''.__class__ }} {0.__class__} %(x)s"
+    path = write_jsonl(
+        tmp_path / "x.jsonl", [{"prompt": text, "answer": f"a {i}"} for i in range(9)]
+    )
+    plan = surefit.check(data=str(path), model="tiny:llama")
+    assert plan.parts is not None
+    row = plan.parts.train.row(0)
+    assert plan.parts.encoder.tokenizer.decode(row["input_ids"]).startswith(text)
