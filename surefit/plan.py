@@ -428,11 +428,11 @@ class _Draft:
 
 
 def check_metric(metric: str | None, task: TaskSpec) -> None:
-    """Refuse a metric to watch that the task does not have."""
-    if metric is not None and metric not in task.metric_names:
+    """Refuse a metric to watch that the task does not have, or that is no single number."""
+    if metric is not None and metric not in task.watchable_metrics:
         raise UsageError(
-            f"early_stopping.metric is {metric!r}, which {task.name} does not have.",
-            f"Choose one of: {', '.join(task.metric_names)}.",
+            f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
+            f"Choose one of: {', '.join(task.watchable_metrics)}.",
         )
 
 

@@ -22,6 +22,13 @@ def is_main() -> bool:
     return process_index() == 0
 
 
+def on_cpu() -> bool:
+    """Whether several processes must meet on the CPU; Accelerate has to be told so."""
+    import torch
+
+    return num_processes() > 1 and not torch.accelerator.is_available()
+
+
 @contextmanager
 def main_first() -> Iterator[None]:
     """The first process runs the block alone; the others follow, whether it went well or not."""
@@ -30,7 +37,7 @@ def main_first() -> Iterator[None]:
         return
     from accelerate import PartialState
 
-    state = PartialState()
+    state = PartialState(cpu=on_cpu())
     if not is_main():
         state.wait_for_everyone()
     try:

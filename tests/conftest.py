@@ -23,3 +23,13 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the shared folder with real data is not beside the repository")
     return SHARED
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where the shared folder is there and a test was skipped for want of it."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    wanting = [report.nodeid for report in skipped if "shared" in str(report.longrepr)]
+    if SHARED.is_dir() and wanting:
+        print(f"\nskipped though the shared folder is there: {', '.join(wanting)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -26,7 +26,8 @@ def class_name(value: Any) -> Any:
         return value.strip() if isinstance(value, str) else value
     raise RowFaultError(
         "SF205",
-        f"the label {value!r} is a {type(value).__name__}; expected a class name or number",
+        f"the label {repr(value)[:40]} is a {type(value).__name__}; expected a class name or "
+        "number",
         "label",
         fix="For continuous targets use the task regression; else give class names.",
     )
@@ -105,7 +106,7 @@ def macro_f1_of(confusion: torch.Tensor) -> float:
 
 
 MACRO_F1 = Metric(_confusion_sums, lambda sums: macro_f1_of(sums["confusion"]))
-CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist())
+CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:

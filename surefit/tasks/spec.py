@@ -30,6 +30,8 @@ class Metric:
 
     sums: Callable[[Any, Batch], Mapping[str, Any]]
     figure: Callable[[Mapping[str, Any]], Any]
+    is_number: bool = True
+    """Whether the figure is one number, by which a step can be called better than another."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,12 @@ class TaskSpec:
     def metric_names(self) -> tuple[str, ...]:
         """Every figure an evaluation can give."""
         return ("loss", *self.metrics, *(self.generate.names if self.generate else ()))
+
+    @property
+    def watchable_metrics(self) -> tuple[str, ...]:
+        """The figures that early_stopping.metric may name."""
+        known = self.metrics
+        return tuple(n for n in self.metric_names if getattr(known.get(n), "is_number", True))
 
 
 def full_precision(logits: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from surefit.data.store import Store
 from surefit.errors import UsageError
 from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
-from surefit.processes import is_main
+from surefit.processes import is_main, on_cpu
 from surefit.run import Run
 from surefit.training.checkpoints import (
     State,
@@ -119,6 +119,7 @@ def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
     _check_trackers(config.trackers)
     AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
     accelerator = Accelerator(
+        cpu=on_cpu(),
         gradient_accumulation_steps=1,
         mixed_precision="no" if precision == "fp32" else precision,
         log_with=list(config.trackers) or None,

@@ -1,0 +1,177 @@
+"""Break each law by one line and require its test to fail.
+
+Run as a script: `python tests/laws/breaks.py`. For each entry the package and the tests are
+copied, one line of the copy is changed, and the law's test must then be red; it must be green
+on the unchanged copy first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Break:
+    """One changed line, and the law that it breaks."""
+
+    law: int
+    file: str
+    line: str
+    broken: str
+
+
+BREAKS = (
+    Break(
+        1,
+        "preflight/checks.py",
+        "wrong = (chunk < 0) | (chunk >= size)",
+        "wrong = chunk < 0",
+    ),
+    Break(
+        1,
+        "data/encode.py",
+        'if value.dtype.kind == "f" and not np.isfinite(value).all():',
+        "if False:",
+    ),
+    Break(
+        2,
+        "batches/collate.py",
+        "ones = [np.ones(len(array), np.int64) for array in columns[lead]]",
+        "ones = [(array != fields[lead].pad).astype(np.int64) for array in columns[lead]]",
+    ),
+    Break(
+        2,
+        "tasks/sft.py",
+        "told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]",
+        "told = _ids(tokenizer, answer)",
+    ),
+    Break(
+        3,
+        "training/loop.py",
+        "divisor = int(num_targets[rows].sum())",
+        "divisor = int(num_targets[share.micro_batches[0]].sum()) * len(share.micro_batches)",
+    ),
+    Break(
+        4,
+        "training/evaluate.py",
+        "totals[name] = totals[name] + number if name in totals else number",
+        "totals[name] = torch.stack([*totals.get(name, number[None]), number])",
+    ),
+    Break(
+        5,
+        "training/loop.py",
+        "seed_step(seed, place.step, accelerator.process_index)",
+        "pass",
+    ),
+    Break(
+        5,
+        "batches/order.py",
+        "random = np.random.default_rng([batches.seed, epoch, 0xBA7C])",
+        "random = np.random.default_rng()",
+    ),
+    Break(
+        6,
+        "data/store.py",
+        'return np.memmap(path, dtype, mode="r")',
+        "return np.fromfile(path, dtype)",
+    ),
+    Break(
+        7,
+        "data/encode.py",
+        'dropped.setdefault("nothing_to_learn", []).append(int(source_row))',
+        "pass",
+    ),
+    Break(
+        8,
+        "models/save.py",
+        "load_weights(module, str(path))",
+        "str(path)",
+    ),
+    Break(
+        9,
+        "atomic.py",
+        'return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")',
+        "return path",
+    ),
+    Break(
+        10,
+        "config.py",
+        'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
+        'loaded = yaml.unsafe_load(path.read_text(encoding="utf-8"))',
+    ),
+    Break(
+        10,
+        "report/page.py",
+        "cells = (found[\"message\"], where, found[\"fix\"])",
+        "escape = str; cells = (found[\"message\"], where, found[\"fix\"])",
+    ),
+    Break(
+        11,
+        "cli/__init__.py",
+        "return _fail(error.message, error.fix, error.exit_code, as_json)",
+        "raise",
+    ),
+)
+
+
+def copy_project(folder: Path) -> None:
+    """The package and the tests, without caches."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("surefit", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def run_law(folder: Path, law: int) -> subprocess.CompletedProcess[str]:
+    """Run the tests of one law on a copy of the project."""
+    tests = sorted((folder / "tests" / "laws").glob(f"test_law_{law:02d}_*.py"))
+    assert tests, f"law {law} has no test"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def apply(change: Break, folder: Path) -> None:
+    """Change the one line."""
+    path = folder / "surefit" / change.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(change.line) != 1:
+        raise SystemExit(f"{change.file} has {text.count(change.line)} lines {change.line!r}")
+    path.write_text(text.replace(change.line, change.broken), encoding="utf-8")
+
+
+def main() -> int:
+    """Apply every break; 0 if all of them turned their law's test red."""
+    survived = []
+    laws = sorted({change.law for change in BREAKS})
+    with tempfile.TemporaryDirectory() as temporary:
+        whole = Path(temporary) / "whole"
+        copy_project(whole)
+        for law in laws:
+            result = run_law(whole, law)
+            if result.returncode != 0:
+                print(f"law {law}: red without any change\n{result.stdout[-2000:]}")
+                return 1
+        for number, change in enumerate(BREAKS):
+            folder = Path(temporary) / str(number)
+            copy_project(folder)
+            apply(change, folder)
+            red = run_law(folder, change.law).returncode == 1
+            print(f"law {change.law:>2}: {'red, as it must be' if red else 'SURVIVED'}: {change.line}")
+            if not red:
+                survived.append(change)
+    passed = len(BREAKS) - len(survived)
+    print(f"{passed} passed, {len(survived)} failed")
+    return 1 if survived or laws != list(range(1, 12)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Two processes take the rows of one and reach its losses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import feature_rows, save_ragged, write_module
+
+
+def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]]:
+    prefix = [sys.executable, "-m"]
+    if processes > 1:
+        prefix += ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
+        prefix += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m"]
+    done = subprocess.run(
+        [*prefix, "surefit", "train", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = folder / arguments[arguments.index("--output") + 1]
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
+    # 90 training rows, effective batch 8: the last step has 2 rows, which leaves one process idle.
+    save_ragged(tmp_path / "data.npz", feature_rows(100))
+    shared = ["--data", "data.npz", "--model", write_module(tmp_path), "--epochs", "2"]
+    shared += ["--batch-size", "4"]
+    alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
+    both = launch(tmp_path, 2, *shared, "--grad-accum", "1", "--output", "both")
+    assert len(alone) == len(both) == 2 * (12 + 1)
+    for one, two in zip(alone, both, strict=True):
+        assert one["event"] == two["event"]
+        if one["event"] == "step":
+            assert one["tokens"] == two["tokens"]  # the same rows in each step
+            assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        else:
+            assert two["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
+            assert two["metrics"]["confusion"] == one["metrics"]["confusion"]

@@ -1,0 +1,144 @@
+"""A run that was killed goes on exactly where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import surefit
+import torch
+from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
+from safetensors.torch import load_file
+from surefit.cli import run as command
+from surefit.training.checkpoints import latest_checkpoint
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "surefit", "train", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "events.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def wait_for_steps(run: Path, count: int) -> None:
+    """Wait until so many steps are in the events of a run that is going on."""
+    deadline = time.monotonic() + 120
+    path = run / "events.jsonl"
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().count('"step"') >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run took no steps")
+
+
+def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", echo_rows(120))
+    arguments = ["--data", "rows.jsonl", "--model", "tiny:bert", "--task", "sft", "--epochs", "4"]
+    arguments += ["--set", "save_every=7", "--set", "generate.rows=4"]
+    whole = start(tmp_path, *arguments, "--output", "whole")
+    assert whole.wait() == 0
+    cut = start(tmp_path, *arguments, "--output", "cut")
+    wait_for_steps(tmp_path / "cut", random.randint(1, 50))
+    cut.send_signal(signal.SIGKILL)
+    assert cut.wait() == -signal.SIGKILL
+    resumed = start(tmp_path, "--resume", "cut")
+    assert resumed.wait() == 0
+    assert events(tmp_path / "cut") == events(tmp_path / "whole")
+    whole_weights, cut_weights = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(whole_weights[key], cut_weights[key]) for key in whole_weights)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: signal.Signals) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(400))
+    arguments = ["--data", "data.npz", "--model", write_module(tmp_path, dropout=0.2)]
+    arguments += ["--epochs", "40", "--batch-size", "4", "--output", "run"]
+    process = start(tmp_path, *arguments)
+    wait_for_steps(tmp_path / "run", 20)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    latest = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert latest is not None
+    assert int(latest.name.removeprefix("step-")) == events(tmp_path / "run")[-1]["step"]
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_interrupted_at_an_evaluation_is_evaluated_on_resume(tmp_path: Path) -> None:
+    rows, state = feature_rows(40), MeanPool().state_dict()
+
+    def module() -> MeanPool:
+        fresh = MeanPool()
+        fresh.load_state_dict(state)
+        return fresh
+
+    options: dict[str, Any] = {"data": rows, "epochs": 2, "batch_size": 4}
+    whole = surefit.train(model=module(), output=str(tmp_path / "whole"), **options)
+
+    def interrupt(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 9:  # the last step of epoch 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(surefit.SurefitError, match="saved"):
+        surefit.train(
+            model=module(), output=str(tmp_path / "cut"), callbacks=[interrupt], **options
+        )
+    surefit.train(model=module(), resume=tmp_path / "cut", **options)
+    assert events(tmp_path / "cut") == events(whole.path)
+
+
+def test_resume_refuses_what_contradicts_it(tmp_path: Path, capsys: Any) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", echo_rows(20))
+    data = ["--data", str(tmp_path / "rows.jsonl"), "--model", "tiny:llama"]
+    run = str(tmp_path / "run")
+    assert command(["train", *data, "--max-steps", "2", "--output", run]) == 0
+    assert command(["train", "--resume", run, "--max-steps", "2"]) == 0
+    assert command(["train", "--resume", run, "--epochs", "9"]) == 2
+    assert "epochs" in capsys.readouterr().err
+    assert command(["train", *data, "--output", run]) == 2
+    write_jsonl(tmp_path / "rows.jsonl", echo_rows(21))
+    (tmp_path / "run" / "model").rename(tmp_path / "gone")
+    assert command(["train", "--resume", run]) == 1
+    assert "SF403" in capsys.readouterr().err
+
+
+def test_early_stopping_keeps_the_best_step(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=feature_rows(60),
+        model=MeanPool(),
+        epochs=50,
+        lr=0.05,
+        keep=1,
+        early_stopping={"metric": "loss", "patience": 2},
+        output=str(tmp_path / "run"),
+    )
+    evals = [event for event in run.history if event["event"] == "eval"]
+    losses = [event["metrics"]["loss"] for event in evals]
+    assert len(losses) < 50
+    best = min(range(len(losses)), key=losses.__getitem__)
+    assert len(losses) == best + 3
+    assert run.metrics["loss"] == losses[best]
+    assert surefit.evaluate(run, feature_rows(60))["loss"] > 0
+    names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert names == sorted({f"step-{evals[best]['step']:08d}", f"step-{evals[-1]['step']:08d}"})
