@@ -231,7 +231,8 @@ def _describe(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
     if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
         roles = [f"columns.{role}" for role in ROLES]
-        close = difflib.get_close_matches(key, [*known_keys(), *roles], n=1)
+        known = [*RunConfig.model_fields, *known_keys(), *roles]
+        close = difflib.get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"Unknown key {key!r}.{hint}"
     found = fault["input"]

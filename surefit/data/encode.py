@@ -98,7 +98,8 @@ def encode_rows(
     Faults of all rows are gathered, one Finding per kind with its first row, and raised
     together; then nothing is written.
     """
-    folder = cache_folder() / "encoded" / encode_key(table, rows, encode, encoder, fields)
+    key = encode_key(table, rows, (encode, count_targets), encoder, fields)
+    folder = cache_folder() / "encoded" / key
     if folder.exists():
         return Store(folder)
     faults = _Faults(table, encoder)
@@ -222,7 +223,7 @@ def collect_texts(
 def encode_key(
     table: Table,
     rows: npt.NDArray[np.int64],
-    encode: EncodeRow,
+    code: Iterable[Callable[..., Any]],
     encoder: Encoder,
     fields: Mapping[str, Field],
 ) -> str:
@@ -231,19 +232,25 @@ def encode_key(
         __version__,
         table.key,
         hash_bytes(rows.tobytes()),
-        code_key(encode),
+        [code_key(function) for function in code],
         encoder.state(),
         tokenizer_key(encoder.tokenizer),
         {name: repr(spec) for name, spec in fields.items()},
     )
 
 
-def code_key(encode: EncodeRow) -> str:
-    """Changes when the code that encodes rows changes, so that no stale cache is read."""
-    module = sys.modules.get(encode.__module__)
+def code_key(function: Callable[..., Any]) -> str:
+    """Changes when the code that encodes rows changes, so that no stale cache is read.
+
+    Plain values that a function closes over count as its code; where there is no source to read,
+    every key is a new one.
+    """
     try:
-        return fingerprint(encode.__qualname__, inspect.getsource(module or encode))
-    except (OSError, TypeError):
+        source = inspect.getsource(sys.modules.get(function.__module__) or function)
+        closed_over = inspect.getclosurevars(function).nonlocals
+        plain = {k: v for k, v in closed_over.items() if isinstance(v, int | float | str | tuple)}
+        return fingerprint(function.__qualname__, source, plain)
+    except (AttributeError, OSError, TypeError):
         return uuid.uuid4().hex
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from builders import write_jsonl
+
 from surefit.data import open as opening
 from surefit.data.open import open_table
 from surefit.data.table import CHUNK_ROWS
@@ -161,7 +162,7 @@ def test_file_without_rows(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_csv_columns_have_the_narrowest_type_of_all_cells(tmp_path: Path) -> None:
-    text = "n,share,code,text\n1,1,007,a\n-2,.5,1,\n,2e3,2,\"x, y\nz\"\n"
+    text = 'n,share,code,text\n1,1,007,a\n-2,.5,1,\n,2e3,2,"x, y\nz"\n'
     assert rows_of(written(tmp_path / "a.csv", text)) == [
         {"n": 1, "share": 1.0, "code": "007", "text": "a"},
         {"n": -2, "share": 0.5, "code": "1", "text": None},

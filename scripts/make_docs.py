@@ -1,0 +1,78 @@
+"""Write the documents that are made from the code: docs/findings.md and docs/config.md.
+
+With --check nothing is written; the exit code says whether they are up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from surefit.config import RunConfig
+from surefit.findings import RULES
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+GROUPS = {
+    "1": "Reading the data",
+    "2": "Rows and columns",
+    "3": "Data against model",
+    "4": "What will be learned",
+}
+
+
+def findings_page() -> str:
+    """Every code with its severity, why it matters and the usual fix."""
+    lines = ["# Findings", "", "Made from `surefit/findings.py` by `scripts/make_docs.py`.", ""]
+    group = ""
+    for code, rule in RULES.items():
+        if code[2] != group:
+            group = code[2]
+            lines += [f"## {GROUPS[group]}", ""]
+        lines += [f"### {code}: {rule.title}", "", f"{rule.severity}. {rule.why}", ""]
+        lines += [f"Fix: {rule.fix}", ""]
+    return "\n".join(lines)
+
+
+def config_page() -> str:
+    """Every key with its default and its meaning."""
+    lines = ["# Config keys", "", "Made from `surefit/config.py` by `scripts/make_docs.py`.", ""]
+    lines += ["Keys of a YAML file; on the command line as `--set key=value`, the most used ones"]
+    lines += ["also as options (`surefit train --help`).", ""]
+    lines += ["| key | default | meaning |", "| --- | --- | --- |", *_keys(RunConfig, ""), ""]
+    return "\n".join(lines)
+
+
+def _keys(section: type[BaseModel], prefix: str) -> list[str]:
+    rows = []
+    for name, field in section.model_fields.items():
+        inner: Any = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            rows += _keys(inner, f"{prefix}{name}.")
+        else:
+            meaning = (field.description or "").replace("\n", " ")
+            rows.append(f"| `{prefix}{name}` | `{_shown(field.default)}` | {meaning} |")
+    return rows
+
+
+def _shown(default: Any) -> str:
+    return "" if default in (None, "", (), {}) else str(default)
+
+
+def main() -> int:
+    """Write or check both pages."""
+    pages = {DOCS / "findings.md": findings_page(), DOCS / "config.md": config_page()}
+    stale = [p for p, text in pages.items() if not p.is_file() or p.read_text("utf-8") != text]
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path.name} is out of date: run scripts/make_docs.py")
+        return 1 if stale else 0
+    for path, text in pages.items():
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The split: exact counts, equal rows on one side, and a pure function of content and seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import write_jsonl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefit.data.objects import open_rows
+from surefit.data.open import open_table
+from surefit.data.split import hash_rows, split_rows
+
+
+def distinct(count: int) -> Any:
+    return np.arange(count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "held"),
+    [
+        (1000, 0.1, 100),
+        (1000, 0.25, 250),
+        (7, 0.5, 4),
+        (3, 0.1, 1),  # a share that rounds to nothing still holds out one row
+        (2, 0.9, 1),  # one row is always left to train on
+        (1, 0.5, 0),
+        (1000, 0.0, 0),
+        (0, 0.1, 0),
+    ],
+)
+def test_number_of_rows_held_out(rows: int, share: float, held: int) -> None:
+    split = split_rows(distinct(rows), share, seed=0)
+    assert (len(split.train), len(split.evaluation)) == (rows - held, held)
+    assert split.num_duplicates == 0
+
+
+def test_known_split() -> None:
+    assert split_rows(distinct(20), 0.2, seed=0).evaluation.tolist() == [6, 7, 11, 17]
+    assert split_rows(distinct(20), 0.2, seed=1).evaluation.tolist() != [6, 7, 11, 17]
+
+
+@given(
+    hashes=st.lists(st.integers(0, 12), max_size=60),
+    share=st.floats(0, 0.99),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_row_is_on_one_side_and_equal_rows_on_the_same(
+    hashes: list[int], share: float, seed: int
+) -> None:
+    keys = np.array(hashes, np.uint64)
+    split = split_rows(keys, share, seed)
+    together = np.concatenate([split.train, split.evaluation])
+    assert sorted(together.tolist()) == list(range(len(hashes)))
+    assert not set(keys[split.train].tolist()) & set(keys[split.evaluation].tolist())
+    assert len(split.evaluation) <= max(1, round(len(hashes) * share))
+    assert len(split.train) >= min(1, len(hashes))
+    assert split.num_duplicates == len(hashes) - len(set(hashes))
+    assert np.all(np.diff(split.train) > 0)
+    assert np.all(np.diff(split.evaluation) > 0)
+    again = split_rows(keys, share, seed)
+    assert again.evaluation.tolist() == split.evaluation.tolist()
+
+
+@given(copies=st.integers(2, 5), share=st.sampled_from([0.1, 0.2, 0.5]), seed=st.integers(0, 99))
+def test_share_is_exact_where_single_rows_can_fill_it(copies: int, share: float, seed: int) -> None:
+    keys = np.array([0] * copies + list(range(1, 101 - copies)), np.uint64)
+    split = split_rows(keys, share, seed)
+    assert len(split.evaluation) == round(100 * share)
+
+
+def test_hashes_tell_rows_apart_by_the_chosen_columns_only() -> None:
+    rows = [
+        {"text": "a", "label": 1, "id": 1},
+        {"text": "a", "label": 1, "id": 2},
+        {"text": "a", "label": 2, "id": 3},
+        {"text": "a1", "label": None, "id": 4},
+        {"text": None, "label": 1, "id": 5},
+    ]
+    table = open_rows(rows)
+    hashes = hash_rows(table, ["text", "label"])
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes.tolist())) == 4
+    assert len(set(hash_rows(table, ["text", "label", "id"]).tolist())) == 5
+
+
+def test_hashes_tell_arrays_apart_by_shape_and_value() -> None:
+    flat = np.arange(6, dtype=np.float32)
+    arrays = [
+        flat.reshape(3, 2),
+        flat.reshape(3, 2),
+        flat.reshape(3, 2) + 1,
+        flat.reshape(3, 2)[:2],
+    ]
+    hashes = hash_rows(open_rows([{"x": array} for array in arrays]), ["x"])
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes.tolist())) == 3
+
+
+def test_hashes_do_not_depend_on_where_the_rows_lie(tmp_path: Path) -> None:
+    rows = [{"x": f"row {place}"} for place in range(1030)]
+    whole = open_table(write_jsonl(tmp_path / "whole.jsonl", rows))
+    parts = [
+        write_jsonl(tmp_path / "a.jsonl", rows[:5]),
+        write_jsonl(tmp_path / "b.jsonl", rows[5:]),
+    ]
+    np.testing.assert_array_equal(hash_rows(whole, ["x"]), hash_rows(open_table(parts), ["x"]))

@@ -1,0 +1,134 @@
+"""Every task learns data with a known answer, from the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import surefit
+import torch
+from builders import (
+    MeanPool,
+    echo_rows,
+    feature_rows,
+    save_ragged,
+    sentiment_rows,
+    write_jsonl,
+    write_module,
+)
+from surefit.cli import run as command
+
+
+def test_sft_learns_to_repeat_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "rows.jsonl", echo_rows(1500, longest=4))
+    arguments = ["train", "--data", "rows.jsonl", "--model", "tiny:llama", "--output", "run"]
+    arguments += ["--epochs", "6", "--batch_size", "16", "--lr", "2e-3"]
+    arguments += ["--set", "generate.max_new_tokens=4"]
+    assert command(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "run" in out
+    assert "step" in err
+    evaluated = surefit.evaluate("run")
+    assert evaluated["token_f1"] > 0.9
+    assert evaluated["perplexity"] == pytest.approx(np.exp(evaluated["loss"]))
+    assert command(["predict", "run", "--text", "red cat moon"]) == 0
+    assert json.loads(capsys.readouterr().out)["prediction"] == "moon"
+
+
+def test_text_classification_learns_the_deciding_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = sentiment_rows(300)
+    lines = ["label,text", *(f"{row['label']},{row['text']}" for row in rows)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    arguments = ["train", "--data", "rows.csv", "--model", "tiny:bert", "--output", "run"]
+    assert command([*arguments, "--epochs", "6"]) == 0
+    assert surefit.evaluate("run")["accuracy"] > 0.95
+    capsys.readouterr()
+    (tmp_path / "new.csv").write_text("text\nred good\n\"\"\nbad tree\n")
+    assert command(["predict", "run", "--data", "new.csv"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["prediction"] for answer in answers] == ["good", None, "bad"]
+    assert [answer["row"] for answer in answers] == [0, 1, 2]
+    assert answers[1]["skipped"] == "empty"
+
+
+def test_feature_classification_learns_the_largest_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_ragged(tmp_path / "train.npz", feature_rows(300))
+    save_ragged(tmp_path / "test.npz", feature_rows(60, seed=9))
+    arguments = ["train", "--data", "train.npz", "--model", write_module(tmp_path, "known")]
+    arguments += ["--epochs", "15", "--lr", "1e-2", "--output", "run"]
+    assert command(arguments) == 0
+    metrics = surefit.evaluate("run", "test.npz")
+    assert metrics["accuracy"] > 0.95
+    assert metrics["macro_f1"] > 0.95
+
+
+def test_module_object_and_rows_from_python(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=feature_rows(300),
+        model=MeanPool(),
+        epochs=15,
+        lr=1e-2,
+        output=str(tmp_path / "run"),
+    )
+    assert run.metrics["accuracy"] > 0.95
+    predicted = surefit.predict(run, feature_rows(30, seed=5))
+    right = [p["prediction"] == row["label"] for p, row in zip(predicted, feature_rows(30, seed=5), strict=True)]
+    assert np.mean(right) > 0.9
+
+
+def test_own_task_in_a_few_lines(tmp_path: Path) -> None:
+    """y = 2x + 3, with a TaskSpec, a loss and a metric of one's own."""
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.unsqueeze(-1)).squeeze(-1)
+
+    def errors(outputs: Any, batch: Any) -> Any:
+        return (outputs.logits - batch["y"]).square().sum(), len(batch["y"])
+
+    spec = surefit.TaskSpec(
+        name="line",
+        fields={"x": surefit.Field(), "y": surefit.Field()},
+        encode=lambda row, encoder: {"x": row["x"], "y": row["y"]},
+        loss=errors,
+        metrics={"squared_error": errors},
+    )
+    values = np.random.default_rng(0).normal(size=200)
+    rows = [{"x": float(x), "y": float(2 * x + 3)} for x in values]
+    run = surefit.train(
+        data=rows, model=Line(), task=spec, epochs=40, lr=0.1, output=str(tmp_path / "run")
+    )
+    layer = run.model.layer
+    assert layer.weight.item() == pytest.approx(2, abs=0.01)
+    assert layer.bias.item() == pytest.approx(3, abs=0.01)
+    assert run.metrics["squared_error"] < 1e-3
+
+
+def test_further_columns_reach_a_module_that_names_them(tmp_path: Path) -> None:
+    class Weighted(MeanPool):
+        def forward(self, inputs_embeds: Any, attention_mask: Any, bonus: Any) -> Any:  # type: ignore[override]
+            assert bonus.shape == (len(inputs_embeds),)
+            return super().forward(inputs_embeds, attention_mask) + 0 * bonus.unsqueeze(-1)
+
+    rows = [{**row, "bonus": 0.5, "unused": 1.0} for row in feature_rows(60)]
+    run = surefit.train(
+        data=rows, model=Weighted(), epochs=1, output=str(tmp_path / "run")
+    )
+    assert run.plan["model"]["columns"]["bonus"] == "bonus"
+    assert len(surefit.predict(run, rows[:3])) == 3
