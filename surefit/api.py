@@ -69,17 +69,28 @@ def train_config(
     on_plan: Callable[[Plan, Path], None] | None = None,
 ) -> Run:
     """Plan and train a new run; nothing is written where the plan has errors."""
-    from surefit.training.start import run_plan
+    from surefit.training.start import check_machine, run_plan
 
     folder = choose_folder(config.output, "run")
+    check_machine(config.precision, config.trackers)
     plan = make_plan(config, given, progress)
     if on_plan is not None:
         on_plan(plan, folder)
     _refuse_errors(plan)
     assert plan.task is not None
     stored = {**plan.as_dict(), "num_processes": num_processes()}
-    run = create_run(folder, config, stored, plan.task) if is_main() else Run(folder, plan.task)
+    resolved = resolve(plan, folder)
+    run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
     return _finish(run_plan(plan, run, observers, progress))
+
+
+def resolve(plan: Plan, folder: Path) -> RunConfig:
+    """The config with what was left out filled in, as the run's folder keeps it."""
+    assert plan.parts is not None
+    assert plan.task is not None
+    config = plan.config
+    known = {"lr": plan.parts.lr, "task": config.task or plan.task.name, "output": str(folder)}
+    return config.model_copy(update=known)
 
 
 def resume_run(
@@ -99,6 +110,8 @@ def resume_run(
     objects = {**options, **(hooks or {}), "callbacks": callbacks}
     config, given = split_options(objects, beside)
     _refuse_contradictions(run, config, set(options))
+    if run.finished:
+        return run
     stored = run.plan
     given = replace(given, beside=given.beside or run.code_folder)
     plan = make_plan(run.config, given, progress)
@@ -114,8 +127,6 @@ def resume_run(
             f"{num_processes()}.",
             "Launch it with the same number.",
         )
-    if run.finished:
-        return Run(run.path, plan.task)
     return _finish(run_plan(plan, run, observers, progress))
 
 
@@ -215,7 +226,7 @@ def iter_predictions(
         module,
         encoder,
         run.task,
-        open_table(data),
+        open_table(data, config.read),
         config.batch_size,
         config.generate.max_new_tokens,
     )
@@ -237,7 +248,7 @@ def evaluate_run(
     if data is None:
         store = _held_out(run, model, progress)
     else:
-        table = open_table(data)
+        table = open_table(data, config.read)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
                 raise fail(
@@ -281,7 +292,8 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
             f"{run.path} was trained on rows given from Python, which it does not hold.",
             "Pass the rows to evaluate on.",
         )
-    given = Given(model=model, task=run._task, beside=run.code_folder)
+    module = model if model is not None else run._module
+    given = Given(model=module, task=run._task, beside=run.code_folder)
     plan = make_plan(run.config, given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None

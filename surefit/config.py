@@ -43,6 +43,21 @@ class FeatureShape(_Section):
     """Features per step of an array saved as [rows, steps*width]."""
 
 
+class Reading(_Section):
+    """How data files are to be read, where that cannot be worked out."""
+
+    encoding: str | None = None
+    """Of text files; UTF-8 if left out."""
+    delimiter: str | None = None
+    """Between the cells of a table; worked out if left out."""
+    names: tuple[str, ...] = ()
+    """Column names of a table without a header line."""
+    pattern: str | None = None
+    """A regular expression with named groups that become the columns of each line."""
+    field: str | None = None
+    """Where in a JSON file the list of rows is, such as data or data.items."""
+
+
 class EarlyStopping(_Section):
     """When to stop before the last epoch."""
 
@@ -76,6 +91,8 @@ class RunConfig(_Section):
     """The task; worked out from the data if left out."""
     columns: dict[Role, str] = {}
     """Which column plays which role, where the names do not say it."""
+    read: Reading = Reading()
+    """How data files are to be read."""
     features: FeatureShape = FeatureShape()
     """How flat feature rows are cut into steps."""
 

@@ -32,8 +32,8 @@ from surefit.preflight.checks import check_batch_norm, check_ledger, check_rows
 from surefit.preflight.ledger import Ledger, make_ledger
 from surefit.preflight.probe import probe
 from surefit.processes import main_first, num_processes
-from surefit.tasks import get_task
 from surefit.tasks.choose import choose_task
+from surefit.tasks.find import find_task
 from surefit.tasks.spec import Fit, Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -173,18 +173,21 @@ class _Draft:
 
     def finish(self) -> Plan:
         config, given = self.config, self.given
-        if self.task is None and config.task is not None:
-            self.task = get_task(config.task)
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = given.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, given.beside)
         if given.data is None and not config.data:
             raise UsageError("No data was given.", "Pass --data with a file or folder.")
-        table = open_table(given.data if given.data is not None else list(config.data))
+        data = given.data if given.data is not None else list(config.data)
+        table = open_table(data, config.read)
+        self.findings += table.findings
         source = open_model(
             given.model if given.model is not None else config.model,
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
             beside=given.beside,
         )
-        self.task, self.roles = choose_task(table, self.task, config.columns)
+        self.task, self.roles = choose_task(table, wanted, config.columns, source.auto_classes)
         check_metric(config.early_stopping.metric, self.task)
         split, eval_table = self._split(table)
         encoder = self._encoder(table, split, source)
@@ -205,7 +208,8 @@ class _Draft:
         return self._with_batches(source, module, call, encoder, fields, train, evaluation)
 
     def _split(self, table: Table) -> tuple[Split, Table]:
-        config, columns = self.config, list(self.roles.values()) or list(table.columns)
+        config = self.config
+        columns = list(table.columns) if self._task.whole_rows else list(self.roles.values())
         hashes = hash_rows(table, columns)
         has_eval = self.given.eval_data is not None or config.eval_data
         if not has_eval:
@@ -215,7 +219,9 @@ class _Draft:
                 self.findings.append(finding("SF214", message))
             return split, table
         given = self.given.eval_data
-        eval_table = open_table(given if given is not None else list(config.eval_data))
+        data = given if given is not None else list(config.eval_data)
+        eval_table = open_table(data, config.read)
+        self.findings += eval_table.findings
         missing = next((c for c in columns if c not in eval_table.columns), None)
         if missing is not None:
             file = eval_table.sources[0].file
@@ -248,6 +254,7 @@ class _Draft:
             task.name,
             self.roles,
             tokenizer=self._tokenizer(table, split, source),
+            whole_rows=task.whole_rows,
             max_length=self._max_length(source),
             settings={
                 "overlong": config.overlong,

@@ -15,7 +15,7 @@ from surefit.config import RunConfig, config_yaml, make_config
 from surefit.data.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.models.save import load_model
-from surefit.tasks import get_task
+from surefit.tasks.find import find_task
 from surefit.tasks.spec import TaskSpec
 from surefit.training.events import read_events
 
@@ -51,7 +51,12 @@ class Run:
     @property
     def task(self) -> TaskSpec:
         """The task that was trained."""
-        return self._task or get_task(self.plan["task"])
+        if self._task is not None:
+            return self._task
+        name = self.config.task or ""
+        found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
+        assert isinstance(found, TaskSpec)
+        return found
 
     @property
     def history(self) -> list[dict[str, Any]]:

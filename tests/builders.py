@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-WORDS = "red blue green one two three cat dog tree house sun moon".split()
+WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

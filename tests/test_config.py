@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from builders import echo_rows, write_jsonl
 
+from builders import echo_rows, write_jsonl
 from surefit.cli import options, run
 from surefit.config import (
     RunConfig,

@@ -113,16 +113,18 @@ class Batches:
 def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     random = np.random.default_rng([batches.seed, epoch, 0xBA7C])
     num_rows = len(batches.lengths)
-    rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
+    rows: Rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
     random.shuffle(rows)
-    sizes_by_window, steps_by_window = [], []
+    sizes_by_window: list[Rows] = []
+    steps_by_window: list[Rows] = []
     for start, end in _windows(num_rows, batches):
         window = rows[start:end]
         window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
         sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
-    micro, steps = np.concatenate(sizes_by_window), np.concatenate(steps_by_window)
+    micro: Rows = np.concatenate(sizes_by_window)
+    steps: Rows = np.concatenate(steps_by_window)
     order = random.permutation(len(steps))
     first_micro = _starts(steps)
     rows = _reorder(rows, _starts(np.add.reduceat(micro, first_micro[:-1])), order)

@@ -69,12 +69,8 @@ def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
                 f"evaluate on, {dropped:,} dropped, {ledger.truncated_rows:,} truncated",
             )
         )
-        share = ledger.trained_tokens / ledger.tokens if ledger.tokens else 0
         lines.append(
-            (
-                "tokens",
-                f"{ledger.tokens:,} an epoch, {ledger.trained_tokens:,} learned ({share:.0%})",
-            )
+            ("tokens", f"{ledger.tokens:,} an epoch; {ledger.trained_tokens:,} targets to learn")
         )
     if parts is not None:
         rows, length = parts.batches.longest()
@@ -111,7 +107,7 @@ class Display:
         self._tasks: dict[str, Any] = {}
         self._began: dict[str, float] = {}
         self._said = time.monotonic()
-        self._step_began = time.monotonic()
+        self._step_began: float | None = None
         self._tokens_began = 0
 
     def __enter__(self) -> Display:
@@ -160,10 +156,11 @@ class Display:
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]
-        if not self._tokens_began:
-            self._step_began, self._tokens_began = now - event["seconds"], event["tokens"]
+        if self._step_began is None:
+            tokens = event["tokens"] if step > 1 else 0
+            self._step_began, self._tokens_began = now - event["seconds"], tokens
         spent = max(now - self._step_began, 1e-9)
-        speed = max(event["tokens"] - self._tokens_began, 0) / spent
+        speed = (event["tokens"] - self._tokens_began) / spent
         text = f"step {step} loss {event['loss']:.4f} {speed:,.0f} tokens/s"
         if self._bars is not None:
             self._move_bar("training", step, self.num_steps or step, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
         except FindingError as error:
             return error.exit_code  # on_plan has shown what was found
     if is_main():
+        if display.num_steps is None:
+            print(f"{run.path} is finished already.", file=sys.stderr)
         show_run(run)
     return 0
 

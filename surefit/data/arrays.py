@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.atomic import new_folder
+from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.records import Opened
 from surefit.findings import fail
 
 Array = npt.NDArray[Any]
@@ -63,6 +65,16 @@ def _rewritten(path: Path, array: Array) -> Array:
                 target[start : start + 1024] = array[start : start + 1024]
             target.flush()
     return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+
+def open_npy(path: Path, reading: Reading) -> Opened:
+    """A `.npy` file as the column `features`."""
+    return Opened(pa.table({"features": to_arrow(map_npy(path, str(path)))}))
+
+
+def open_npz(path: Path, reading: Reading) -> Opened:
+    """The arrays of a `.npz` as columns."""
+    return Opened(arrays_to_arrow(map_npz(path), str(path)))
 
 
 def map_npz(path: Path) -> dict[str, Array]:

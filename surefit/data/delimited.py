@@ -8,25 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from surefit.data.jsonl import Record
+from surefit.config import Reading
+from surefit.data.records import Record
 from surefit.data.text import numbered_lines
-from surefit.findings import fail
+from surefit.findings import Finding, fail
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
     """Line number and row of each record; a blank cell is missing (None)."""
-    kinds = _column_kinds(path)
-    for number, row in _text_rows(path):
+    kinds = _column_kinds(path, reading)
+    for number, row in _text_rows(path, reading, notes):
         yield number, {name: _convert(cell, kinds[name]) for name, cell in row.items()}
 
 
-def _column_kinds(path: Path) -> dict[str, type]:
+def _column_kinds(path: Path, reading: Reading) -> dict[str, type]:
     """int, float or str for each column: the narrowest that every cell of it can be read as."""
     kinds: dict[str, type] = {}
-    for _, row in _text_rows(path):
+    for _, row in _text_rows(path, reading, []):
         for name, cell in row.items():
             kind = kinds.setdefault(name, int)
             if cell and kind is int and not _INTEGER.fullmatch(cell):
@@ -40,9 +41,11 @@ def _convert(cell: str, kind: type) -> Any:
     return kind(cell) if cell else None
 
 
-def _text_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _text_rows(
+    path: Path, reading: Reading, notes: list[Finding]
+) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader((line for _, line in numbered_lines(path)), strict=True)
+    reader = csv.reader((line for _, line in numbered_lines(path, reading, notes)), strict=True)
     try:
         names = next(reader, None)
         if names is None:

@@ -32,6 +32,8 @@ class Encoder:
     max_length: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     fitted: Mapping[str, Any] = field(default_factory=dict)
+    whole_rows: bool = False
+    """Whether all columns are read, besides those that have a role."""
     extras: Mapping[str, Field] = field(default_factory=dict)
     """Further columns that the model's forward names, and how they become tensors."""
 
@@ -50,9 +52,10 @@ class Encoder:
         return self.roles.get(name) or self.roles.get(_ROLE_OF.get(name, name), name)
 
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row by role; columns without a role are left out unless the model asks for them."""
+        """The row by role; others are left out unless the model or the task asks."""
         read = {role: row[column] for role, column in self.roles.items() if column in row}
-        return {**read, **{name: row[name] for name in self.extras if name in row}}
+        kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
+        return {**kept, **read}
 
     def state(self) -> dict[str, Any]:
         """All but the tokenizer, as JSON."""
@@ -63,6 +66,7 @@ class Encoder:
             "max_length": self.max_length,
             "settings": dict(self.settings),
             "fitted": dict(self.fitted),
+            "whole_rows": self.whole_rows,
             "extras": {name: asdict(spec) for name, spec in self.extras.items()},
         }
 

@@ -103,10 +103,9 @@ def _report(
             "longest": float(lengths.max()),
         }
         if lengths.min() != lengths.max():
-            counts, edges = np.histogram(lengths, bins=NUM_BARS)
-            histogram = [
-                (int(edges[i]), int(edges[i + 1]), int(counts[i])) for i in range(NUM_BARS)
-            ]
+            bars = min(NUM_BARS, int(lengths.max() - lengths.min()) + 1)
+            counts, edges = np.histogram(lengths, bins=bars)
+            histogram = [(int(edges[i]), int(edges[i + 1]), int(counts[i])) for i in range(bars)]
     return ColumnReport(
         name,
         describe_type(table.column_type(name)),

@@ -1,27 +1,20 @@
-"""JSON lines to Arrow: one streaming pass, every fault named by its line."""
+"""JSON lines: one object per line, every fault named by its line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
-from surefit.atomic import new_folder
-from surefit.data.table import CHUNK_ROWS, describe_type
+from surefit.config import Reading
+from surefit.data.records import Record
 from surefit.data.text import numbered_lines
-from surefit.errors import FindingError
-from surefit.findings import fail
-
-Record = tuple[int, dict[str, Any]]
+from surefit.findings import Finding, fail
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
     """Line number and object of every line that is not blank."""
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, reading, notes):
         if not line.strip():
             continue
         try:
@@ -42,142 +35,3 @@ def read_records(path: Path) -> Iterator[Record]:
                 line=number,
             )
         yield number, value
-
-
-def write_arrow(
-    records: Callable[[], Iterator[Record]], folder: Path, file: str, where: str = "line"
-) -> None:
-    """Stream records into `folder/table.arrow`, whose columns get one type each.
-
-    The schema grows as the rows need it (null to text, integer to float); when it does, the
-    pass starts over, which happens at most once per such column.
-    """
-    schema = pa.schema([])
-    while True:
-        try:
-            with new_folder(folder) as temporary:
-                _write(records(), temporary / "table.arrow", schema, file, where)
-            return
-        except _SchemaGrewError as grown:
-            schema = grown.schema
-
-
-class _SchemaGrewError(Exception):
-    """A later row needs a wider column than the file was begun with."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        super().__init__()
-        self.schema = schema
-
-
-def _write(records: Iterator[Record], path: Path, schema: pa.Schema, file: str, where: str) -> None:
-    chunks = _chunks(records)
-    chunk = next(chunks, [])
-    place = _Place(file, where, 0)
-    schema = _merge(schema, chunk, place)
-    with pa.ipc.new_file(path, schema) as writer:
-        while chunk:
-            found = _merge(schema, chunk, place)
-            if found != schema:
-                raise _SchemaGrewError(found)
-            writer.write_batch(_batch(chunk, schema, place))
-            place = _Place(file, where, place.first_row + len(chunk))
-            chunk = next(chunks, [])
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a chunk came from, for messages: records are numbered as `unit` (line or row)."""
-
-    file: str
-    unit: str
-    first_row: int
-
-    def fail(self, code: str, row: int, number: int, column: str, what: str) -> FindingError:
-        message = f"{Path(self.file).name}, {self.unit} {number}: column {column!r} {what}"
-        where = {"row": self.first_row + row, self.unit: number}
-        return fail(code, message, where, file=self.file, column=column)
-
-
-def _batch(chunk: Sequence[Record], schema: pa.Schema, place: _Place) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_pylist([row for _, row in chunk], schema=schema)
-    except pa.ArrowException:
-        pass  # a value is too large for its column's type; find which one
-    for index, (number, row) in enumerate(chunk):
-        for name in row:
-            try:
-                pa.array([row[name]], schema.field(name).type)
-            except pa.ArrowException as error:
-                what = f"holds a value that cannot be stored: {str(error)[:80]}"
-                raise place.fail("SF102", index, number, name, what) from None
-    raise AssertionError("a chunk could not be written, but every value of it could")
-
-
-def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
-    chunk: list[Record] = []
-    for record in records:
-        chunk.append(record)
-        if len(chunk) == CHUNK_ROWS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _merge(schema: pa.Schema, chunk: Sequence[Record], place: _Place) -> pa.Schema:
-    """The schema that holds both what came before and this chunk."""
-    for name in dict.fromkeys(name for _, row in chunk for name in row):
-        known = schema.field(name).type if name in schema.names else pa.null()
-        merged = _column_type(name, known, chunk, place)
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, merged))
-        elif merged != known:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, merged))
-    return schema
-
-
-def _column_type(
-    name: str, known: pa.DataType, chunk: Sequence[Record], place: _Place
-) -> pa.DataType:
-    try:
-        return _widen(known, pa.array([row.get(name) for _, row in chunk]).type)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-        pass  # some value of the chunk does not fit; find which one
-    for index, (number, row) in enumerate(chunk):
-        value = row.get(name)
-        try:
-            found = pa.array([value]).type
-        except (OverflowError, UnicodeEncodeError) as error:
-            what = f"holds a value that cannot be stored: {str(error)[:80]}"
-            raise place.fail("SF102", index, number, name, what) from None
-        except pa.ArrowException:
-            what = f"mixes types within one value: {str(value)[:40]!r}"
-            raise place.fail("SF103", index, number, name, what) from None
-        try:
-            known = _widen(known, found)
-        except pa.ArrowException:
-            what = f"holds {_kind(value)} ({str(value)[:40]!r}), but {_arrow_kind(known)} before."
-            raise place.fail("SF103", index, number, name, what) from None
-    return known
-
-
-def _widen(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The type that holds both; raises ArrowException where there is none."""
-    pair = [pa.schema([pa.field("x", kind)]) for kind in (known, found)]
-    return pa.unify_schemas(pair, promote_options="permissive").field("x").type
-
-
-def _kind(value: Any) -> str:
-    names = {str: "text", bool: "true/false", int: "a number", float: "a number", dict: "an object"}
-    return names.get(type(value), f"a {type(value).__name__}")
-
-
-def _arrow_kind(kind: pa.DataType) -> str:
-    if pa.types.is_string(kind):
-        return "text"
-    if pa.types.is_boolean(kind):
-        return "true/false"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return "numbers"
-    return "an object" if pa.types.is_struct(kind) else describe_type(kind)

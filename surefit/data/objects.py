@@ -12,11 +12,22 @@ import pyarrow as pa
 
 from surefit.data.arrays import join_rows, to_arrow
 from surefit.data.cache import hash_bytes
-from surefit.data.jsonl import write_arrow
+from surefit.data.records import write_arrow
 from surefit.data.table import Source, Table
+from surefit.errors import UsageError
 from surefit.findings import fail
 
 SHOWN = "the rows given from Python"
+
+
+def open_object(data: Any) -> Table:
+    """A Table of data that is in memory already."""
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return open_rows(data)
+    raise UsageError(
+        f"data is a {type(data).__name__}; expected a path, several paths or a list of dicts.",
+        "Pass data='train.jsonl' or data=[{'text': …, 'label': …}, …].",
+    )
 
 
 def open_rows(rows: Sequence[Mapping[str, Any]]) -> Table:

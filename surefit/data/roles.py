@@ -13,6 +13,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "text": ("text", "sentence", "content", "review", "message", "question", "document", "body"),
     "label": ("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
+    "input": ("input", "context"),
     "mask": ("mask", "attention_mask"),
     "input_ids": ("input_ids",),
     "labels": ("labels",),

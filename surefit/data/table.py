@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from surefit.findings import Finding
+
 CHUNK_ROWS = 1024
 
 
@@ -27,6 +29,7 @@ class Table:
     arrow: pa.Table
     sources: tuple[Source, ...]
     key: str
+    findings: tuple[Finding, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit.code import find_object
 from surefit.data.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import fail
@@ -39,8 +37,12 @@ def open_object(module: Any) -> ModelSource:
 
 def open_function(name: str, beside: Path | None = None) -> ModelSource:
     """A source that calls `module:function`, with the class count if it takes one."""
-    module_name, function_name = name.split(":")
-    function = _find(module_name, function_name, beside)
+    function = find_object(name, beside)
+    if not callable(function):
+        raise UsageError(
+            f"{name} is a {type(function).__name__}, not a function.",
+            "Name a function that returns the module.",
+        )
     file = inspect.getsourcefile(function)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
@@ -98,48 +100,3 @@ def _innermost(error: BaseException, file: str | None) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     return f" ({file}, line {line})" if line is not None else ""
-
-
-def _find(module_name: str, function_name: str, beside: Path | None) -> Callable[..., Any]:
-    with _search_path(beside):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name.split(".")[0] and error.name != module_name:
-                raise UsageError(
-                    f"{module_name} needs the module {error.name!r}, which is not installed.",
-                    f"Install {error.name}.",
-                ) from None
-            places = [str(folder) for folder in _folders(beside)]
-            raise UsageError(
-                f"There is no Python module {module_name!r} in {' or '.join(places)} "
-                "or on the Python path.",
-                "Write MODULE:FUNCTION with the file name without .py.",
-            ) from None
-        except Exception as error:
-            raise UsageError(
-                f"{module_name} could not be imported: {type(error).__name__}: {error}",
-                "Repair the file; `python -c 'import …'` shows where it fails.",
-            ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        found = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
-        raise UsageError(
-            f"{module.__file__} has no function {function_name!r}.", f"It has: {found or 'none'}."
-        )
-    return function  # type: ignore[no-any-return]
-
-
-def _folders(beside: Path | None) -> list[Path]:
-    return [*([beside.resolve()] if beside else []), Path.cwd()]
-
-
-@contextmanager
-def _search_path(beside: Path | None) -> Iterator[None]:
-    before = list(sys.path)
-    sys.path[:0] = [str(folder) for folder in _folders(beside)]
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -24,6 +24,11 @@ def open_model(
             "No model was given.",
             "Pass --model with a folder, hub id, tiny:ARCH or module:function.",
         )
+    if model.endswith(".gguf"):
+        raise UsageError(
+            f"{model}: GGUF files cannot be read by this version.",
+            "Give a transformers folder or hub id.",
+        )
     if model.startswith("tiny:"):
         return pretrained.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):

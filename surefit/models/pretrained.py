@@ -44,6 +44,7 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
         "pretrained",
         build,
         max_positions=max_positions(config),
+        auto_classes=auto_classes(config),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
     )
@@ -51,7 +52,7 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
 
 def open_tiny(arch: str) -> ModelSource:
     """A small untrained model of an architecture, with a tokenizer made from the data."""
-    from surefit.models.tiny import tiny_config
+    from surefit.models.tiny import FAMILIES, tiny_config
 
     try:
         probe = tiny_config(arch)
@@ -80,6 +81,9 @@ def open_tiny(arch: str) -> ModelSource:
         "tiny",
         build,
         max_positions=max_positions(probe),
+        auto_classes=frozenset(
+            name for name, family in FAMILY_OF.items() if arch in FAMILIES[family]
+        ),
         makes_tokenizer=True,
         untrained=True,
     )
@@ -106,10 +110,29 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
         ) from None
 
 
+def auto_classes(config: Any) -> frozenset[str]:
+    """The Auto classes that have a model for this config, of those a task may ask for."""
+    import transformers
+
+    found = {
+        name for name in FAMILY_OF if type(config) in getattr(transformers, name)._model_mapping
+    }
+    if _reads_both_ways(config):
+        found.discard("AutoModelForCausalLM")
+    return frozenset(found)
+
+
+def _reads_both_ways(config: Any) -> bool:
+    """Whether an architecture with a causal variant is set to see the whole row at once."""
+    from transformers.models.auto import modeling_auto
+
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return config.model_type in masked and not config.is_decoder
+
+
 def auto_class(name: str, config: Any, head: Head | None) -> Any:
     """The Auto class of the task, if the architecture has such a model; else a Finding."""
     import transformers
-    from transformers.models.auto import modeling_auto
 
     if head is None or head.auto_class is None:
         raise fail(
@@ -125,8 +148,7 @@ def auto_class(name: str, config: Any, head: Head | None) -> Any:
             f"{name} is a {config.model_type} model, and transformers has no {config.model_type} "
             f"model for {wanted}.",
         )
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if wanted == "CausalLM" and config.model_type in masked and not config.is_decoder:
+    if wanted == "CausalLM" and _reads_both_ways(config):
         raise fail(
             "SF301",
             f"{name} is a {config.model_type} model, which sees the whole row at once; a causal "

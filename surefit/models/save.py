@@ -66,7 +66,7 @@ def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.
         raise UsageError(
             f"The run trained a {recipe['class']} object given from Python; its code is not in "
             "the run's folder.",
-            "Pass the module again: surefit.load(run, model=my_module).",
+            "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
     beside = Path(recipe["code"]).parent if recipe.get("code") else None
     return custom.open_function(recipe["function"], beside).build(task.head, encoder).module

@@ -38,5 +38,7 @@ class ModelSource:
     makes_tokenizer: bool = False
     untrained: bool = False
     code: str | None = None
+    auto_classes: frozenset[str] | None = None
+    """The Auto classes of transformers that have a model of this architecture, if it is theirs."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to make the module again, for modules that are the user's own."""

@@ -1,4 +1,8 @@
-"""The registry of tasks: one file per task, one line here."""
+"""The registry of tasks: one file per task, one line here.
+
+Where a task is to be worked out, the first one in this order that the data and the model suit
+is taken.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,12 @@ TASKS: dict[str, TaskSpec] = {
 }
 
 
-def get_task(name: str) -> TaskSpec:
-    """The task of that name; underscores do for dashes."""
-    spec = TASKS.get(name.replace("_", "-"))
+def get_task(name: str) -> TaskSpec | tuple[TaskSpec, ...]:
+    """The task of that name (underscores do for dashes); `classification` stands for several."""
+    name = name.replace("_", "-")
+    if name == "classification":
+        return tuple(spec for key, spec in TASKS.items() if key.endswith("-classification"))
+    spec = TASKS.get(name)
     if spec is None:
         close = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
         hint = f" Did you mean {close[0]!r}?" if close else ""

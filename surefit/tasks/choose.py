@@ -13,9 +13,15 @@ from surefit.tasks.spec import TaskSpec
 
 
 def choose_task(
-    table: Table, task: TaskSpec | None, chosen: Mapping[Any, str]
+    table: Table,
+    wanted: TaskSpec | tuple[TaskSpec, ...] | None,
+    chosen: Mapping[Any, str],
+    auto_classes: frozenset[str] | None = None,
 ) -> tuple[TaskSpec, dict[str, str]]:
-    """The task asked for, or the first whose roles the columns fill; with the roles."""
+    """The first of the wanted tasks (of all, if none is) whose roles the columns fill.
+
+    Where several would do, a task that the model has a head for goes first.
+    """
     for role, column in chosen.items():
         if column not in table.columns:
             raise fail(
@@ -23,28 +29,41 @@ def choose_task(
                 f"columns.{role} names {column!r}; the data has {', '.join(table.columns)}.",
                 column=column,
             )
-    if task is not None:
+    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    fitting = []
+    for task in candidates:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
         roles = resolve_roles(table, task.needs, task.optional, chosen)
-        if roles is not None:
-            return task, roles
+        if roles is not None and (task.takes is None or task.takes(table, roles)):
+            fitting.append((task, roles))
+    if not fitting:
+        raise _nothing_fits(table, candidates)
+    suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
+    return next(suited, fitting[0])
+
+
+def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
+    wanted = task.head.auto_class if task.head is not None else None
+    return auto_classes is None or wanted is None or wanted in auto_classes
+
+
+def _nothing_fits(table: Table, candidates: tuple[TaskSpec, ...]) -> Exception:
+    file = table.sources[0].file
+    if len(candidates) == 1:
+        task = candidates[0]
         needs = " or ".join(" and ".join(option) for option in task.needs)
-        raise fail(
+        return fail(
             "SF202",
             f"{task.name} needs the roles {needs}; the columns are {_columns(table)}.",
             fix="Say which column is which: --set columns.<role>=<column>.",
-            file=table.sources[0].file,
+            file=file,
         )
-    for candidate in TASKS.values():
-        roles = resolve_roles(table, candidate.needs, candidate.optional, chosen)
-        if roles is not None:
-            return candidate, roles
-    raise fail(
+    return fail(
         "SF202",
         f"No task could be worked out from the columns {_columns(table)}.",
         fix=f"Give --task ({', '.join(TASKS)}), and --set columns.<role>=<column> if needed.",
-        file=table.sources[0].file,
+        file=file,
     )
 
 

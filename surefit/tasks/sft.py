@@ -37,6 +37,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     if "input_ids" in row:
         return _encode_tokens(row, encoder)
     prompt, answer = _text(row, "prompt", encoder), _text(row, "answer", encoder)
+    context = _text(row, "input", encoder)
+    if context:  # the input of instruction, input and output
+        prompt = f"{prompt}\n{context}"
     predicting = encoder.settings.get("predicting")
     if not (prompt or "").strip() or not (predicting or (answer or "").strip()):
         return Skip("empty")
@@ -44,7 +47,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     start = [tokenizer.bos_token_id] if adds_bos_cached(encoder) else []
     asked = _ids(tokenizer, f"{prompt}\n")
     if predicting or answer is None:
-        return _encoded(start + asked, [IGNORED] * len(start + asked), len(start + asked))
+        ids = start + asked[-encoder.max_length :] if encoder.max_length else start + asked
+        return _encoded(ids, [IGNORED] * len(ids), len(ids))
     told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]
     room = None if encoder.max_length is None else encoder.max_length - len(start) - len(told)
     overlong = room is not None and len(asked) > room
@@ -89,6 +93,7 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
             f"has length {len(ids)}",
             "labels",
         )
+    ids, labels = _without_padding(ids, labels, row.get("mask"))
     overlong = encoder.max_length is not None and len(ids) > encoder.max_length
     if overlong:
         skip = _refuse_overlong(len(ids), encoder)
@@ -100,6 +105,21 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     learned = np.flatnonzero(labels != IGNORED)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     return _encoded(ids, labels, prompt_length, overlong, learns_eos)
+
+
+def _without_padding(ids: Any, labels: Any, mask: Any) -> tuple[Any, Any]:
+    """Leave out positions that an attention mask of the data's own calls padding."""
+    if mask is None:
+        return ids, labels
+    if len(mask) != len(ids):
+        raise RowFaultError(
+            "SF201",
+            f"the attention mask has length {len(mask)}, but 'input_ids', which it runs along, "
+            f"has length {len(ids)}",
+            "attention_mask",
+        )
+    kept = np.asarray(mask) != 0
+    return ids[kept], labels[kept]
 
 
 def _refuse_overlong(length: int, encoder: Encoder) -> Skip | None:
@@ -175,6 +195,10 @@ def answer(
         prompts.append(ids[:end])
         told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
         expected.append(told if end < len(ids) else None)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
+        max_new_tokens = min(max_new_tokens, positions // 2)
+        prompts = [ids[-(positions - max_new_tokens) :] for ids in prompts]
     longest = max(len(ids) for ids in prompts)
     device = next(model.parameters()).device
     ids = pad_stack(prompts, (longest,), "int64", pad_token_id(tokenizer), "left")
@@ -214,7 +238,7 @@ SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, or input_ids and labels",
     needs=(("input_ids",), ("prompt", "answer")),
-    optional=("labels",),
+    optional=("labels", "mask", "input"),
     targets=("answer", "labels"),
     fields={
         "input_ids": Field(("time",), "int64", 0),

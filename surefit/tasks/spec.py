@@ -10,6 +10,7 @@ from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.data.encode import EncodeRow, count_labelled
 from surefit.data.encoder import Encoder
+from surefit.data.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -90,8 +91,13 @@ class TaskSpec:
     """One line for `surefit tasks`."""
     needs: tuple[tuple[str, ...], ...] = ()
     """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    whole_rows: bool = False
+    """Whether `encode` gets all columns under their names, besides the roles."""
     optional: tuple[str, ...] = ()
     """Roles that are used where the data has them."""
+    takes: Callable[[Table, Mapping[str, str]], bool] | None = None
+    """Whether the columns found for the roles are of a kind the task can work with, where the
+    roles alone do not tell; asked when the task is to be worked out."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None

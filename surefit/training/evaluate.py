@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,12 +77,13 @@ class Evaluator:
         totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
         chunks = list(row_chunks(store.lengths, self.batch_size, self.max_tokens))
         mine = chunks[self.process :: self.num_processes]
-        for done, batch in enumerate(prefetch(mine, lambda rows: self.load(store, rows))):
+        weight = 1 if mine else 0  # a process without rows still takes part in the sums
+        for done, batch in enumerate(prefetch(mine or chunks[:1], partial(self.load, store))):
             self.progress("evaluating", done, len(mine))
             outputs = self.call(module, batch)
             for name, metric in metrics.items():
                 if name == "loss" or getattr(outputs, "logits", None) is not None:
-                    _add(totals[name], metric.sums(outputs, batch))
+                    _add(totals[name], metric.sums(outputs, batch), weight)
         self.progress("evaluating", len(mine), len(mine))
         return {
             name: metrics[name].figure({key: self.reduce(value) for key, value in sums.items()})
@@ -119,11 +121,11 @@ def as_metric(metric: SumAndCount | Metric) -> Metric:
     return Metric(sums, lambda sums: float(sums["sum"]) / max(float(sums["count"]), 1.0))
 
 
-def _add(totals: dict[str, Any], sums: Mapping[str, Any]) -> None:
+def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:
     import torch
 
     for name, value in sums.items():
-        number = torch.as_tensor(value).detach().to("cpu")
+        number = torch.as_tensor(value).detach().to("cpu") * weight
         number = number.double() if number.is_floating_point() else number.long()
         totals[name] = totals[name] + number if name in totals else number
 

@@ -114,9 +114,6 @@ def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if torch.cuda.is_available() else "fp32"
-    if precision == "fp16" and not torch.cuda.is_available():
-        raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
-    _check_trackers(config.trackers)
     AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
     accelerator = Accelerator(
         cpu=on_cpu(),
@@ -135,9 +132,13 @@ def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
     return accelerator
 
 
-def _check_trackers(trackers: Sequence[str]) -> None:
+def check_machine(precision: str, trackers: Sequence[str]) -> None:
+    """Refuse, before anything is written, what this machine does not have."""
+    import torch
     from accelerate.tracking import get_available_trackers
 
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
     available = [str(tracker) for tracker in get_available_trackers()]
     for tracker in trackers:
         if tracker not in available:

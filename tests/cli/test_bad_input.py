@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from builders import (
     echo_rows,
     feature_rows,
@@ -20,7 +21,6 @@ from builders import (
     write_jsonl,
     write_module,
 )
-
 from surefit.cli import run
 
 Files = dict[str, list[str]]
@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "missing function": (
         ["train", "--data", "features.npz", "--model", "net:mke"],
-        "has no function 'mke'",
+        "'mke'",
         "make",
     ),
     "unknown architecture": (
@@ -187,12 +187,8 @@ def test_read_only_output_folder(folder: Path, capsys: pytest.CaptureFixture[str
     assert "locked may not be written to" in capsys.readouterr().err
 
 
-@pytest.mark.xfail(
-    strict=True, reason="training/start.py looks at them after the run's folder has been made"
-)
 @pytest.mark.parametrize("setting", ["precision=fp16", "trackers=nope"])
 def test_what_this_machine_cannot_do_leaves_no_folder(folder: Path, setting: str) -> None:
-    pytest.importorskip("torch")
     assert run(["train", *FEATURES, "--set", setting, "--output", "run"]) == 2
     assert not (folder / "run").exists()
 
@@ -315,7 +311,7 @@ def test_check_without_json_shows_the_plan_on_stdout(capsys: pytest.CaptureFixtu
 
 
 def found_by_check(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
-    code = run(["check", "--json", "--set", "eval_share=0.1", *options])
+    code = run(["check", "--json", *options])
     captured = capsys.readouterr()
     assert captured.err == ""
     plan = json.loads(captured.out)
@@ -430,14 +426,13 @@ def test_fault_of_tokenised_rows_is_a_finding_with_its_row(
 ) -> None:
     rows, expected, row, column, message = TOKEN_FAULTS[name]
     write_jsonl(folder / "tokens.jsonl", rows)
-    code, plan = found_by_check(
-        capsys, "--data", "tokens.jsonl", "--model", "tiny:llama", "--max-seq-length", "900"
-    )
+    options = ["--data", "tokens.jsonl", "--model", "tiny:llama", "--max-seq-length", "900"]
+    code, plan = found_by_check(capsys, *options, "--set", "eval_share=0")
     assert code == 1
     (found,) = (found for found in plan["findings"] if found["severity"] == "error")
     assert found["code"] == expected
     assert found["where"]["file"] == "tokens.jsonl"
-    assert found["where"]["row"] in (row, row + 1, row + 2)[: 3 if row == 0 else 1]
+    assert found["where"]["row"] == row
     assert found["where"].get("column") == column
     assert message in found["message"]
 
@@ -566,9 +561,7 @@ def test_fault_of_feature_rows_is_a_finding_with_its_row(
 ) -> None:
     rows, options, expected, where, message = FEATURE_FAULTS[name]
     write_jsonl(folder / "rows.jsonl", rows)
-    code, plan = found_by_check(
-        capsys, "--data", "rows.jsonl", "--model", "net:make", "--set", "seed=3", *options
-    )
+    code, plan = found_by_check(capsys, "--data", "rows.jsonl", "--model", "net:make", *options)
     assert code == 1
     (found,) = (found for found in plan["findings"] if found["severity"] == "error")
     assert found["code"] == expected

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import write_jsonl
 
+from builders import write_jsonl
 from surefit.batches.field import Field
 from surefit.data.encode import (
     Encoded,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import write_jsonl
 from surefit.data.objects import open_rows
 from surefit.data.open import open_table
 from surefit.data.split import hash_rows, split_rows
@@ -89,14 +89,8 @@ def test_hashes_tell_rows_apart_by_the_chosen_columns_only() -> None:
 
 
 def test_hashes_tell_arrays_apart_by_shape_and_value() -> None:
-    flat = np.arange(6, dtype=np.float32)
-    arrays = [
-        flat.reshape(3, 2),
-        flat.reshape(3, 2),
-        flat.reshape(3, 2) + 1,
-        flat.reshape(3, 2)[:2],
-    ]
-    hashes = hash_rows(open_rows([{"x": array} for array in arrays]), ["x"])
+    values = [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]], [[0, 1], [2, 3], [4, 5]], [[0, 1, 2]]]
+    hashes = hash_rows(open_rows([{"x": value} for value in values]), ["x"])
     assert hashes[0] == hashes[1]
     assert len(set(hashes.tolist())) == 3
 

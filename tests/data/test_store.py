@@ -105,7 +105,7 @@ def test_files_are_exactly_those_the_ranks_need(tmp_path: Path) -> None:
 
 def test_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
     fields = {"x": Field(("time",), "int64")}
-    with pytest.raises(RuntimeError), new_store(tmp_path / "store", fields, {}) as writer:
-        writer.append({"x": np.arange(2)}, source_row=0, num_targets=1, length=2)
-        raise RuntimeError("stop")
+    good, bad = {"x": np.arange(2)}, {"y": np.arange(2)}
+    with pytest.raises(KeyError):
+        write(tmp_path / "store", fields, [good, bad])
     assert list(tmp_path.iterdir()) == []

@@ -110,8 +110,8 @@ BREAKS = (
     Break(
         10,
         "report/page.py",
-        "cells = (found[\"message\"], where, found[\"fix\"])",
-        "escape = str; cells = (found[\"message\"], where, found[\"fix\"])",
+        'cells = (found["message"], where, found["fix"])',
+        'escape = str; cells = (found["message"], where, found["fix"])',
     ),
     Break(
         11,
@@ -134,7 +134,16 @@ def run_law(folder: Path, law: int) -> subprocess.CompletedProcess[str]:
     """Run the tests of one law on a copy of the project."""
     tests = sorted((folder / "tests" / "laws").glob(f"test_law_{law:02d}_*.py"))
     assert tests, f"law {law} has no test"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        *map(str, tests),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -165,7 +174,9 @@ def main() -> int:
             copy_project(folder)
             apply(change, folder)
             red = run_law(folder, change.law).returncode == 1
-            print(f"law {change.law:>2}: {'red, as it must be' if red else 'SURVIVED'}: {change.line}")
+            print(
+                f"law {change.law:>2}: {'red, as it must be' if red else 'SURVIVED'}: {change.line}"
+            )
             if not red:
                 survived.append(change)
     passed = len(BREAKS) - len(survived)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+
 import surefit
 from builders import echo_rows
 from surefit.batches.collate import collate

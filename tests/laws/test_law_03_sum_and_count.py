@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import surefit
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import surefit
+
+SHAPES = ((4, 1), (9, 7), (6, 0), (12, 3), (5, 3), (20, 2), (7, 5), (3, 1))
 ROWS = [
-    {"input_ids": list(range(3, 3 + length)), "labels": [-100] * skip + list(range(3 + skip, 3 + length))}
-    for length, skip in ((4, 1), (9, 7), (6, 0), (12, 3), (5, 3), (20, 2), (7, 5), (3, 1))
-]  # fmt: skip
+    {
+        "input_ids": list(range(3, 3 + length)),
+        "labels": [-100] * skip + list(range(3 + skip, 3 + length)),
+    }
+    for length, skip in SHAPES
+]
 
 
 def make_model(dtype: torch.dtype) -> LlamaForCausalLM:

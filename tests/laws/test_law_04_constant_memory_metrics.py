@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-import surefit
 import torch
+
+import surefit
 from builders import MeanPool, feature_rows
 from surefit.batches.loading import load_batch
 from surefit.training.evaluate import Evaluator

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import surefit
 import torch
-from builders import MeanPool, feature_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+
+import surefit
+from builders import MeanPool, feature_rows
 from surefit.batches.order import Batches
 from surefit.training.checkpoints import latest_checkpoint
 

@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
@@ -26,7 +27,7 @@ def peak_bytes(store: Store) -> int:
     """Most memory held while an epoch is ordered and every batch of it is made."""
     tracemalloc.start()
     batches = Batches(store.lengths, 0, 8)
-    for step in range(0, batches.num_steps(0)):
+    for step in range(batches.num_steps(0)):
         load_batch(store, batches.step_rows(0, step), FIELDS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import surefit
-from builders import echo_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import surefit
+from builders import echo_rows
 
 TOKENS = st.lists(st.integers(3, 60), max_size=12)
 ROW = st.fixed_dictionaries({"input_ids": TOKENS, "labels": st.just([])})

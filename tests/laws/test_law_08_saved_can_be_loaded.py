@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import surefit
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
 from surefit.cli import run as command
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 
 def test_language_model_loads_in_plain_transformers(tmp_path: Path) -> None:

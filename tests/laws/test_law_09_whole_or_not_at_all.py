@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 import surefit
 from builders import MeanPool, feature_rows
 from surefit import atomic

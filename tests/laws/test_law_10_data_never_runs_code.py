@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import surefit
 from builders import MeanPool, feature_rows, write_jsonl
 from surefit.cli import run as command

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from builders import echo_rows, write_jsonl
 from surefit.cli import run as command
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from builders import write_jsonl
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,9 @@ def read_trec(path: Path) -> list[dict[str, str]]:
 
 def test_trec_with_minilm(tmp_path: Path, shared: Path, minilm: str) -> None:
     for part in ("train", "test"):
-        write_jsonl(tmp_path / f"{part}.jsonl", read_trec(shared / "data" / "trec" / f"TREC.{part}"))
+        write_jsonl(
+            tmp_path / f"{part}.jsonl", read_trec(shared / "data" / "trec" / f"TREC.{part}")
+        )
     surefit(
         tmp_path,
         *("train", "--data", "train.jsonl", "--model", minilm, "--output", "run"),
@@ -87,7 +90,7 @@ def read_vowels(path: Path) -> tuple[list[np.ndarray], list[str]]:
     return rows, labels
 
 
-VOWELS_MODULE = '''
+VOWELS_MODULE = """
 import torch
 from torch import nn
 
@@ -107,7 +110,7 @@ class Recurrent(nn.Module):
 
 def make(num_classes):
     return Recurrent(num_classes)
-'''
+"""
 
 
 def test_japanese_vowels_as_ragged_arrays(tmp_path: Path, shared: Path) -> None:

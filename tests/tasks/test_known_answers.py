@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import surefit
 import torch
+
+import surefit
 from builders import (
     MeanPool,
     echo_rows,
@@ -52,7 +53,7 @@ def test_text_classification_learns_the_deciding_word(
     assert command([*arguments, "--epochs", "6"]) == 0
     assert surefit.evaluate("run")["accuracy"] > 0.95
     capsys.readouterr()
-    (tmp_path / "new.csv").write_text("text\nred good\n\"\"\nbad tree\n")
+    (tmp_path / "new.csv").write_text('text\nred good\n""\nbad tree\n')
     assert command(["predict", "run", "--data", "new.csv"]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer["prediction"] for answer in answers] == ["good", None, "bad"]
@@ -84,7 +85,10 @@ def test_module_object_and_rows_from_python(tmp_path: Path) -> None:
     )
     assert run.metrics["accuracy"] > 0.95
     predicted = surefit.predict(run, feature_rows(30, seed=5))
-    right = [p["prediction"] == row["label"] for p, row in zip(predicted, feature_rows(30, seed=5), strict=True)]
+    right = [
+        p["prediction"] == row["label"]
+        for p, row in zip(predicted, feature_rows(30, seed=5), strict=True)
+    ]
     assert np.mean(right) > 0.9
 
 
@@ -127,8 +131,6 @@ def test_further_columns_reach_a_module_that_names_them(tmp_path: Path) -> None:
             return super().forward(inputs_embeds, attention_mask) + 0 * bonus.unsqueeze(-1)
 
     rows = [{**row, "bonus": 0.5, "unused": 1.0} for row in feature_rows(60)]
-    run = surefit.train(
-        data=rows, model=Weighted(), epochs=1, output=str(tmp_path / "run")
-    )
+    run = surefit.train(data=rows, model=Weighted(), epochs=1, output=str(tmp_path / "run"))
     assert run.plan["model"]["columns"]["bonus"] == "bonus"
     assert len(surefit.predict(run, rows[:3])) == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from builders import feature_rows, save_ragged, write_module
 
 
@@ -30,13 +31,16 @@ def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
-    # 90 training rows, effective batch 8: the last step has 2 rows, which leaves one process idle.
+    # 100 rows, effective batch 8: the last step has 4 rows, which leaves one process idle.
     save_ragged(tmp_path / "data.npz", feature_rows(100))
+    save_ragged(tmp_path / "few.npz", feature_rows(3, seed=1))
     shared = ["--data", "data.npz", "--model", write_module(tmp_path), "--epochs", "2"]
     shared += ["--batch-size", "4"]
+    # Three rows to evaluate on are one batch, which leaves one process idle there, too.
+    shared += ["--eval-data", "few.npz"]
     alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
     both = launch(tmp_path, 2, *shared, "--grad-accum", "1", "--output", "both")
-    assert len(alone) == len(both) == 2 * (12 + 1)
+    assert len(alone) == len(both) == 2 * (13 + 1)
     for one, two in zip(alone, both, strict=True):
         assert one["event"] == two["event"]
         if one["event"] == "step":

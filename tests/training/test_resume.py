@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import surefit
 import torch
-from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 from safetensors.torch import load_file
+
+import surefit
+from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 from surefit.cli import run as command
 from surefit.training.checkpoints import latest_checkpoint
 

@@ -1,0 +1,136 @@
+"""The documents are followed: Python blocks run, commands are parsed, those marked are run.
+
+A page is walked from top to bottom in one folder, so later blocks may use what earlier ones made.
+A block whose first line is `# NAME.py` or `# NAME.yaml` is also written to that file. The comment
+`<!-- runs -->` before a console block has its commands run; `exit N` in it names their exit code,
+and `output as shown` requires the output that the page quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+
+from builders import echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
+from surefit.cli import app
+from surefit.cli import run as command
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- runs(?P<mark>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S
+)
+FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block; `mark` is None where the page does not ask to run it."""
+
+    mark: str | None
+    kind: str
+    text: str
+
+    @property
+    def exit_code(self) -> int:
+        """What its commands must exit with."""
+        asked = re.search(r"exit (\d+)", self.mark or "")
+        return int(asked[1]) if asked else 0
+
+    def commands(self) -> Iterator[tuple[list[str], str]]:
+        """The arguments of each `$ surefit …` line, and the output quoted below it."""
+        joined = self.text.replace("\\\n", " ")
+        for part in re.split(r"^\$ ", joined, flags=re.M)[1:]:
+            line, _, output = part.partition("\n")
+            words = shlex.split(line)
+            if words[0] == "surefit":
+                yield words[1:], output
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(m["mark"], m["kind"], m["text"]) for m in BLOCK.finditer(text)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder of a page, with the data that the pages name."""
+    rows = echo_rows(60)
+    for row in rows:
+        row["prompt"] = f"Say the last word: {row['prompt']}"
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    reviews = [f"{row['text']},{row['label']}" for row in sentiment_rows(60)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *reviews]) + "\n")
+    save_ragged(tmp_path / "motions.npz", feature_rows(60))
+    lengths = (7, 9, 4, 6, 8, 5, 10, 11)
+    tokens = [
+        {"input_ids": list(range(5, 5 + n)), "labels": list(range(5, 5 + n))} for n in lengths
+    ]
+    tokens[3]["labels"] = tokens[3]["labels"][:-2]
+    write_jsonl(tmp_path / "tokens.jsonl", tokens)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("pooling", "wrong"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_is_true(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    state = {"__name__": page.stem}
+    for block in blocks(page):
+        named = FILE.match(block.text)
+        if named is not None:
+            (folder / named[1]).write_text(block.text, encoding="utf-8")
+        if named is not None and named[1] == "pooling.py":
+            wrong = block.text.replace("nn.Linear(4, 32)", "nn.Linear(6, 32)")
+            (folder / "wrong.py").write_text(wrong, encoding="utf-8")
+        if block.kind == "python":
+            exec(compile(block.text, f"{page.name}: {block.text[:40]!r}", "exec"), state)
+        elif block.kind == "console" and block.mark is not None:
+            run_commands(block, capfd)
+
+
+def run_commands(block: Block, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments, expected in block.commands():
+        capfd.readouterr()
+        code = command(arguments)
+        got = capfd.readouterr()
+        assert code == block.exit_code, f"surefit {shlex.join(arguments)}\n{got.err}"
+        assert "Traceback" not in got.err
+        if "--json" in arguments:
+            json.loads(got.out)
+        if "output as shown" in (block.mark or ""):
+            assert got.out == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page: Path) -> None:
+    group = typer.main.get_command(app)
+    for block in blocks(page):
+        if block.kind not in ("console", "bash"):
+            continue
+        for arguments, _ in block.commands():
+            context = group.make_context("surefit", list(arguments))
+            name, subcommand, rest = group.resolve_command(context, list(arguments))
+            assert subcommand is not None
+            subcommand.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_has_commands_to_run() -> None:
+    marked = [block for block in blocks(ROOT / "README.md") if block.mark is not None]
+    assert sum(len(list(block.commands())) for block in marked) >= 8
