@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
-    from surefit.batches.collate import Collator
+    from surefit.batches.collator import Collator
     from surefit.batches.field import Field
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.findings import Finding
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Collator": "surefit.batches.collate",
+    "Collator": "surefit.batches.collator",
     "Field": "surefit.batches.field",
     "Finding": "surefit.findings",
     "FindingError": "surefit.errors",

@@ -31,7 +31,7 @@ from transformers import (
 
 import surefit
 from surefit import Collator, Field
-from surefit.batches.collate import CollateError
+from surefit.batches.rows import CollateError
 
 PAD = 9
 TOKENIZER = SimpleNamespace(pad_token_id=PAD)
