@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.loading import load_batch
-from surefit.config import RunConfig, make_config
+from surefit.config import ROLES, RunConfig, make_config
 from surefit.data.encode import Progress, encode_rows, silent
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
@@ -54,6 +54,13 @@ def train(
     `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
     a function of the parameters; each callback gets every event.
     """
+    if callable(callbacks):
+        callbacks = (callbacks,)
+    if optimizer is not None and not callable(optimizer) and not hasattr(optimizer, "step"):
+        raise UsageError(
+            f"optimizer is a {type(optimizer).__name__}; expected an Optimizer or a function.",
+            "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1).",
+        )
     hooks = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
     if resume is not None:
         return resume_run(resume, options, hooks, tuple(callbacks))
@@ -69,10 +76,9 @@ def train_config(
     on_plan: Callable[[Plan, Path], None] | None = None,
 ) -> Run:
     """Plan and train a new run; nothing is written where the plan has errors."""
-    from surefit.training.start import check_machine, run_plan
+    from surefit.training.start import run_plan
 
     folder = choose_folder(config.output, "run")
-    check_machine(config.precision, config.trackers)
     plan = make_plan(config, given, progress)
     if on_plan is not None:
         on_plan(plan, folder)
@@ -89,8 +95,28 @@ def resolve(plan: Plan, folder: Path) -> RunConfig:
     assert plan.parts is not None
     assert plan.task is not None
     config = plan.config
-    known = {"lr": plan.parts.lr, "task": config.task or plan.task.name, "output": str(folder)}
+    known: dict[str, Any] = {
+        "lr": plan.parts.lr,
+        "task": config.task or plan.task.name,
+        "columns": {role: column for role, column in plan.roles.items() if role in ROLES},
+        "output": str(folder.resolve()),
+        **_absolute(config),
+    }
     return config.model_copy(update=known)
+
+
+def _absolute(config: RunConfig) -> dict[str, Any]:
+    """Local paths in full, so that the run can be used from any folder."""
+
+    def full(name: str) -> str:
+        return str(Path(name).resolve()) if Path(name).exists() else name
+
+    return {
+        "data": tuple(full(path) for path in config.data),
+        "eval_data": tuple(full(path) for path in config.eval_data),
+        "model": full(config.model) if config.model else config.model,
+        "tokenizer": full(config.tokenizer) if config.tokenizer else None,
+    }
 
 
 def resume_run(
@@ -145,6 +171,7 @@ def _refuse_errors(plan: Plan) -> None:
 
 
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
+    config = config.model_copy(update=_absolute(config))
     fields = {key.split(".")[0] for key in options} & set(RunConfig.model_fields)
     for name in sorted(fields - {"output"}):
         asked, stored = getattr(config, name), getattr(run.config, name)
@@ -297,6 +324,10 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     plan = make_plan(run.config, given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None
+    if plan.data_key != run.plan["data_key"]:
+        raise fail("SF403", f"The rows of {run.path} are not those it was trained on.")
+    if not len(plan.parts.evaluation):
+        raise UsageError(f"{run.path} held out no rows.", "Give rows to evaluate on.")
     return plan.parts.evaluation
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from surefit.errors import UsageError
 
@@ -31,7 +38,18 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads `yes` and `on` as true, which Python would take for the number 1."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind is not bool:
+            raise ValueError("expected a value, not true or false")
+        return value
 
 
 class FeatureShape(_Section):

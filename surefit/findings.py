@@ -192,6 +192,18 @@ RULES: dict[str, Rule] = {
         "They were kept on one side of the split, so that none of them leaks into evaluation.",
         "Nothing to do.",
     ),
+    "SF215": Rule(
+        "warning",
+        "many rows dropped",
+        "A tenth of the rows or more holds nothing to learn from, which is seldom meant.",
+        "Look at the named row.",
+    ),
+    "SF216": Rule(
+        "warning",
+        "many rows truncated",
+        "A tenth of the rows or more is longer than the limit and loses content.",
+        "Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
+    ),
     # Data against model
     "SF301": Rule(
         "error",
@@ -271,6 +283,30 @@ RULES: dict[str, Rule] = {
         "a batch of one row meets batch statistics",
         "Batch normalisation cannot train on a single row and raises in the middle of the run.",
         "Choose another batch size.",
+    ),
+    "SF314": Rule(
+        "error",
+        "nothing to train",
+        "No parameter of the model takes a gradient, so no step could change anything.",
+        "Let some parameters have requires_grad=True.",
+    ),
+    "SF315": Rule(
+        "error",
+        "the model gives no finite numbers",
+        "Its outputs are NaN or infinite on real rows before any training.",
+        "Look at the weights and at divisions, logarithms and masks in the model.",
+    ),
+    "SF316": Rule(
+        "warning",
+        "more outputs than classes",
+        "The outputs beyond the classes are never trained on and are ignored in predictions.",
+        "Let the model's last layer have one output per class.",
+    ),
+    "SF317": Rule(
+        "warning",
+        "forward cannot do without labels",
+        "Rows to predict on have no labels, so `predict` cannot call the model.",
+        "Give the argument labels a default of None.",
     ),
     # What will be learned
     "SF401": Rule(

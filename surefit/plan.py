@@ -28,8 +28,14 @@ from surefit.findings import Finding, fail, finding, has_errors
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
 from surefit.models.open import open_model
 from surefit.models.source import ModelSource
-from surefit.preflight.checks import check_batch_norm, check_ledger, check_rows
+from surefit.preflight.checks import (
+    check_batch_norm,
+    check_ledger,
+    check_rows,
+    check_trainable,
+)
 from surefit.preflight.ledger import Ledger, make_ledger
+from surefit.preflight.machine import check_machine
 from surefit.preflight.probe import probe
 from surefit.processes import main_first, num_processes
 from surefit.tasks.choose import choose_task
@@ -138,6 +144,7 @@ def _model_dict(parts: Parts) -> dict[str, Any]:
 
 def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
+    check_machine(config.precision, config.trackers)
     draft = _Draft(config, given or Given(), progress)
     try:
         with main_first():
@@ -390,6 +397,9 @@ class _Draft:
             config.max_tokens,
         )
         self.findings += check_batch_norm(module, batches, config.epochs)
+        self.findings += check_trainable(module)
+        if has_errors(self.findings):
+            return self.plan()
         loss = self._loss()
         self.findings += self._probe(module, call, train, fields, encoder, loss)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))

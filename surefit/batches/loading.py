@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surefit.batches.collate import collate
 from surefit.batches.field import Field
+from surefit.errors import UsageError
 
 if TYPE_CHECKING:
     from surefit.data.store import Store
@@ -55,7 +56,12 @@ def to_batch(
 
     if collate_fn is not None:
         tensors = [{n: torch.from_numpy(v.copy()) for n, v in row.items()} for row in rows]
-        batch = dict(collate_fn(tensors))
+        batch = collate_fn(tensors)
+        if not isinstance(batch, Mapping):
+            raise UsageError(
+                f"collate_fn returned a {type(batch).__name__}; expected a dict of tensors.",
+                "Return {'input_ids': …, 'labels': …}.",
+            )
     else:
         arrays = collate(rows, fields)
         batch = {name: torch.from_numpy(array) for name, array in arrays.items()}

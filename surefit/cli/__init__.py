@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import Any
 
@@ -32,7 +33,8 @@ for registered in app.registered_commands:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+    """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -51,10 +53,12 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(error.message, error.fix, error.exit_code, as_json)
     except KeyboardInterrupt:
-        return _fail("Stopped.", "", 130, as_json)
+        return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
     except BrokenPipeError:
         return 0
     except Exception as error:
+        if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
+            return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             return _fail(error.format_message(), "See surefit --help.", 2, as_json)
         if debug:

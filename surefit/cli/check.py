@@ -19,7 +19,13 @@ def command(
 ) -> int:
     """Plan only: would it run, and what would be learned?"""
     from surefit.api import split_options
-    from surefit.cli.show import Display, print_json, show_plan, to_stdout
+    from surefit.cli.show import (
+        Display,
+        print_json,
+        show_plan,
+        to_stdout,
+        user_output_to_stderr,
+    )
     from surefit.errors import UsageError
     from surefit.plan import make_plan
     from surefit.run import choose_folder
@@ -28,7 +34,7 @@ def command(
         raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")
     run_config, given = split_options(settings, config.parent if config is not None else None)
     choose_folder(run_config.output, "run")
-    with Display() as display:
+    with Display() as display, user_output_to_stderr():
         plan = make_plan(run_config, given, display.progress)
     if json:
         print_json(plan.as_dict())

@@ -55,7 +55,7 @@ def _write_rows() -> None:
     from surefit.demo_data import make_rows
     from surefit.run import check_writable
 
-    check_writable(DATA)
+    check_writable(DATA.parent)
     DATA.parent.mkdir(parents=True, exist_ok=True)
     rows = make_rows(seed=0, num_rows=NUM_ROWS)
     atomic.write_text(DATA, "".join(json.dumps(row) + "\n" for row in rows))

@@ -16,11 +16,11 @@ def command(
 ) -> int:
     """The task's metrics on a data set."""
     from surefit.api import evaluate_run
-    from surefit.cli.show import Display, print_json
+    from surefit.cli.show import Display, print_json, user_output_to_stderr
     from surefit.run import open_run
     from surefit.training.events import without_nan
 
-    with Display() as display:
+    with Display() as display, user_output_to_stderr():
         result, store = evaluate_run(open_run(run), data or None, progress=display.progress)
     dropped = store.notes["dropped"]
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ def command(
 ) -> int:
     """Predictions as JSON lines, one per row, in the order of the rows."""
     from surefit.api import iter_predictions
+    from surefit.cli.show import user_output_to_stderr
     from surefit.data.encoder import load_encoder
     from surefit.errors import UsageError
     from surefit.run import open_run
@@ -31,6 +33,8 @@ def command(
         if column is None:
             raise UsageError("This run does not read text.", "Give rows with --data.")
         rows = [{column: text}]
-    for prediction in iter_predictions(opened, rows):
-        print(json.dumps(prediction, ensure_ascii=False), flush=True)
+    results = sys.stdout
+    with user_output_to_stderr():
+        for prediction in iter_predictions(opened, rows):
+            print(json.dumps(prediction, ensure_ascii=False), file=results, flush=True)
     return 0

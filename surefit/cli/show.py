@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,14 +22,26 @@ COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "d
 PLAIN_SECONDS = 5.0
 
 
+class SteadyConsole(Console):
+    """A console that falls silent when nobody reads it any more; the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.file = io.StringIO()
+
+
 def to_stderr() -> Console:
     """A console for everything that is not a result."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return SteadyConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def to_stdout() -> Console:
     """A console for results."""
     return Console(highlight=False, soft_wrap=True)
+
+
+def user_output_to_stderr() -> redirect_stdout[Any]:
+    """While a user's own code runs, what it prints goes to stderr, away from the results."""
+    return redirect_stdout(sys.stderr)
 
 
 def print_json(value: Any) -> None:
@@ -109,6 +124,7 @@ class Display:
         self._said = time.monotonic()
         self._step_began: float | None = None
         self._tokens_began = 0
+        self._first_step = 1
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -159,6 +175,7 @@ class Display:
         if self._step_began is None:
             tokens = event["tokens"] if step > 1 else 0
             self._step_began, self._tokens_began = now - event["seconds"], tokens
+            self._first_step = step
         spent = max(now - self._step_began, 1e-9)
         speed = (event["tokens"] - self._tokens_began) / spent
         text = f"step {step} loss {event['loss']:.4f} {speed:,.0f} tokens/s"
@@ -168,7 +185,8 @@ class Display:
         last = step == self.num_steps
         if step == 1 or last or now - self._said > PLAIN_SECONDS:
             self._said = now
-            left = (self.num_steps - step) * spent / step if self.num_steps else 0
+            done = step - self._first_step + 1
+            left = (self.num_steps - step) * spent / done if self.num_steps else 0
             total = f" of {self.num_steps}" if self.num_steps else ""
             self.console.print(
                 Text(

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
     """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
     from surefit.api import resume_run, split_options, train_config
-    from surefit.cli.show import Display, show_plan
+    from surefit.cli.show import Display, show_plan, user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
 
-    with Display() as display:
+    with Display() as display, user_output_to_stderr():
 
         def on_plan(plan: Plan, folder: Path) -> None:
             if is_main():
@@ -53,6 +53,8 @@ def _folder(config: Path | None) -> Path | None:
 
 def show_run(run: Run) -> None:
     """The result of a run: its metrics and where it is."""
+    if run.best_step is not None:
+        print(f"{'best step':<16}{run.best_step}")
     for name, value in run.metrics.items():
         if isinstance(value, int | float):
             print(f"{name:<16}{value:.6g}")

@@ -184,7 +184,13 @@ def cast_columns(
             raise RowFaultError("SF207", f"{shown} holds {value[tuple(place)]} at {place}", name)
         if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
             raise RowFaultError("SF213", f"{shown} holds fractions; expected whole numbers", name)
-        cast[name] = value.astype(spec.numpy_dtype, copy=False)
+        with np.errstate(over="ignore"):
+            cast[name] = value.astype(spec.numpy_dtype, copy=False)
+        if value.dtype.kind == "f" and not np.isfinite(cast[name]).all():
+            largest = np.abs(value).max()
+            raise RowFaultError(
+                "SF207", f"column {name!r} holds {largest:g}, too large for {spec.dtype}", name
+            )
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:

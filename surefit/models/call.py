@@ -24,7 +24,8 @@ class Call:
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; the result has `.logits`, `.loss` or both."""
-        return as_outputs(model(**{arg: batch[column] for arg, column in self.arguments.items()}))
+        given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
+        return as_outputs(model(**given))
 
 
 def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
@@ -49,6 +50,11 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
         message = f"forward's argument {required[0]!r} is given the column {lead!r}."
         found.append(finding("SF309", message))
         required = []
+    if "labels" in given and parameters["labels"].default is inspect.Parameter.empty:
+        message = f"{type(module).__name__}.forward takes labels and gives them no default."
+        found.append(finding("SF317", message))
+    if required == ["labels"]:
+        raise fail("SF317", f"{type(module).__name__}.forward needs labels, which these rows lack.")
     if required or not given:
         shape = f"forward({', '.join(names)})"
         missing = f" and needs {', '.join(required)}" if required else ""
@@ -67,16 +73,19 @@ def as_outputs(raw: Any) -> Any:
 
     if isinstance(raw, torch.Tensor):
         own_loss = raw.ndim == 0
-        return SimpleNamespace(logits=None if own_loss else raw, loss=raw if own_loss else None)
+        return SimpleNamespace(
+            logits=None if own_loss else raw, loss=raw if own_loss else None, raw=raw
+        )
     if hasattr(raw, "logits"):
         return raw
     if isinstance(raw, Mapping):
-        return SimpleNamespace(**{"logits": None, "loss": None, **raw})
+        return SimpleNamespace(**{"logits": None, "loss": None, **raw, "raw": raw})
     if isinstance(raw, tuple | list):
         tensors = [part for part in raw if isinstance(part, torch.Tensor)]
         return SimpleNamespace(
             logits=next((part for part in tensors if part.ndim > 0), None),
             loss=next((part for part in tensors if part.ndim == 0), None),
+            raw=raw,
         )
     raise fail(
         "SF301",
@@ -108,10 +117,13 @@ def with_own_loss(task_loss: Loss) -> Loss:
 
 
 def from_loss_fn(loss_fn: Callable[..., Any]) -> Loss:
-    """A user's `loss_fn(outputs, batch)`: a sum and a count, or a mean over targets."""
+    """A user's `loss_fn(outputs, batch)`: a sum and a count, or a mean over targets.
+
+    It gets what the model returned, as it was returned.
+    """
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        value = loss_fn(outputs, batch)
+        value = loss_fn(getattr(outputs, "raw", outputs), batch)
         return value if isinstance(value, tuple) else own_loss_as_sum(value, batch)
 
     return loss

@@ -62,7 +62,7 @@ def call_factory(function: Callable[..., Any], name: str, size: int | None) -> n
     arguments = _size_argument(function, size)
     try:
         module = function(*arguments[0], **arguments[1])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = _innermost(error, inspect.getsourcefile(function))
         raise fail(
             "SF305", f"{name} raised {type(error).__name__}: {error}{place}", fix="Repair it."

@@ -183,6 +183,7 @@ def _eos_is_settled(config: Any, name: str) -> bool:
 
 def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
     import torch
+    from safetensors import SafetensorError
 
     try:
         module, info = auto.from_pretrained(
@@ -194,9 +195,13 @@ def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
             output_loading_info=True,
             use_safetensors=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
-        raise fail("SF301", f"The weights of {name} could not be loaded: {first}") from None
+        raise fail(
+            "SF301",
+            f"The weights of {name} could not be loaded: {first}",
+            fix="Fetch the model again; its weights file is missing or damaged.",
+        ) from None
     resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
     fresh = sorted({*info["missing_keys"], *resized})
     found: tuple[Finding, ...] = ()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _CHUNK = 1 << 20
+MANY = 0.1
+"""The share of rows from which a loss is worth a warning."""
 
 
 def check_rows(
@@ -87,14 +89,12 @@ def check_ledger(
             example,
         )
     elif lost:
-        yield finding(
-            "SF203",
-            f"{lost} of {ledger.rows} rows are dropped: {reasons}.",
-            example,
-        )
+        code = "SF215" if lost >= MANY * ledger.rows else "SF203"
+        yield finding(code, f"{lost} of {ledger.rows} rows are dropped: {reasons}.", example)
     if ledger.truncated_rows:
+        code = "SF216" if ledger.truncated_rows >= MANY * ledger.used_rows else "SF211"
         message = f"{ledger.truncated_rows} of {ledger.used_rows} rows are cut to the limit."
-        yield finding("SF211", message)
+        yield finding(code, message)
     if ledger.eval_rows == 0:
         yield finding("SF402", "No row is held out for evaluation.")
     unseen = sides[1][0].notes["dropped"].get("unknown_label", 0)
@@ -114,6 +114,13 @@ def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
         for rows in store.notes["dropped_examples"].values():
             return dict(table.where(rows[0]))
     return {}
+
+
+def check_trainable(module: nn.Module) -> Iterator[Finding]:
+    """A model needs something that can learn."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        count = sum(parameter.numel() for parameter in module.parameters())
+        yield finding("SF314", f"None of the model's {count:,} parameters takes a gradient.")
 
 
 def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:

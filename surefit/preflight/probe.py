@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from surefit.errors import FindingError
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call
 from surefit.tasks.spec import Loss
@@ -23,27 +24,60 @@ def probe(
     num_targets: int,
     num_outputs: int | None,
 ) -> list[Finding]:
-    """Send `batch` through model and loss, without gradients; raise what keeps it from working."""
+    """Send `batch` through model and loss; raise what keeps it from working."""
+    found = []
     with _undisturbed(module):
         outputs = _forward(module, call, batch)
-        if outputs.logits is None and outputs.loss is None:
-            raise fail("SF305", "The model returned neither logits nor a loss.")
+        _check_kind(outputs, call)
         if num_outputs is not None and outputs.logits is not None:
-            _check_outputs(outputs.logits, batch, num_outputs)
-        try:
-            _, count = loss(outputs, batch)
-        except Exception as error:
-            shown = _shapes({"logits": outputs.logits, **batch})
-            raise fail(
-                "SF305", f"The loss raised {type(error).__name__}: {error} (shapes: {shown})"
-            ) from error
-    found = []
+            found += _check_outputs(outputs.logits, batch, num_outputs)
+        total, count = _loss(loss, outputs, batch)
     if outputs.logits is None:
         found.append(finding("SF310", "The model returns a loss of its own and no logits."))
     elif int(count) != num_targets:
         message = f"The loss counts {int(count)} targets in a batch that has {num_targets}."
         raise fail("SF312", message)
+    if not bool(total.isfinite()):
+        raise fail("SF315", f"The loss is {float(total)} before the first step.")
     return found
+
+
+def _check_kind(outputs: Any, call: Call) -> None:
+    if outputs.logits is None and outputs.loss is None:
+        raise fail("SF305", "The model returned neither logits nor a loss.")
+    if outputs.logits is None and "labels" not in call.arguments.values():
+        raise fail(
+            "SF305",
+            "The model returned a single number, though its forward takes no labels.",
+            fix="Return the logits, or let forward take labels and return a loss.",
+        )
+
+
+def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+    import torch
+
+    try:
+        total, count = loss(outputs, batch)
+    except Exception as error:
+        shown = _shapes({"logits": outputs.logits, **batch})
+        raise fail(
+            "SF305",
+            f"The loss raised {type(error).__name__}: {error} (shapes: {shown})",
+            fix="Repair the loss.",
+        ) from error
+    if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
+        if not isinstance(total, torch.Tensor):
+            what = f"a {type(total).__name__}"
+        elif total.ndim:
+            what = f"a tensor of shape {list(total.shape)}"
+        else:
+            what = "a number that does not depend on the model's parameters"
+        raise fail(
+            "SF305",
+            f"The loss gave {what}; expected one number with a gradient.",
+            fix="Return a sum (and a count), and do not detach it.",
+        )
+    return total, count
 
 
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
@@ -55,6 +89,8 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
     ]
     try:
         return call(module, batch)
+    except FindingError:
+        raise
     except Exception as error:
         layer = entered[-1] if entered else type(module).__name__
         message = f"{layer} raised {type(error).__name__}: {error} (shapes: {_shapes(batch)})"
@@ -72,7 +108,8 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
 
 def _describe(names: Mapping[nn.Module, str], part: nn.Module) -> str:
     text = str(part)
-    return f"layer {names[part] or 'itself'!r} ({text if len(text) < 80 else type(part).__name__})"
+    shown = text if len(text) < 80 and "\n" not in text else type(part).__name__
+    return f"layer {names[part]!r} ({shown})" if names[part] else f"{shown}.forward"
 
 
 def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> bool:
@@ -93,7 +130,7 @@ def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.T
 
 def _check_outputs(
     logits: torch.Tensor, batch: Mapping[str, torch.Tensor], num_outputs: int
-) -> None:
+) -> list[Finding]:
     if logits.ndim != 2 or len(logits) != len(batch["labels"]):
         raise fail(
             "SF305",
@@ -105,8 +142,12 @@ def _check_outputs(
         raise fail(
             "SF303",
             f"The model has {logits.shape[1]} outputs, but the data has {num_outputs} classes: "
-            f"labels {logits.shape[1]} to {num_outputs - 1} have none.",
+            f"the class numbers from {logits.shape[1]} on have none.",
         )
+    if logits.shape[1] > num_outputs:
+        message = f"The model has {logits.shape[1]} outputs, the data {num_outputs} classes."
+        return [finding("SF316", message)]
+    return []
 
 
 def _shapes(batch: Mapping[str, Any]) -> str:
@@ -116,11 +157,11 @@ def _shapes(batch: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _undisturbed(module: nn.Module) -> Iterator[None]:
-    """No gradients, evaluation mode, and the random state and mode put back afterwards."""
+    """Evaluation mode; the random state and the mode are put back afterwards."""
     import torch
 
     training = module.training
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.enable_grad(), torch.random.fork_rng():
         module.eval()
         try:
             yield

@@ -49,6 +49,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
             "SF205",
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
             f"{total} training rows; at least 2 are needed.",
+            fix="Give more rows, hold out fewer (eval_share), or choose another column.",
             column=column,
         )
     if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
@@ -111,7 +112,7 @@ CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The most likely class of each row and its probability."""
-    chances = outputs.logits.float().softmax(-1)
+    chances = outputs.logits[:, : len(encoder.classes)].float().softmax(-1)
     best = chances.max(-1)
     return [
         {"prediction": encoder.classes[place], "probability": chance}

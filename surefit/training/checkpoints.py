@@ -27,6 +27,7 @@ class State:
     tokens: int = 0
     evaluated_step: int = -1
     best: float | None = None
+    best_loss: float | None = None
     best_step: int | None = None
     stale_evaluations: int = 0
     stopped_early: bool = False

@@ -45,8 +45,18 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    if lines and not _is_json(lines[-1]):
+        lines.pop()
+    return [json.loads(line) for line in lines]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def cut_events(path: Path, step: int) -> list[dict[str, Any]]:

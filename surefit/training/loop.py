@@ -200,9 +200,13 @@ def note_evaluation(
     event = {"event": "eval", "step": step, "epoch": epoch, "metrics": result.metrics}
     emit({**event, "samples": result.samples} if result.samples else event)
     state.evaluated_step = step
-    value = float(result.metrics[pace.best_metric])
-    if not math.isnan(value) and is_better(pace.best_metric, value, state.best):
-        state.best, state.best_step, state.stale_evaluations = value, step, 0
+    metric = pace.best_metric if pace.best_metric in result.metrics else "loss"
+    value, loss = float(result.metrics[metric]), float(result.metrics["loss"])
+    better = is_better(metric, value, state.best)
+    tied = value == state.best and is_better("loss", loss, state.best_loss)
+    if math.isfinite(value) and (better or tied):
+        state.best, state.best_loss, state.best_step = value, loss, step
+        state.stale_evaluations = 0
     else:
         state.stale_evaluations += 1
         state.stopped_early = pace.patience is not None and state.stale_evaluations >= pace.patience

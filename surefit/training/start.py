@@ -132,23 +132,6 @@ def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
     return accelerator
 
 
-def check_machine(precision: str, trackers: Sequence[str]) -> None:
-    """Refuse, before anything is written, what this machine does not have."""
-    import torch
-    from accelerate.tracking import get_available_trackers
-
-    if precision == "fp16" and not torch.cuda.is_available():
-        raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
-    available = [str(tracker) for tracker in get_available_trackers()]
-    for tracker in trackers:
-        if tracker not in available:
-            raise UsageError(
-                f"The tracker {tracker!r} is not available; installed are: "
-                f"{', '.join(available) or 'none'}.",
-                f"Install it (pip install {tracker}), or leave it out.",
-            )
-
-
 def make_optimizer(
     module: nn.Module, lr: float, weight_decay: float, given: Callable[..., Any] | None = None
 ) -> Any:
@@ -167,7 +150,14 @@ def make_optimizer(
         ]
         groups = [group for group in groups if group["params"]]
         optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
-    for group in optimizer.param_groups:
+    own = {id(parameter) for parameter in module.parameters()}
+    groups = optimizer.param_groups
+    if not any(id(parameter) in own for group in groups for parameter in group["params"]):
+        raise UsageError(
+            "The optimizer holds none of the model's parameters.",
+            "Make it from the parameters of the model that is trained.",
+        )
+    for group in groups:
         group.setdefault("initial_lr", group["lr"])
     return optimizer
 

@@ -1,0 +1,24 @@
+"""What the config asks of the machine, against what the machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from surefit.errors import UsageError
+
+
+def check_machine(precision: str, trackers: Sequence[str]) -> None:
+    """Refuse, before anything is written, what this machine does not have."""
+    import torch
+    from accelerate.tracking import get_available_trackers
+
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
+    available = [str(tracker) for tracker in get_available_trackers()]
+    for tracker in trackers:
+        if tracker not in available:
+            raise UsageError(
+                f"The tracker {tracker!r} is not available; installed are: "
+                f"{', '.join(available) or 'none'}.",
+                f"Install it (pip install {tracker}), or leave it out.",
+            )
