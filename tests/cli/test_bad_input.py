@@ -333,7 +333,7 @@ def test_empty_rows_are_dropped_and_counted(
     assert ledger["dropped_rows"] == {"empty": 2, "no_label": 2}
     assert (ledger["rows"], ledger["used_rows"]) == (30, 26)
     (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
-    assert note["severity"] == "info"
+    assert note["severity"] == "warning"
     assert note["message"] == "4 of 30 rows are dropped: 2 empty, 2 no_label."
     assert note["where"]["row"] in (4, 9)
 
