@@ -75,9 +75,9 @@ def _answers(row: Row) -> Iterator[Row]:
     else:
         texts = [answer.get("text") for answer in given or []]
         starts = [answer.get("answer_start") for answer in given or []]
-    first = {name: row[name] for name in ("id", "title", "context", "question") if name in row}
+    first: Row = {name: row[name] for name in ("id", "title", "context", "question") if name in row}
     rest = {name: value for name, value in row.items() if name not in (*first, "answers")}
-    flat = {**first, "answer": texts[0] if texts else None, "answers": texts}
+    flat: Row = {**first, "answer": texts[0] if texts else None, "answers": texts}
     if starts is not None:
         flat["answer_start"] = starts
     yield flat | rest

@@ -63,8 +63,8 @@ def is_text_file(path: Path) -> bool:
     try:
         with open_bytes(path) as file:
             head = file.read(_PEEK_BYTES)
-    except (*GZIP_FAULTS, OSError):
-        return False
+    except GZIP_FAULTS as error:
+        raise damaged_gzip(path, error) from None
     head = head[: head.rfind(b"\n") + 1] or head
     try:
         _Decoder(path, None, []).decode(head, 1)
