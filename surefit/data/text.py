@@ -17,6 +17,7 @@ from surefit.findings import Finding, fail, finding
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+CODE = (".py", ".ipynb", ".yaml", ".yml", ".toml", ".sh")
 CHUNK_BYTES = 1 << 20
 _PEEK_BYTES = 64 * 1024
 _NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
@@ -59,7 +60,9 @@ def text_chunks(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether the beginning of a file reads as text."""
+    """Whether the beginning of a file reads as text, and its ending does not say code."""
+    if path.suffix in CODE:
+        return False
     try:
         with open_bytes(path) as file:
             head = file.read(_PEEK_BYTES)
