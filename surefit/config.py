@@ -65,7 +65,7 @@ class Reading(_Section):
     """How data files are to be read, where that cannot be worked out."""
 
     encoding: str | None = None
-    """Of text files; UTF-8 if left out."""
+    """Of text files; UTF-8, or Windows-1252 where the text can be nothing else, if left out."""
     delimiter: str | None = None
     """Between the cells of a table; worked out if left out."""
     names: tuple[str, ...] = ()

@@ -99,13 +99,62 @@ RULES: dict[str, Rule] = {
         "error",
         "text is not UTF-8",
         "Wrongly decoded text trains the model on noise.",
-        "Convert the file to UTF-8.",
+        "Convert the file to UTF-8, or name its encoding with read.encoding.",
     ),
     "SF106": Rule(
         "error",
         "files that do not belong together",
         "Rows can only be read together when every file has the same columns or the same rows.",
         "Give files with the same columns, or arrays with the same number of rows.",
+    ),
+    "SF110": Rule(
+        "error",
+        "too many columns",
+        "A table has a name and a type for every column; so many of them are rather one array.",
+        "Save the numbers as one array (.npy), and the other columns beside it.",
+    ),
+    "SF111": Rule(
+        "fixed",
+        "read as Windows-1252",
+        "The text is not UTF-8, and makes sense as Windows-1252 (latin-1 and a few signs more).",
+        "Nothing to do; read.encoding names another encoding.",
+    ),
+    "SF112": Rule(
+        "info",
+        "layout of a table worked out",
+        "The file does not say how its cells are parted or what its columns are called.",
+        "Set read.delimiter or read.names if it was meant otherwise.",
+    ),
+    "SF113": Rule(
+        "info",
+        "layout of lines worked out",
+        "The file does not say what its lines hold.",
+        "Set read.pattern, a regular expression with named groups, if it was meant otherwise.",
+    ),
+    "SF114": Rule(
+        "info",
+        "nested rows flattened",
+        "One row of the file holds several examples; each becomes a row of its own.",
+        "Nothing to do.",
+    ),
+    "SF115": Rule(
+        "error",
+        "no rows found in a JSON file",
+        "Rows are a list of objects, or lists of equal length, one per column.",
+        "Set read.field to the place of the list, such as data or data.items.",
+    ),
+    "SF116": Rule(
+        "info",
+        "files joined side by side",
+        "Their rows belong together by their order.",
+        "Give one file, or files of another kind, if they were not meant to be joined.",
+    ),
+    "SF117": Rule(
+        "warning",
+        "two texts of different length",
+        "As source and target they would need equally many lines; they are read one after the "
+        "other.",
+        "Align the files line by line if they are a text and its translation.",
     ),
     # Rows and columns
     "SF201": Rule(

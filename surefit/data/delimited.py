@@ -1,38 +1,50 @@
-"""CSV to rows: the first line names the columns, numbers are recognised by whole columns."""
+"""Tables of text (CSV, TSV) to rows; numbers are recognised by whole columns."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
+from surefit.data.layout import NUMBER, Layout, find_layout
 from surefit.data.records import Record
 from surefit.data.text import numbered_lines
 from surefit.findings import Finding, fail
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
-_NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line number and row of each record; a blank cell is missing (None)."""
-    kinds = _column_kinds(path, reading)
-    for number, row in _text_rows(path, reading, notes):
+def read_csv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """Line number and row of each record, cells parted by commas unless they show otherwise."""
+    return _read(path, ",", reading, notes)
+
+
+def read_tsv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """Line number and row of each record, cells parted by tabs unless they show otherwise."""
+    return _read(path, "\t", reading, notes)
+
+
+def _read(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """A blank cell is missing (None)."""
+    layout = find_layout(path, default, reading, notes)
+    kinds = _column_kinds(path, reading, layout)
+    for number, row in _text_rows(path, reading, layout, notes):
         yield number, {name: _convert(cell, kinds[name]) for name, cell in row.items()}
 
 
-def _column_kinds(path: Path, reading: Reading) -> dict[str, type]:
+def _column_kinds(path: Path, reading: Reading, layout: Layout) -> dict[str, type]:
     """int, float or str for each column: the narrowest that every cell of it can be read as."""
     kinds: dict[str, type] = {}
-    for _, row in _text_rows(path, reading, []):
+    for _, row in _text_rows(path, reading, layout, []):
         for name, cell in row.items():
             kind = kinds.setdefault(name, int)
             if cell and kind is int and not _INTEGER.fullmatch(cell):
                 kind = kinds[name] = float
-            if cell and kind is float and not _NUMBER.fullmatch(cell):
+            if cell and kind is float and not NUMBER.fullmatch(cell):
                 kinds[name] = str
     return kinds
 
@@ -42,27 +54,16 @@ def _convert(cell: str, kind: type) -> Any:
 
 
 def _text_rows(
-    path: Path, reading: Reading, notes: list[Finding]
+    path: Path, reading: Reading, layout: Layout, notes: list[Finding]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader((line for _, line in numbered_lines(path, reading, notes)), strict=True)
+    reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
     try:
-        names = next(reader, None)
-        if names is None:
-            return
-        _check_header(path, names)
+        names = layout.names or _read_header(path, next(reader, None))
         for cells in reader:
             if not cells:
                 continue
             if len(cells) != len(names):
-                raise fail(
-                    "SF102",
-                    f"{path.name}, line {reader.line_num}: {len(cells)} cells, but the header "
-                    f"names {len(names)} columns ({', '.join(names)[:80]}).",
-                    fix="Quote cells that contain commas or line breaks.",
-                    file=str(path),
-                    line=reader.line_num,
-                )
+                raise _other_width(path, reader.line_num, len(cells), names, layout)
             yield reader.line_num, dict(zip(names, cells, strict=True))
     except csv.Error as error:
         raise fail(
@@ -73,10 +74,12 @@ def _text_rows(
         ) from None
 
 
-def _check_header(path: Path, names: list[str]) -> None:
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None or not all(name.strip() for name in names):
-        fault = f"column {doubled!r} twice" if doubled else "a column without a name"
+def _read_header(path: Path, names: list[str] | None) -> Sequence[str]:
+    if not names:
+        return ()
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1 or not all(name.strip() for name in names):
+        fault = f"column {name!r} twice" if count > 1 else "a column without a name"
         raise fail(
             "SF102",
             f"{path.name}, line 1: the header has {fault}: {', '.join(names)[:80]}",
@@ -84,3 +87,18 @@ def _check_header(path: Path, names: list[str]) -> None:
             file=str(path),
             line=1,
         )
+    return names
+
+
+def _other_width(
+    path: Path, line: int, width: int, names: Sequence[str], layout: Layout
+) -> Exception:
+    source = "the header names" if layout.names is None else "there are"
+    shown = ", ".join(names)[:80]
+    return fail(
+        "SF102",
+        f"{path.name}, line {line}: {width} cells, but {source} {len(names)} columns ({shown}).",
+        fix=f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter.",
+        file=str(path),
+        line=line,
+    )

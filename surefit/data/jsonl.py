@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefit.config import Reading
+from surefit.data.nested import flatten
 from surefit.data.records import Record
 from surefit.data.text import numbered_lines
 from surefit.findings import Finding, fail
 
 
 def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line number and object of every line that is not blank."""
+    """Line number and object of every line that is not blank; nested examples one by one."""
+    return flatten(_objects(path, reading, notes), path, notes)
+
+
+def _objects(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
     for number, line in numbered_lines(path, reading, notes):
         if not line.strip():
             continue

@@ -10,21 +10,32 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data import arrays, delimited, jsonl
+from surefit.data import arrays, conll, delimited, idx, json_rows, jsonl, lines, time_series
 from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.listing import list_files
 from surefit.data.objects import open_object
+from surefit.data.parallel import pair_texts
 from surefit.data.records import Opened, open_records
 from surefit.data.table import Source, Table
+from surefit.data.text import is_text_file
 from surefit.errors import UsageError
-from surefit.findings import fail
+from surefit.findings import fail, finding
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Opener = Callable[[Path, Reading], Opened]
 
 OPENERS: dict[str, Opener] = {
     ".jsonl": partial(open_records, jsonl.read_records),
-    ".csv": partial(open_records, delimited.read_records),
+    ".ndjson": partial(open_records, jsonl.read_records),
+    ".json": partial(open_records, json_rows.read_records),
+    ".csv": partial(open_records, delimited.read_csv),
+    ".tsv": partial(open_records, delimited.read_tsv),
+    ".txt": partial(open_records, lines.read_records),
+    ".conll": partial(open_records, conll.read_records),
+    ".conllu": partial(open_records, conll.read_records),
+    ".ts": time_series.open_ts,
+    idx.ENDING: idx.open_idx,
     ".npy": arrays.open_npy,
     ".npz": arrays.open_npz,
 }
@@ -48,14 +59,17 @@ def open_table(data: Any, reading: Reading | None = None) -> Table:
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading) -> Table:
-    files = [file for path in paths for file in _files_of(path)]
+    files = idx.without_joined_labels([file for path in paths for file in _files_of(path)])
+    read = [*files, *(labels for file in files if (labels := idx.labels_beside(file)))]
     key = fingerprint(
-        FORMAT_VERSION, [file_fingerprint(file) for file in files], reading.model_dump()
+        FORMAT_VERSION, [file_fingerprint(file) for file in read], reading.model_dump()
     )
     if len(files) > 1 and all(file.suffix == ".npy" for file in files):
         return _open_array_files(files, key)
-    opened = [opener_of(file)(file, reading) for file in files]
-    return _join(files, opened, key)
+    opened: Sequence[Opened] = [opener_of(file)(file, reading) for file in files]
+    if list(paths) == files:  # the files of a folder are parts of one text, not text and target
+        opened = pair_texts(files, opened)
+    return _join(files[: len(opened)], opened, key)
 
 
 def ending(path: Path) -> str:
@@ -64,13 +78,15 @@ def ending(path: Path) -> str:
     >>> ending(Path("train.jsonl.gz"))
     '.jsonl'
     """
-    name = path.name.lower()
-    return Path(name.removesuffix(".gz")).suffix
+    name = path.name.lower().removesuffix(".gz")
+    return idx.ENDING if idx.NAME.fullmatch(name) else Path(name).suffix
 
 
 def opener_of(path: Path) -> Opener:
-    """What opens a file, by its ending."""
+    """What opens a file, by its ending; other files are read as lines if they hold text."""
     opener = OPENERS.get(ending(path))
+    if opener is None and is_text_file(path):
+        return _open_other_text
     if opener is None:
         raise UsageError(
             f"{path} ends in {path.suffix or 'nothing'!r}; expected {_endings()}.",
@@ -79,13 +95,21 @@ def opener_of(path: Path) -> Opener:
     return opener
 
 
+def _open_other_text(path: Path, reading: Reading) -> Opened:
+    opened = OPENERS[".txt"](path, reading)
+    if reading.pattern is not None or any(found.code == "SF113" for found in opened.findings):
+        return opened
+    note = finding("SF113", f"{path.name} is read as text, one row per line.", file=str(path))
+    return Opened(opened.arrow, (note, *opened.findings))
+
+
 def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise UsageError(f"There is no file or folder {path}.", "Check the path.")
     if not path.is_dir():
         opener_of(path)
         return [path]
-    files = sorted(file for file in path.iterdir() if ending(file) in OPENERS)
+    files = list_files(path, OPENERS, ending)
     if not files:
         raise fail("SF101", f"The folder {path} holds no {_endings()} file.", file=str(path))
     return files

@@ -17,7 +17,8 @@ from surefit.data.table import CHUNK_ROWS, describe_type
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+MAX_COLUMNS = 10_000
 
 Record = tuple[int, dict[str, Any]]
 """The number of a line (or row), and the values found there."""
@@ -47,6 +48,11 @@ def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
             return read(path, reading, notes)
 
         write_arrow(records, folder, str(path), notes=notes)
+    return read_opened(folder)
+
+
+def read_opened(folder: Path) -> Opened:
+    """Memory-map a table that was converted into `folder`."""
     with (folder / "findings.json").open(encoding="utf-8") as file:
         found = tuple(Finding(**note) for note in json.load(file))
     arrow = pa.ipc.open_file(pa.memory_map(str(folder / "table.arrow"))).read_all()
@@ -70,10 +76,15 @@ def write_arrow(
         try:
             with new_folder(folder) as temporary:
                 _write(records(), temporary / "table.arrow", schema, file, where)
-                write_json(temporary / "findings.json", [asdict(note) for note in notes])
+                write_findings(temporary, notes)
             return
         except _SchemaGrewError as grown:
             schema = grown.schema
+
+
+def write_findings(folder: Path, notes: Sequence[Finding]) -> None:
+    """Keep what was found in a file beside its table."""
+    write_json(folder / "findings.json", [asdict(note) for note in notes])
 
 
 class _SchemaGrewError(Exception):
@@ -141,14 +152,19 @@ def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 def _merge(schema: pa.Schema, chunk: Sequence[Record], place: _Place) -> pa.Schema:
     """The schema that holds both what came before and this chunk."""
-    for name in dict.fromkeys(name for _, row in chunk for name in row):
-        known = schema.field(name).type if name in schema.names else pa.null()
-        merged = _column_type(name, known, chunk, place)
-        if name not in schema.names:
-            schema = schema.append(pa.field(name, merged))
-        elif merged != known:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, merged))
-    return schema
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    found = dict.fromkeys(name for _, row in chunk for name in row)
+    if len(kinds | found) > MAX_COLUMNS:
+        raise too_many_columns(place.file, len(kinds | found))
+    for name in found:
+        kinds[name] = _column_type(name, kinds.get(name, pa.null()), chunk, place)
+    return pa.schema(list(kinds.items()))
+
+
+def too_many_columns(file: str, count: int, line: int | None = None) -> FindingError:
+    """The fault of a table that is wider than a table can be."""
+    message = f"{Path(file).name} has {count} columns; at most {MAX_COLUMNS} can be read."
+    return fail("SF110", message, file=file, line=line)
 
 
 def _column_type(

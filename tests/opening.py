@@ -1,0 +1,39 @@
+"""Files for the tests of openers, and what opening them gives."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surefit.config import Reading
+from surefit.data.open import open_table
+from surefit.errors import FindingError
+from surefit.findings import Finding
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    """The path, after writing to it; a gzip where it ends so."""
+    raw = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def rows_of(data: Any, **reading: Any) -> list[dict[str, Any]]:
+    """All rows of a file."""
+    return list(open_table(data, Reading(**reading)).rows())
+
+
+def notes_of(data: Any, **reading: Any) -> list[tuple[str, str]]:
+    """Code and message of everything noted while a file was read."""
+    return [(f.code, f.message) for f in open_table(data, Reading(**reading)).findings]
+
+
+def fault_of(data: Any, **reading: Any) -> Finding:
+    """The one fault that a file is refused for."""
+    with pytest.raises(FindingError) as caught:
+        open_table(data, Reading(**reading))
+    (found,) = caught.value.findings
+    return found
