@@ -107,6 +107,25 @@ RULES: dict[str, Rule] = {
         "Rows can only be read together when every file has the same columns or the same rows.",
         "Give files with the same columns, or arrays with the same number of rows.",
     ),
+    "SF120": Rule(
+        "error",
+        "the data's own code fails",
+        "A Dataset or DataLoader given from Python raised while a row was read.",
+        "Make the named row readable: dataset[row] must work for every row.",
+    ),
+    "SF121": Rule(
+        "info",
+        "splits that are not used",
+        "Training uses one split; the others can be evaluated on.",
+        "Name another one with --eval-data.",
+    ),
+    "SF122": Rule(
+        "info",
+        "rows copied from Python",
+        "A Dataset or DataLoader is read once, with fixed random seeds; from then on order, "
+        "batches and resuming are surefit's, on the copied rows.",
+        "Nothing to do; what the Dataset does at random is drawn once, not anew in each epoch.",
+    ),
     # Rows and columns
     "SF201": Rule(
         "error",

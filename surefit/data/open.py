@@ -10,13 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data import arrays, delimited, jsonl
+from surefit.data import arrays, arrow_files, delimited, jsonl, parquet, tensors
 from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.class_folders import folder_fingerprint, is_class_folder, open_class_folder
+from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.objects import open_object
 from surefit.data.records import Opened, open_records
 from surefit.data.table import Source, Table
 from surefit.errors import UsageError
-from surefit.findings import fail
+from surefit.findings import Finding, fail
 
 FORMAT_VERSION = 2
 
@@ -27,6 +29,10 @@ OPENERS: dict[str, Opener] = {
     ".csv": partial(open_records, delimited.read_records),
     ".npy": arrays.open_npy,
     ".npz": arrays.open_npz,
+    ".parquet": parquet.open_parquet,
+    ".arrow": arrow_files.open_arrow,
+    ".safetensors": tensors.open_safetensors,
+    ".pt": tensors.open_pt,
 }
 """The ending of a file (without .gz) and what opens it."""
 
@@ -48,14 +54,17 @@ def open_table(data: Any, reading: Reading | None = None) -> Table:
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading) -> Table:
-    files = [file for path in paths for file in _files_of(path)]
-    key = fingerprint(
-        FORMAT_VERSION, [file_fingerprint(file) for file in files], reading.model_dump()
-    )
+    notes: list[Finding] = []
+    files = [file for path in paths for file in _files_of(path, notes)]
+    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in files], reading.model_dump())
     if len(files) > 1 and all(file.suffix == ".npy" for file in files):
         return _open_array_files(files, key)
     opened = [opener_of(file)(file, reading) for file in files]
-    return _join(files, opened, key)
+    return _join(files, opened, key, notes)
+
+
+def _key_of(path: Path) -> str:
+    return folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
 
 
 def ending(path: Path) -> str:
@@ -69,7 +78,9 @@ def ending(path: Path) -> str:
 
 
 def opener_of(path: Path) -> Opener:
-    """What opens a file, by its ending."""
+    """What opens a file, by its ending, or a folder of class folders."""
+    if path.is_dir():
+        return open_class_folder
     opener = OPENERS.get(ending(path))
     if opener is None:
         raise UsageError(
@@ -79,15 +90,36 @@ def opener_of(path: Path) -> Opener:
     return opener
 
 
-def _files_of(path: Path) -> list[Path]:
+def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
+    """What is to be opened for a path: itself, or the files of a folder in their order."""
     if not path.exists():
+        if may_be_hub_id(path):
+            return hub_files(str(path))
         raise UsageError(f"There is no file or folder {path}.", "Check the path.")
     if not path.is_dir():
         opener_of(path)
         return [path]
-    files = sorted(file for file in path.iterdir() if ending(file) in OPENERS)
+    if arrow_files.is_dataset_folder(path):
+        files, found = arrow_files.dataset_files(path)
+        notes += found
+        return files
+    return _shards(path)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The files of a folder, which must be of one kind; or a folder of class folders as it is."""
+    seen = (file for file in folder.iterdir() if file.is_file() and file.name[0] not in "._")
+    files = sorted(file for file in seen if ending(file) in OPENERS)
+    if all(ending(file) == ".txt" for file in files) and is_class_folder(folder):
+        return [folder]
     if not files:
-        raise fail("SF101", f"The folder {path} holds no {_endings()} file.", file=str(path))
+        message = f"The folder {folder} holds no {_endings()} file, and no folders with images."
+        raise fail("SF101", message, file=str(folder))
+    odd = next((file for file in files if ending(file) != ending(files[0])), None)
+    if odd is not None:
+        message = f"{folder} holds files of several kinds, such as {files[0].name} and {odd.name}."
+        fix = "Name the files that belong together, each with --data."
+        raise fail("SF106", message, fix=fix, file=str(odd))
     return files
 
 
@@ -107,13 +139,15 @@ def _open_array_files(files: Sequence[Path], key: str) -> Table:
     return _join(files, [Opened(table) for table in tables], key)
 
 
-def _join(files: Sequence[Path], opened: Sequence[Opened], key: str) -> Table:
+def _join(
+    files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
+) -> Table:
     """The rows of several files one after another."""
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
         sources.append(Source(str(file), first))
         first += part.arrow.num_rows
-    findings = tuple(found for part in opened for found in part.findings)
+    findings = (*notes, *(found for part in opened for found in part.findings))
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 

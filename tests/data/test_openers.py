@@ -419,7 +419,7 @@ def test_npy_files_whose_rows_do_not_match(
 def test_missing_path_and_unknown_ending_are_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file or folder"):
         open_table(tmp_path / "nope.jsonl")
-    with pytest.raises(UsageError, match=r"ends in '.xlsx'; expected .jsonl, .csv, .npy or .npz"):
+    with pytest.raises(UsageError, match=r"ends in '.xlsx'; expected .jsonl, .csv"):
         open_table(written(tmp_path / "a.xlsx", "x"))
 
 
