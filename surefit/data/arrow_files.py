@@ -34,7 +34,7 @@ def open_arrow(path: Path, reading: Reading) -> Opened:
         _check_once(path, buffer, key)
         table = pa.Table.from_batches(_batches(path, buffer), schema)
         return Opened(pa.Table.from_arrays(table.columns, schema=plain_schema(schema, str(path))))
-    return Opened(in_cache(key, schema, str(path), lambda: _batches(path, buffer)))
+    return Opened(in_cache(key, schema, str(path), lambda: _checked_batches(path, buffer)))
 
 
 def _reader(buffer: pa.Buffer) -> Any:
@@ -63,20 +63,26 @@ def _batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
         raise _unreadable(path, str(error), number, first) from None
 
 
-def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
-    """Check offsets and text of every batch, the first time the file is seen."""
-    folder = cache_folder() / "tables" / fingerprint("checked", key)
-    if folder.exists():
-        return
+def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Record batches whose offsets and text are in order: reading others may crash."""
     first = 0
-    for place, batch in enumerate(_batches(path, buffer)):
+    for number, batch in enumerate(_batches(path, buffer)):
         try:
             batch.validate(full=True)
         except pa.ArrowException as error:
-            raise _unreadable(path, str(error), place, first) from None
+            raise _unreadable(path, str(error), number, first) from None
+        yield batch
         first += len(batch)
-    with new_folder(folder):
-        pass
+
+
+def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
+    """Check every batch, the first time the file is seen."""
+    folder = cache_folder() / "tables" / fingerprint("checked", key)
+    if not folder.exists():
+        for _ in _checked_batches(path, buffer):
+            pass
+        with new_folder(folder):
+            pass
 
 
 def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:

@@ -17,6 +17,15 @@ IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 )
 
+SPLITS = frozenset(("train", "test", "val", "valid", "validation", "dev"))
+
+
+def splits_of(path: Path) -> list[str]:
+    """The splits, if a folder holds nothing but folders named so, one of them train."""
+    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    is_split = "train" in names and SPLITS.issuperset(names)
+    return names if is_split and (path / "train").is_dir() else []
+
 
 def is_class_folder(path: Path) -> bool:
     """Whether some folder in it holds an image, at any depth."""

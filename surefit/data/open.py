@@ -10,9 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data import arrays, arrow_files, delimited, jsonl, parquet, tensors
+from surefit.data import (
+    arrays,
+    arrow_files,
+    class_folders,
+    delimited,
+    jsonl,
+    parquet,
+    tensors,
+)
 from surefit.data.cache import file_fingerprint, fingerprint
-from surefit.data.class_folders import folder_fingerprint, is_class_folder, open_class_folder
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.objects import open_object
 from surefit.data.records import Opened, open_records
@@ -64,7 +71,7 @@ def _open_paths(paths: Sequence[Path], reading: Reading) -> Table:
 
 
 def _key_of(path: Path) -> str:
-    return folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
+    return class_folders.folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
 
 
 def ending(path: Path) -> str:
@@ -80,7 +87,7 @@ def ending(path: Path) -> str:
 def opener_of(path: Path) -> Opener:
     """What opens a file, by its ending, or a folder of class folders."""
     if path.is_dir():
-        return open_class_folder
+        return class_folders.open_class_folder
     opener = OPENERS.get(ending(path))
     if opener is None:
         raise UsageError(
@@ -99,6 +106,10 @@ def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
     if not path.is_dir():
         opener_of(path)
         return [path]
+    splits = class_folders.splits_of(path)
+    if splits:
+        notes += arrow_files.other_splits(splits, str(path))
+        return _files_of(path / "train", notes)
     if arrow_files.is_dataset_folder(path):
         files, found = arrow_files.dataset_files(path)
         notes += found
@@ -110,7 +121,7 @@ def _shards(folder: Path) -> list[Path]:
     """The files of a folder, which must be of one kind; or a folder of class folders as it is."""
     seen = (file for file in folder.iterdir() if file.is_file() and file.name[0] not in "._")
     files = sorted(file for file in seen if ending(file) in OPENERS)
-    if all(ending(file) == ".txt" for file in files) and is_class_folder(folder):
+    if all(ending(file) == ".txt" for file in files) and class_folders.is_class_folder(folder):
         return [folder]
     if not files:
         message = f"The folder {folder} holds no {_endings()} file, and no folders with images."
