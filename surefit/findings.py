@@ -110,7 +110,7 @@ RULES: dict[str, Rule] = {
     "SF120": Rule(
         "error",
         "the data's own code fails",
-        "A Dataset or DataLoader given from Python raised while a row was read.",
+        "A Dataset, DataLoader or collate_fn given from Python raised on the data.",
         "Make the named row readable: dataset[row] must work for every row.",
     ),
     "SF121": Rule(
@@ -125,6 +125,13 @@ RULES: dict[str, Rule] = {
         "A Dataset or DataLoader is read once, with fixed random seeds; from then on order, "
         "batches and resuming are surefit's, on the copied rows.",
         "Nothing to do; what the Dataset does at random is drawn once, not anew in each epoch.",
+    ),
+    "SF123": Rule(
+        "info",
+        "batches by your own collate_fn",
+        "It is called on the rows of each batch, in training, evaluation and prediction; what it "
+        "does at random is not reproduced.",
+        "Pass it again when the run is resumed, evaluated or predicted with from another process.",
     ),
     # Rows and columns
     "SF201": Rule(

@@ -25,11 +25,11 @@ def open_pandas(data: Any) -> Table:
     try:
         return open_arrow_table(pa.Table.from_pandas(data, preserve_index=False))
     except (pa.ArrowException, ValueError):  # cells of several types, or arrays
-        columns = {name: data[name].where(data[name].notna(), None) for name in data.columns}
-        return open_rows(
-            dict(zip(columns, values, strict=True))
-            for values in zip(*columns.values(), strict=True)
-        )
+        return open_columns({name: _without_blanks(data[name]) for name in data.columns})
+
+
+def _without_blanks(column: Any) -> list[Any]:
+    return [None if blank else value for value, blank in zip(column, column.isna(), strict=True)]
 
 
 def open_polars(data: Any) -> Table:

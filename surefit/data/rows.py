@@ -15,7 +15,15 @@ from surefit.atomic import new_folder
 from surefit.data.arrays import Array, to_arrow
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
 from surefit.data.plain import map_arrow
-from surefit.data.table import CHUNK_ROWS, Source, Table, array_rank, describe_type, is_array
+from surefit.data.table import (
+    CHUNK_ROWS,
+    Source,
+    Table,
+    array_rank,
+    describe_type,
+    is_array,
+    is_text,
+)
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail
 
@@ -153,6 +161,9 @@ class _Column:
         return column, merge_types(known, column.type)
 
     def _plain(self, known: pa.DataType) -> pa.Array:
+        if is_text(known) or any(isinstance(value, str) for value in self.values):
+            # the blank of a frame: NaN among text is a missing value
+            self.values = [None if _is_nan(value) else value for value in self.values]
         try:
             column = pa.array(self.values)
             merge_types(known, column.type)
@@ -208,6 +219,10 @@ class _Column:
         row = self.first_row + place
         message = f"row {row}: column {self.name!r} {what}"
         return fail(code, message, row=row, column=self.name)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
 
 
 def _join(arrays: Sequence[Array]) -> pa.Array:

@@ -118,11 +118,11 @@ ITEMS: dict[str, tuple[Callable[[int], Any], dict[str, tuple[int, ...]]]] = {
     "ragged features": (lambda i: (torch.ones(i + 1, 2), i), {"features": (6, 2), "label": ()}),
     "a tensor": (lambda i: torch.ones(4), {"features": (4,)}),
     "planes": (lambda i: (torch.ones(3, 5, 5), i), {"image": (3, 5, 5), "label": ()}),
-    "grey bytes": (lambda i: (torch.ones(5, 5, dtype=torch.uint8), i), {"image": (5, 5), "label": ()}),
+    "grey bytes": (lambda i: (np.ones((5, 5), np.uint8), i), {"image": (5, 5), "label": ()}),
     "pictures": (lambda i: (Image.new("P", (2, 3 + i)), i), {"image": (8, 2, 3), "label": ()}),
-    "weights, too": (lambda i: (torch.ones(2), i, 0.5), {"features": (2,), "label": (), "column_2": ()}),
+    "a third": (lambda i: ("a", i, 0.5), {"text": (), "label": (), "column_2": ()}),
     "a dict": (lambda i: {"a": torch.tensor(i), "b": torch.ones(2)}, {"a": (), "b": (2,)}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ITEMS)
