@@ -237,10 +237,13 @@ def load(run: Run | str | Path, model: nn.Module | None = None) -> nn.Module:
 
 
 def predict(
-    run: Run | str | Path, data: Any, model: nn.Module | None = None
+    run: Run | str | Path,
+    data: Any,
+    model: nn.Module | None = None,
+    collate_fn: Callable[..., Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Predictions for the rows of `data`, one dict per row."""
-    return list(iter_predictions(_opened(run), data, model))
+    return list(iter_predictions(_opened(run, collate_fn), data, model))
 
 
 def iter_predictions(
@@ -256,14 +259,18 @@ def iter_predictions(
         open_table(data, config.read),
         config.batch_size,
         config.generate.max_new_tokens,
+        run.collate_fn,
     )
 
 
 def evaluate(
-    run: Run | str | Path, data: Any = None, model: nn.Module | None = None
+    run: Run | str | Path,
+    data: Any = None,
+    model: nn.Module | None = None,
+    collate_fn: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """The task's metrics on `data`, or on the rows the run held out."""
-    return evaluate_run(_opened(run), data, model)[0].metrics
+    return evaluate_run(_opened(run, collate_fn), data, model)[0].metrics
 
 
 def evaluate_run(
@@ -297,13 +304,16 @@ def evaluate_run(
     if len(store) == 0:
         raise fail("SF101", "No row is left to evaluate on.")
     fields = task.fields_for(encoder)
-    call, _ = match_arguments(module, [*fields, "attention_mask"])
+    columns = [*fields, "attention_mask"]
+    if run.collate_fn is not None:
+        columns = list(load_batch(store, np.arange(1), fields, run.collate_fn))
+    call, _ = match_arguments(module, columns)
     evaluator = Evaluator(
         task,
         call,
         with_own_loss(task.loss),
         encoder,
-        lambda store, rows: load_batch(store, rows, fields),
+        lambda store, rows: load_batch(store, rows, fields, run.collate_fn),
         config.batch_size,
         config.max_tokens,
         config.generate.rows,
@@ -320,7 +330,7 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
             "Pass the rows to evaluate on.",
         )
     module = model if model is not None else run._module
-    given = Given(model=module, task=run._task, beside=run.code_folder)
+    given = Given(model=module, task=run._task, collate_fn=run.collate_fn, beside=run.code_folder)
     plan = make_plan(run.config, given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None
@@ -336,5 +346,6 @@ def inspect(data: Any) -> DataReport:
     return inspect_table(open_table(data))
 
 
-def _opened(run: Run | str | Path) -> Run:
-    return run if isinstance(run, Run) else open_run(run)
+def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:
+    run = run if isinstance(run, Run) else open_run(run)
+    return run if collate_fn is None else Run(run.path, run._task, run._module, collate_fn)

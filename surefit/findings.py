@@ -156,6 +156,32 @@ RULES: dict[str, Rule] = {
         "other.",
         "Align the files line by line if they are a text and its translation.",
     ),
+    "SF120": Rule(
+        "error",
+        "the data's own code fails",
+        "A Dataset, DataLoader or collate_fn given from Python raised on the data.",
+        "Make the named row readable: dataset[row] must work for every row.",
+    ),
+    "SF121": Rule(
+        "info",
+        "splits that are not used",
+        "Training uses one split; the others can be evaluated on.",
+        "Name another one with --eval-data.",
+    ),
+    "SF122": Rule(
+        "info",
+        "rows copied from Python",
+        "A Dataset or DataLoader is read once, with fixed random seeds; from then on order, "
+        "batches and resuming are surefit's, on the copied rows.",
+        "Nothing to do; what the Dataset does at random is drawn once, not anew in each epoch.",
+    ),
+    "SF123": Rule(
+        "info",
+        "batches by your own collate_fn",
+        "It is called on the rows of each batch, in training, evaluation and prediction; what it "
+        "does at random is not reproduced.",
+        "Pass it again when the run is resumed, evaluated or predicted with from another process.",
+    ),
     # Rows and columns
     "SF201": Rule(
         "error",

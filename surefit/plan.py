@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -346,8 +347,11 @@ class _Draft:
         if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
             columns.append("attention_mask")
         extras = extra_fields(table, {*columns, *self.roles.values()})
-        call, found = match_arguments(built.module, [*columns, *extras])
-        self.findings += found
+        if self.given.collate_fn is None:
+            call, found = match_arguments(built.module, [*columns, *extras])
+            self.findings += found
+        else:  # what forward is given is known when the first batch was made
+            call = Call({name: name for name in inspect.signature(built.module.forward).parameters})
         used = {name: extras[name] for name in extras if name in call.arguments.values()}
         encoder = replace(encoder, extras=used)
         self._note_casts(table)
@@ -396,6 +400,8 @@ class _Draft:
             num_processes(),
             config.max_tokens,
         )
+        if self.given.collate_fn is not None:
+            call = self._match_collated(module, train, fields)
         self.findings += check_batch_norm(module, batches, config.epochs)
         self.findings += check_trainable(module)
         if has_errors(self.findings):
@@ -421,6 +427,24 @@ class _Draft:
                 lr,
             )
         )
+
+    def _match_collated(self, module: nn.Module, train: Store, fields: Mapping[str, Field]) -> Call:
+        """What forward is given of a batch that the user's own collate_fn makes."""
+        collate_fn = self.given.collate_fn
+        name = getattr(collate_fn, "__name__", type(collate_fn).__name__)
+        try:
+            batch = load_batch(train, np.arange(min(2, len(train))), fields, collate_fn)
+        except Exception as error:
+            columns = ", ".join(train.row(0))
+            raise fail(
+                "SF120",
+                f"collate_fn ({name}) raised {type(error).__name__}: {error}"[:300],
+                fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
+            ) from error
+        call, found = match_arguments(module, list(batch))
+        message = f"{name} makes the batches; it gives {', '.join(batch)}."
+        self.findings += [*found, finding("SF123", message)]
+        return call
 
     def _loss(self) -> Loss:
         if self.given.loss_fn is not None:

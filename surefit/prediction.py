@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ def predict_table(
     table: Table,
     batch_size: int = 16,
     max_new_tokens: int = 64,
+    collate_fn: Callable[..., Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One dict per row, in the order of the rows; a row that cannot be read says why.
 
@@ -42,11 +43,11 @@ def predict_table(
         chunk.append(raw)
         if len(chunk) == CHUNK_ROWS:
             yield from _predict_chunk(
-                module, encoder, task, table, chunk, first, batch_size, max_new_tokens
+                module, encoder, task, table, chunk, first, batch_size, max_new_tokens, collate_fn
             )
             first, chunk = first + len(chunk), []
     yield from _predict_chunk(
-        module, encoder, task, table, chunk, first, batch_size, max_new_tokens
+        module, encoder, task, table, chunk, first, batch_size, max_new_tokens, collate_fn
     )
 
 
@@ -78,6 +79,7 @@ def _predict_chunk(
     first: int,
     batch_size: int,
     max_new_tokens: int,
+    collate_fn: Callable[..., Any] | None,
 ) -> Iterator[dict[str, Any]]:
     fields = task.fields_for(encoder)
     made: dict[int, dict[str, Any]] = {}
@@ -92,7 +94,9 @@ def _predict_chunk(
     ready.sort(key=lambda pair: -max((len(v) for v in pair[1].values() if v.ndim), default=1))
     for start in range(0, len(ready), batch_size):
         places, columns = zip(*ready[start : start + batch_size], strict=True)
-        predictions = _predict_batch(module, encoder, task, list(columns), fields, max_new_tokens)
+        predictions = _predict_batch(
+            module, encoder, task, list(columns), fields, max_new_tokens, collate_fn
+        )
         made.update(zip(places, predictions, strict=True))
     for place in sorted(made):
         yield {"row": place, **made[place]}
@@ -120,6 +124,7 @@ def _predict_batch(
     rows: list[Mapping[str, Any]],
     fields: Mapping[str, Any],
     max_new_tokens: int,
+    collate_fn: Callable[..., Any] | None,
 ) -> list[dict[str, Any]]:
     import torch
 
@@ -131,7 +136,7 @@ def _predict_batch(
             ]
         if task.decode is None:
             raise fail("SF301", f"The task {task.name} says not how to read predictions.")
-        batch = to_batch(rows, fields, device=_device(module))
+        batch = to_batch(rows, fields, collate_fn, _device(module))
         outputs = _call(module, batch)(module, batch)
         return task.decode(outputs, batch, encoder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +29,15 @@ OWN_NAMES = ("config.yaml", "plan.json", "events.jsonl", "checkpoints", "model",
 class Run:
     """A run's folder, with its metrics, its history and its model."""
 
-    def __init__(self, path: Path, task: TaskSpec | None = None, module: Any = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        task: TaskSpec | None = None,
+        module: Any = None,
+        collate_fn: Callable[..., Any] | None = None,
+    ) -> None:
         self.path = path
+        self.collate_fn = collate_fn
         self._task = task
         self._module = module
 

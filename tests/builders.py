@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+
+from surefit.data.open import open_table
+from surefit.errors import FindingError
+from surefit.findings import Finding
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]
 
@@ -105,3 +110,11 @@ def save_ragged(path: Path, rows: list[dict[str, Any]]) -> Path:
         label=np.array([row["label"] for row in rows]),
     )
     return path
+
+
+def fault_of(data: Any) -> Finding:
+    """The one Finding that opening the data ends with."""
+    with pytest.raises(FindingError) as caught:
+        open_table(data)
+    assert len(caught.value.findings) == 1
+    return caught.value.findings[0]

@@ -1,92 +1,63 @@
-"""Data given from Python as a list of dicts to a Table."""
+"""Data given from Python to a Table: what kind of object it is, and what opens that."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from surefit.data.arrays import join_rows, to_arrow
-from surefit.data.cache import hash_bytes
-from surefit.data.records import write_arrow
-from surefit.data.table import Source, Table
+from surefit.data import frames, torch_data
+from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import fail
 
-SHOWN = "the rows given from Python"
+OPENERS: dict[str, Callable[[Any], Table]] = {
+    "pandas.DataFrame": frames.open_pandas,
+    "polars.DataFrame": frames.open_polars,
+    "polars.LazyFrame": frames.open_polars,
+    "pyarrow.Table": frames.open_arrow_table,
+    "pyarrow.RecordBatch": frames.open_arrow_table,
+    "datasets.Dataset": frames.open_dataset,
+    "datasets.DatasetDict": frames.open_dataset_dict,
+}
+"""Kinds of objects of other libraries, none of which is imported for this, and what opens each."""
 
 
 def open_object(data: Any) -> Table:
-    """A Table of data that is in memory already."""
-    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return open_rows(data)
+    """A Table of data that is in memory already, or that makes its rows when asked."""
+    for kind in type(data).__mro__:
+        opener = OPENERS.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}")
+        if opener is not None:
+            return opener(data)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if isinstance(data, torch.utils.data.DataLoader):
+            return torch_data.open_loader(data)
+        if isinstance(data, torch.utils.data.IterableDataset):
+            raise torch_data.refuse_iterable(data)
+    if isinstance(data, np.ndarray) or (torch is not None and isinstance(data, torch.Tensor)):
+        return _open_array(data)
+    if isinstance(data, Mapping):
+        return frames.open_columns(data)
+    is_frame = type(data).__module__.split(".")[0] in {name.split(".")[0] for name in OPENERS}
+    is_items = hasattr(data, "__getitem__") and not isinstance(data, str | bytes | type)
+    is_dataset = torch is not None and isinstance(data, torch.utils.data.Dataset)
+    if is_dataset or (is_items and hasattr(data, "__len__") and not is_frame):
+        return torch_data.open_items(data)
     raise UsageError(
-        f"data is a {type(data).__name__}; expected a path, several paths or a list of dicts.",
+        f"data is a {type(data).__name__}; expected a path, several paths, a list of dicts, a dict "
+        f"of columns, an array, a torch Dataset or DataLoader, or one of {', '.join(OPENERS)}.",
         "Pass data='train.jsonl' or data=[{'text': …, 'label': …}, …].",
     )
 
 
-def open_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A Table of a list of dicts; values may be text, numbers, lists, arrays or tensors."""
-    for place, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise fail(
-                "SF213", f"row {place} is a {type(row).__name__}; expected a dict.", row=place
-            )
-    if not rows:
-        return Table(pa.table({}), (Source(SHOWN, 0),), "empty")
-    named = ((name, value) for row in rows for name, value in row.items())
-    arrays = list(dict.fromkeys(name for name, value in named if np.ndim(_numpy(value)) > 0))
-    plain = [{k: _item(v) for k, v in row.items() if k not in arrays} for row in rows]
-    columns = _plain_columns(plain)
-    for name in arrays:
-        columns[name] = _array_column(name, [row.get(name) for row in rows])
-    table = pa.table(columns)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return Table(table, (Source(SHOWN, 0),), hash_bytes(sink.getvalue()))
-
-
-def _numpy(value: Any) -> Any:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return value if isinstance(value, np.ndarray) else None
-
-
-def _item(value: Any) -> Any:
-    if hasattr(value, "detach") or isinstance(value, np.generic | np.ndarray):
-        return value.item()
-    return value
-
-
-def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows"
-        write_arrow(lambda: ((i, dict(row)) for i, row in enumerate(rows)), target, SHOWN, "row")
-        with pa.OSFile(str(target / "table.arrow")) as file:
-            table = pa.ipc.open_file(file).read_all()
-    return dict(zip(table.column_names, table.columns, strict=True))
-
-
-def _array_column(name: str, given: Sequence[Any]) -> pa.Array:
-    """One array per row; a row without one has no steps, and is dropped as empty."""
-    first = next(array for value in given if np.ndim(array := _numpy(value)) > 0)
-    nothing = first[:0]
-    values = [nothing if value is None else _numpy(value) for value in given]
-    for place, value in enumerate(values):
-        if np.ndim(value) == 0:
-            raise fail(
-                "SF213",
-                f"row {place}: column {name!r} holds a {type(given[place]).__name__}, but an "
-                "array in other rows.",
-                row=place,
-                column=name,
-            )
-    if len({value.shape for value in values}) == 1:
-        return to_arrow(np.stack(values))
-    return join_rows(values, f"column {name!r} of {SHOWN}")
+def _open_array(data: Any) -> Table:
+    """An array or a tensor as the column `features`."""
+    if getattr(data, "ndim", 0) == 0:
+        raise fail("SF208", "data is an array of a single value; expected rows.")
+    if getattr(data.dtype, "kind", "f") not in "biuf":
+        message = f"data is an array of {data.dtype} values; expected numbers."
+        raise fail("SF213", message, fix="Pass a list of dicts, or arrays of numbers.")
+    return frames.open_columns({"features": data})

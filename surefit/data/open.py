@@ -10,8 +10,22 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data import arrays, conll, delimited, idx, json_rows, jsonl, lines, time_series
+from surefit.data import (
+    arrays,
+    arrow_files,
+    class_folders,
+    conll,
+    delimited,
+    idx,
+    json_rows,
+    jsonl,
+    lines,
+    parquet,
+    tensors,
+    time_series,
+)
 from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.listing import list_files
 from surefit.data.objects import open_object
 from surefit.data.parallel import pair_texts
@@ -19,7 +33,7 @@ from surefit.data.records import Opened, open_records
 from surefit.data.table import Source, Table
 from surefit.data.text import is_text_file
 from surefit.errors import UsageError
-from surefit.findings import fail, finding
+from surefit.findings import Finding, fail, finding
 
 FORMAT_VERSION = 3
 
@@ -38,6 +52,10 @@ OPENERS: dict[str, Opener] = {
     idx.ENDING: idx.open_idx,
     ".npy": arrays.open_npy,
     ".npz": arrays.open_npz,
+    ".parquet": parquet.open_parquet,
+    ".arrow": arrow_files.open_arrow,
+    ".safetensors": tensors.open_safetensors,
+    ".pt": tensors.open_pt,
 }
 """The ending of a file (without .gz) and what opens it."""
 
@@ -59,17 +77,21 @@ def open_table(data: Any, reading: Reading | None = None) -> Table:
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading) -> Table:
-    files = idx.without_joined_labels([file for path in paths for file in _files_of(path)])
+    notes: list[Finding] = []
+    found = [file for path in paths for file in _files_of(path, notes)]
+    files = idx.without_joined_labels(found)
     read = [*files, *(labels for file in files if (labels := idx.labels_beside(file)))]
-    key = fingerprint(
-        FORMAT_VERSION, [file_fingerprint(file) for file in read], reading.model_dump()
-    )
+    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
     if len(files) > 1 and all(file.suffix == ".npy" for file in files):
         return _open_array_files(files, key)
     opened: Sequence[Opened] = [opener_of(file)(file, reading) for file in files]
     if list(paths) == files:  # the files of a folder are parts of one text, not text and target
         opened = pair_texts(files, opened)
-    return _join(files[: len(opened)], opened, key)
+    return _join(files[: len(opened)], opened, key, notes)
+
+
+def _key_of(path: Path) -> str:
+    return class_folders.folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
 
 
 def ending(path: Path) -> str:
@@ -83,7 +105,9 @@ def ending(path: Path) -> str:
 
 
 def opener_of(path: Path) -> Opener:
-    """What opens a file, by its ending; other files are read as lines if they hold text."""
+    """What opens a file, by its ending, or a folder of class folders; other text is lines."""
+    if path.is_dir():
+        return class_folders.open_class_folder
     opener = OPENERS.get(ending(path))
     if opener is None and is_text_file(path):
         return _open_other_text
@@ -103,15 +127,39 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
     return Opened(opened.arrow, (note, *opened.findings))
 
 
-def _files_of(path: Path) -> list[Path]:
+def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
+    """What is to be opened for a path: itself, or the files of a folder in their order."""
     if not path.exists():
+        if may_be_hub_id(path):
+            return hub_files(str(path))
         raise UsageError(f"There is no file or folder {path}.", "Check the path.")
     if not path.is_dir():
         opener_of(path)
         return [path]
-    files = list_files(path, OPENERS, ending)
+    splits = class_folders.splits_of(path)
+    if splits:
+        notes += arrow_files.other_splits(splits, str(path))
+        return _files_of(path / "train", notes)
+    if arrow_files.is_dataset_folder(path):
+        files, found = arrow_files.dataset_files(path)
+        notes += found
+        return files
+    return _shards(path)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The files of a folder, which must be of one kind; or a folder of class folders as it is."""
+    files = list_files(folder, OPENERS, ending)
+    if all(ending(file) == ".txt" for file in files) and class_folders.is_class_folder(folder):
+        return [folder]
     if not files:
-        raise fail("SF101", f"The folder {path} holds no {_endings()} file.", file=str(path))
+        message = f"The folder {folder} holds no {_endings()} file, and no folders with images."
+        raise fail("SF101", message, file=str(folder))
+    odd = next((file for file in files if ending(file) != ending(files[0])), None)
+    if odd is not None:
+        message = f"{folder} holds files of several kinds, such as {files[0].name} and {odd.name}."
+        fix = "Name the files that belong together, each with --data."
+        raise fail("SF106", message, fix=fix, file=str(odd))
     return files
 
 
@@ -131,13 +179,15 @@ def _open_array_files(files: Sequence[Path], key: str) -> Table:
     return _join(files, [Opened(table) for table in tables], key)
 
 
-def _join(files: Sequence[Path], opened: Sequence[Opened], key: str) -> Table:
+def _join(
+    files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
+) -> Table:
     """The rows of several files one after another."""
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
         sources.append(Source(str(file), first))
         first += part.arrow.num_rows
-    findings = tuple(found for part in opened for found in part.findings)
+    findings = (*notes, *(found for part in opened for found in part.findings))
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.findings import Finding
@@ -60,10 +61,29 @@ class Table:
             for batch in self.arrow.to_batches(max_chunksize=CHUNK_ROWS):
                 yield from _python_rows(batch)
             return
+        batches = self.arrow.to_batches()
+        ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
         for start in range(0, len(indices), CHUNK_ROWS):
-            chosen = np.asarray(indices[start : start + CHUNK_ROWS])
-            for batch in self.arrow.take(pa.array(chosen)).to_batches():
+            chosen = np.asarray(indices[start : start + CHUNK_ROWS], np.int64)
+            for batch in take_rows(batches, ends, chosen).to_batches():
                 yield from _python_rows(batch)
+
+
+def take_rows(
+    batches: Sequence[pa.RecordBatch], ends: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
+) -> pa.Table:
+    """Rows by number, each from its own batch: `Table.take` would join all batches first.
+
+    `ends` has the number of rows up to the end of each batch.
+    """
+    batch_of = np.searchsorted(ends, chosen, side="right")
+    parts, places = [], []
+    for number in np.unique(batch_of):
+        places.append(np.flatnonzero(batch_of == number))
+        first = ends[number] - len(batches[number])
+        parts.append(batches[number].take(pa.array(chosen[places[-1]] - first)))
+    order = np.argsort(np.concatenate(places))
+    return pa.Table.from_batches(parts).combine_chunks().take(pa.array(order))
 
 
 def is_array(kind: pa.DataType) -> bool:

@@ -100,7 +100,7 @@ def run_plan(
         save_model(parts.module, parts.encoder, parts.source, run.model_path)
     accelerator.wait_for_everyone()
     accelerator.end_training()
-    return Run(run.path, plan.task, parts.module)
+    return Run(run.path, plan.task, parts.module, plan.given.collate_fn)
 
 
 def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:

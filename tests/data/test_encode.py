@@ -23,8 +23,8 @@ from surefit.data.encode import (
     silent,
 )
 from surefit.data.encoder import Encoder, load_encoder
-from surefit.data.objects import open_rows
 from surefit.data.open import open_table
+from surefit.data.rows import open_rows
 from surefit.data.store import Store
 from surefit.data.table import CHUNK_ROWS, Table
 from surefit.errors import FindingError, UsageError

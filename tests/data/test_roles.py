@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from surefit.batches.field import Field
-from surefit.data.objects import open_rows
 from surefit.data.roles import extra_fields, resolve_roles
+from surefit.data.rows import open_rows
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.tasks import TASKS

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import write_jsonl
-from surefit.data.objects import open_rows
 from surefit.data.open import open_table
+from surefit.data.rows import open_rows
 from surefit.data.split import hash_rows, split_rows
 
 

@@ -1,0 +1,53 @@
+"""Data sets of the hub: downloaded by `datasets`, then opened as the Arrow files they become."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from surefit.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_WAIT_SECONDS = 10
+
+
+def may_be_hub_id(path: Path) -> bool:
+    """Whether a path that is not there may be meant as `owner/name` or a bare name.
+
+    >>> may_be_hub_id(Path("stanfordnlp/imdb")), may_be_hub_id(Path("train.jsonl"))
+    (True, False)
+    """
+    has_ending = bool(re.fullmatch(r"\.[A-Za-z]\w*", path.suffix))
+    is_inside = path.parent != Path() and path.parent.exists()
+    return bool(_NAME.fullmatch(str(path))) and not has_ending and not is_inside
+
+
+def hub_files(name: str) -> list[Path]:
+    """The Arrow files of the split `train` of a data set of the hub."""
+    if find_spec("datasets") is None:
+        raise _missing(name, "for a data set of the hub, `datasets` must be installed")
+    import datasets
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    if int(datasets.__version__.split(".")[0]) < 4:
+        raise _missing(name, "`datasets` before 4.0 runs code of the hub; a newer one is needed")
+    try:
+        if not constants.HF_HUB_OFFLINE:  # load_dataset alone would try for half a minute
+            HfApi().dataset_info(name, timeout=_WAIT_SECONDS)
+        loaded = datasets.load_dataset(name, split="train")
+    except RepositoryNotFoundError:
+        raise _missing(name, "the hub has no data set of that name") from None
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise _missing(name, f"the hub could not give the data set: {reason}") from None
+    return [Path(file["filename"]) for file in loaded.cache_files]
+
+
+def _missing(name: str, why: str) -> UsageError:
+    return UsageError(
+        f"There is no file or folder {name}, and {why}.",
+        "Check the path or the name (owner/name, with a split called train), or the network; "
+        "HF_HUB_OFFLINE=1 uses what was downloaded before.",
+    )
