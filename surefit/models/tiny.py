@@ -69,6 +69,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         stablelm starcoder2 t5gemma t5gemma2 tapas ultrabert ultravbert xlm xlm-roberta
         xlm-roberta-xl xlnet xmod yoso"""
     ),
+    "token-classification": _names("""albert bert distilbert electra roberta"""),
 }
 
 # What a config may call each size of the model.
