@@ -141,7 +141,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
             return Skip("unknown_label")
-        return np.isin(np.arange(len(encoder.class_ids)), places).astype(np.float32)
+        return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
     return Skip("unknown_label") if place is None else place
 

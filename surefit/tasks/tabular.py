@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.encode import RowFaultError
@@ -29,9 +30,16 @@ FIELD = Field(("width",), "float32")
 
 
 def has_columns(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether there is a column of numbers or text besides the label."""
-    kinds = (table.column_type(name) for name in table.columns if name != roles.get("label"))
-    return any(is_scalar_number(kind) or is_text(kind) for kind in kinds)
+    """Whether there is a column of numbers, categories or dates besides the label."""
+    return any(_is_readable(table, name) for name in table.columns if name != roles.get("label"))
+
+
+def _is_readable(table: Table, column: str) -> bool:
+    kind = table.column_type(column)
+    if not is_text(kind):
+        return is_scalar_number(kind) or bool(pa.types.is_temporal(kind))
+    values = set(table.arrow[column].slice(0, 1000).drop_null().to_pylist())
+    return len(values) <= MAX_CATEGORIES or all(date_parts(value) for value in values)
 
 
 @dataclass

@@ -243,7 +243,7 @@ def test_the_task_is_worked_out_from_the_label_and_the_columns() -> None:
 
 
 def test_models_that_do_not_suit(tmp_path: Path) -> None:
-    text = [{"text": f"word {n}", "label": n % 2} for n in range(30)]
+    text = [{"text": f"word {n}", "label": n % 2} for n in range(80)]
     plan = surefit.check(data=text, model="tiny:mlp")
     assert [f.code for f in plan.findings if f.severity == "error"] == ["SF301"]
     assert "tiny:mlp reads rows of numbers" in plan.findings[-1].message

@@ -155,8 +155,8 @@ def test_entities_of_a_row(name: str) -> None:
 
 
 def test_entity_f1_by_hand() -> None:
-    true = "B-PER I-PER O B-LOC O B-PER".split()
-    made = "B-PER O O B-LOC B-LOC B-LOC".split()
+    true = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-PER"]
+    made = ["B-PER", "O", "O", "B-LOC", "B-LOC", "B-LOC"]
     # LOC at 3 is found; PER 0-1 is cut short, 4 is false, 5 has the wrong type
     counts = match_entities(true, made)
     assert counts == {"found": 1, "false": 3, "missed": 2}
