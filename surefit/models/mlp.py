@@ -19,7 +19,13 @@ NAME = "tiny:mlp"
 def open_mlp() -> ModelSource:
     """A source that sizes the network to the columns and classes of the data."""
     return ModelSource(
-        NAME, "tiny", _build, untrained=True, auto_classes=frozenset(), recipe={"tiny": NAME}
+        NAME,
+        "tiny",
+        _build,
+        makes_tokenizer=True,
+        untrained=True,
+        auto_classes=frozenset(),
+        recipe={"tiny": NAME},
     )
 
 

@@ -26,14 +26,13 @@ def topic_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def pair_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
-    """Whether two texts begin with the same word."""
+    """Both texts say good or bad; what the second one says is the label."""
     choose = random.Random(seed)
-    words = ["red", "blue", "cat", "dog"]
     rows = []
     for _ in range(count):
-        first, second = choose.choice(words), choose.choice(words)
-        label = "same" if first == second else "other"
-        rows.append({"sentence1": first, "sentence2": second, "label": label})
+        said = choose.choices(["good", "bad"], k=2)
+        texts = [" ".join([*choose.choices(WORDS, k=2), word]) for word in said]
+        rows.append({"sentence1": texts[0], "sentence2": texts[1], "label": said[1]})
     return rows
 
 
@@ -91,15 +90,14 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     run = surefit.train(
         data=pair_rows(600),
         model="tiny:bert",
-        epochs=8,
-        lr=2e-3,
+        epochs=4,
         batch_size=16,
         output=str(tmp_path / "run"),
     )
     assert run.plan["roles"]["text_pair"] == "sentence2"
     assert run.metrics["accuracy"] > 0.95
-    row = {"sentence1": "dog", "sentence2": "dog"}
-    assert surefit.predict(run, [row])[0]["prediction"] == "same"
+    row = {"sentence1": "red dog good", "sentence2": "tree sun bad"}
+    assert surefit.predict(run, [row])[0]["prediction"] == "bad"
 
 
 def test_pairs_keep_their_texts_apart(tmp_path: Path) -> None:

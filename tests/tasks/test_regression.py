@@ -61,7 +61,11 @@ def test_a_line_of_two_numbers(tmp_path: Path) -> None:
 
 def test_score_of_a_text(tmp_path: Path) -> None:
     run = surefit.train(
-        data=length_rows(600), model="tiny:bert", epochs=6, output=str(tmp_path / "run")
+        data=length_rows(600),
+        model="tiny:bert",
+        epochs=6,
+        batch_size=16,
+        output=str(tmp_path / "run"),
     )
     assert run.plan["task"] == "regression"
     assert run.metrics["r2"] > 0.9

@@ -46,9 +46,9 @@ def test_names_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "rows.jsonl", name_rows(300))
+    write_jsonl(tmp_path / "rows.jsonl", name_rows(600))
     arguments = ["train", "--data", "rows.jsonl", "--model", "tiny:bert", "--output", "run"]
-    assert command([*arguments, "--epochs", "4"]) == 0
+    assert command([*arguments, "--epochs", "6"]) == 0
     metrics = surefit.evaluate("run")
     assert metrics["entity_f1"] > 0.9
     assert set(metrics) == {"loss", "token_accuracy", "accuracy", "entity_f1"}
