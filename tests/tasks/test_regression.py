@@ -61,9 +61,9 @@ def test_a_line_of_two_numbers(tmp_path: Path) -> None:
 
 def test_score_of_a_text(tmp_path: Path) -> None:
     run = surefit.train(
-        data=length_rows(600),
+        data=length_rows(400),
         model="tiny:bert",
-        epochs=6,
+        epochs=5,
         batch_size=16,
         output=str(tmp_path / "run"),
     )
@@ -107,13 +107,12 @@ def test_r2_by_hand() -> None:
 
 
 FAULTS: dict[str, tuple[list[Any], str, str]] = {
-    "text": ([1.5, 2.5, 3.5], "SF230", "the target 'x' is not a number"),
     "all the same": ([2.0] * 30, "SF230", "column 'y' is 2 in all 27 training rows"),
     "infinite": ([1.0, float("inf")] * 15, "SF207", "the target is inf"),
 }
 
 
-@pytest.mark.parametrize("name", ["all the same", "infinite"])
+@pytest.mark.parametrize("name", FAULTS)
 def test_target_fault(name: str) -> None:
     values, code, message = FAULTS[name]
     rows = [{"a": n % 9, "y": value} for n, value in enumerate(values)]
