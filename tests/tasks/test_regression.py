@@ -25,15 +25,15 @@ def line_rows(count: int, seed: int = 0) -> list[dict[str, float]]:
     ]
 
 
-def length_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """The score of a text is a hundred times how often it says `good`, plus noise."""
+def grade_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """The score of a text goes by one word in it, but for less than 1."""
     choose = random.Random(seed)
     rows = []
     for _ in range(count):
-        times = choose.randint(0, 5)
-        words = [*choose.choices(WORDS, k=3), *["good"] * times]
+        word, score = choose.choice([("bad", 100), ("fair", 200), ("good", 400)])
+        words = [*choose.choices(WORDS, k=3), word]
         choose.shuffle(words)
-        rows.append({"review": " ".join(words), "score": 100.0 * times + choose.random()})
+        rows.append({"review": " ".join(words), "score": score + choose.random()})
     return rows
 
 
@@ -42,7 +42,8 @@ def test_a_line_of_two_numbers(tmp_path: Path) -> None:
         data=line_rows(800),
         model="tiny:mlp",
         epochs=10,
-        batch_size=16,
+        batch_size=32,
+        lr=2e-3,
         output=str(tmp_path / "run"),
     )
     assert run.plan["task"] == "regression"
@@ -61,17 +62,17 @@ def test_a_line_of_two_numbers(tmp_path: Path) -> None:
 
 def test_score_of_a_text(tmp_path: Path) -> None:
     run = surefit.train(
-        data=length_rows(400),
+        data=grade_rows(300),
         model="tiny:bert",
-        epochs=5,
+        epochs=4,
         batch_size=16,
         output=str(tmp_path / "run"),
     )
     assert run.plan["task"] == "regression"
     assert run.metrics["r2"] > 0.9
-    text = "red good good good tree sun"
+    text = "red good tree sun"
     predicted = surefit.predict(run, [{"review": text}])[0]["prediction"]
-    assert predicted == pytest.approx(300, abs=60)
+    assert predicted == pytest.approx(400, abs=60)
     plain = AutoModelForSequenceClassification.from_pretrained(run.path / "model")
     tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
     with torch.no_grad():

@@ -226,17 +226,14 @@ def choice(rows: list[dict[str, Any]], **chosen: str) -> str:
 
 def test_the_task_is_worked_out_from_the_label_and_the_columns() -> None:
     numbers = np.random.default_rng(0).normal(size=(60, 2)).round(6).tolist()
-    words = [f"text number {n}" for n in range(60)]
     amounts = [{"a": a, "b": b, "label": a * b} for a, b in numbers]
     classes = [{"a": a, "b": b, "label": int(a > b)} for a, b in numbers]
     assert choice(amounts) == "regression"
     assert choice(classes) == "tabular-classification"
-    assert choice([{"text": w, "label": row["label"]} for w, row in zip(words, amounts)]) == (  # noqa: B905
-        "regression"
-    )
-    assert choice([{"text": w, "label": row["label"]} for w, row in zip(words, classes)]) == (  # noqa: B905
-        "text-classification"
-    )
+    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in amounts]
+    assert choice(texts) == "regression"
+    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in classes]
+    assert choice(texts) == "text-classification"
     coloured = [{**row, "colour": "red"} for row in classes]
     assert choice(coloured) == "tabular-classification"
 
