@@ -26,6 +26,7 @@ AUTO = {
     "seq2seq": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
     "image-classification": ("AutoModelForImageClassification", "IMAGE_CLASSIFICATION"),
     "text-classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "token-classification": ("AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
 }
 VOCAB_SIZE, NUM_LABELS, MAX_PARAMETERS, TIMEOUT_SECONDS = 512, 3, 8_000_000, 60
 TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -117,6 +118,8 @@ def make_batch(family: str, rows: int, length: int, image_size: int) -> dict[str
         mask[-1, length // 2 :] = 0
     ids = ids * mask  # the pad token is 0
     labels = classes if family == "text-classification" else ids.masked_fill(mask == 0, -100)
+    if family == "token-classification":
+        labels = (ids % NUM_LABELS).masked_fill(mask == 0, -100)
     if family == "seq2seq":
         # A model that merely shifts its input cannot take labels of another length.
         labels = labels[:, :-4].contiguous()

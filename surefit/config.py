@@ -109,6 +109,8 @@ class RunConfig(_Section):
     """The task; worked out from the data if left out."""
     columns: dict[Role, str] = {}
     """Which column plays which role, where the names do not say it."""
+    ignore: tuple[str, ...] = ()
+    """Columns that are not read, such as those that give the target away."""
     read: Reading = Reading()
     """How data files are to be read."""
     features: FeatureShape = FeatureShape()
@@ -174,7 +176,7 @@ class RunConfig(_Section):
     output: str | None = None
     """The run's folder; a new one under runs/ if left out."""
 
-    @field_validator("data", "eval_data", "trackers", mode="before")
+    @field_validator("data", "eval_data", "ignore", "trackers", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

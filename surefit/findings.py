@@ -279,6 +279,30 @@ RULES: dict[str, Rule] = {
         "A tenth of the rows or more is longer than the limit and loses content.",
         "Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
     ),
+    "SF230": Rule(
+        "error",
+        "target does not suit regression",
+        "Regression learns a number, and the numbers must differ.",
+        "Choose a column of numbers with columns.label, or a classification task.",
+    ),
+    "SF231": Rule(
+        "info",
+        "columns left out",
+        "They cannot be read as numbers, categories or dates, or tell rows apart only by number.",
+        "Nothing to do, unless a column should have been read.",
+    ),
+    "SF232": Rule(
+        "warning",
+        "columns that give the target away",
+        "The model would read the answer off them, and fail where they are not known yet.",
+        "Leave them out with ignore, unless they are known before the target is.",
+    ),
+    "SF233": Rule(
+        "error",
+        "no column to learn from",
+        "Beside the target, rows need numbers, categories or dates that differ.",
+        "Check columns.label and ignore, or give data with such columns.",
+    ),
     # Data against model
     "SF301": Rule(
         "error",

@@ -187,7 +187,7 @@ class _Draft:
         if given.data is None and not config.data:
             raise UsageError("No data was given.", "Pass --data with a file or folder.")
         data = given.data if given.data is not None else list(config.data)
-        table = open_table(data, config.read)
+        table = open_table(data, config.read).without(config.ignore)
         self.findings += table.findings
         source = open_model(
             given.model if given.model is not None else config.model,
@@ -261,7 +261,7 @@ class _Draft:
         encoder = Encoder(
             task.name,
             self.roles,
-            tokenizer=self._tokenizer(table, split, source),
+            tokenizer=self._tokenizer(table, split, source) if self._reads_tokens else None,
             whole_rows=task.whole_rows,
             max_length=self._max_length(source),
             settings={
@@ -273,7 +273,9 @@ class _Draft:
         )
         if task.fit is None:
             return encoder
-        return replace(encoder, fitted=self._fit(task.fit, table, split.train, encoder))
+        fitted = dict(self._fit(task.fit, table, split.train, encoder))
+        self.findings += fitted.pop("findings", ())
+        return replace(encoder, fitted=fitted)
 
     def _fit(self, fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
         """What the task learns from the training rows; a row it cannot read is named."""
@@ -302,10 +304,13 @@ class _Draft:
         assert self.task is not None
         return self.task
 
+    @property
+    def _reads_tokens(self) -> bool:
+        """Whether the task's rows become token ids."""
+        return "input_ids" in self._task.fields_for(Encoder(self._task.name, self.roles))
+
     def _tokenizer(self, table: Table, split: Split, source: ModelSource) -> Any:
         config = self.config
-        if "input_ids" not in self._task.fields:
-            return None
         name = config.tokenizer or source.tokenizer
         if name is not None:
             tokenizer = load_tokenizer(name, config.trust_remote_code)
@@ -328,7 +333,7 @@ class _Draft:
     def _max_length(self, source: ModelSource) -> int | None:
         config = self.config
         limits = [config.max_seq_length, config.max_tokens]
-        if config.max_seq_length is None and "input_ids" in self._task.fields:
+        if config.max_seq_length is None and self._reads_tokens:
             limits += [LONGEST_DEFAULT, source.max_positions]
         known = [limit for limit in limits if limit is not None]
         return min(known) if known else None
@@ -343,7 +348,7 @@ class _Draft:
         built = source.build(self._task.head, encoder)
         self.progress("building the model", 1, 1)
         self.findings += built.findings
-        columns = list(self._task.fields)
+        columns = list(self._task.fields_for(encoder))
         if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
             columns.append("attention_mask")
         extras = extra_fields(table, {*columns, *self.roles.values()})

@@ -25,7 +25,7 @@ def test_the_task_of_the_page_trains(tmp_path: Path) -> None:
     (tasks / f"{name[1]}.py").write_text(source, encoding="utf-8")
     registry = (tasks / "__init__.py").read_text(encoding="utf-8")
     registry = registry.replace(
-        "import feature_classification,", f"import {name[1]}, feature_classification,"
+        "from surefit.tasks import (\n", f"from surefit.tasks import (\n    {name[1]},\n"
     )
     registry = registry.replace("        sft.SPEC,\n", f"{line}        sft.SPEC,\n")
     (tasks / "__init__.py").write_text(registry, encoding="utf-8")

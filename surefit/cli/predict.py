@@ -29,10 +29,10 @@ def command(
         if not opened.finished:
             opened.load()  # says how to finish the run
         roles = load_encoder(opened.model_path).roles
-        column = next((roles[role] for role in ("text", "prompt") if role in roles), None)
+        column = next((roles[role] for role in ("text", "prompt", "tokens") if role in roles), None)
         if column is None:
             raise UsageError("This run does not read text.", "Give rows with --data.")
-        rows = [{column: text}]
+        rows = [{column: text.split() if column == roles.get("tokens") else text}]
     results = sys.stdout
     with user_output_to_stderr():
         for prediction in iter_predictions(opened, rows):

@@ -222,8 +222,11 @@ def collect_texts(
     chosen = list(columns)
     for row in table.rows(rows[:limit]):
         for name in chosen:
-            if isinstance(row[name], str):
-                yield row[name]
+            value = row[name]
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+                yield " ".join(value)
 
 
 def encode_key(

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+
 from surefit.batches.field import Field
-from surefit.data.table import Table, array_rank, is_array, is_scalar_number, is_text
+from surefit.data.table import (
+    Table,
+    array_rank,
+    is_array,
+    is_scalar_number,
+    is_text,
+    is_text_list,
+    is_whole_list,
+)
 
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
     "answer": ("completion", "answer", "response", "output", "target"),
-    "text": ("text", "sentence", "content", "review", "message", "question", "document", "body"),
-    "label": ("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
+    "text": (
+        *("text", "sentence", "content", "review", "message", "question", "document", "body"),
+        *("sentence1", "premise", "question1", "text1"),
+    ),
+    "text_pair": ("text_pair", "sentence2", "hypothesis", "question2", "text2"),
+    "label": (
+        *("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
+        *("score", "rating"),
+    ),
+    "tokens": ("tokens", "words", "token", "word"),
+    "tags": ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
     "tokens": ("tokens", "words"),
     "tags": ("tags", "ner_tags", "labels", "pos_tags"),
@@ -63,20 +82,38 @@ def _by_name(table: Table, role: str, taken: set[str]) -> str | None:
 
 def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
     """The only column left whose type suits the role; None when two would."""
-    if role not in ("text", "label", "features"):
+    if role not in ("text", "label", "features", "tags"):
         return None
     free = [name for name in table.columns if name not in taken and _suits(table, role, name)]
-    return free[0] if len(free) == 1 else None
+    if role == "label":  # several labels per row go by name only
+        free = [name for name in free if not _is_list(table.column_type(name))]
+    if len(free) != 1 or (role == "text" and _is_category(table, free[0])):
+        return None
+    return free[0]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return is_array(kind) or is_text_list(kind)
+
+
+def _is_category(table: Table, column: str) -> bool:
+    """Whether a column of text repeats a few values, or dates, rather than holding texts."""
+    values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
+    return len(values) >= 50 and len(set(values)) < 0.1 * len(values)
 
 
 def _suits(table: Table, role: str, column: str) -> bool:
     kind = table.column_type(column)
-    if role == "text":
+    if role in ("text", "text_pair"):
         return is_text(kind)
+    if role == "tokens":
+        return is_text_list(kind)
+    if role == "tags":
+        return is_text_list(kind) or is_whole_list(kind)
     if role == "features":
         return is_array(kind) and array_rank(kind) <= 2
     if role == "label":
-        return not is_array(kind)
+        return not is_array(kind) or is_whole_list(kind)
     return True
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.findings import Finding
+from surefit.findings import Finding, fail
 
 CHUNK_ROWS = 1024
 
@@ -41,6 +41,20 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(self.arrow.column_names)
+
+    def without(self, columns: Sequence[str]) -> Table:
+        """The table without some of its columns; one that is not there is an error."""
+        missing = next((name for name in columns if name not in self.columns), None)
+        if missing is not None:
+            raise fail(
+                "SF202",
+                f"ignore names {missing!r}; the data has {', '.join(self.columns)}.",
+                column=missing,
+            )
+        if not columns:
+            return self
+        key = "-".join([self.key, *columns])
+        return replace(self, arrow=self.arrow.drop_columns(list(columns)), key=key)
 
     def column_type(self, name: str) -> pa.DataType:
         """The Arrow type of a column."""
@@ -97,6 +111,19 @@ def is_array(kind: pa.DataType) -> bool:
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_text_list(kind: pa.DataType) -> bool:
+    """Whether a column holds a list of texts per row."""
+    return bool(
+        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
+        and is_text(kind.value_type)
+    )
+
+
+def is_whole_list(kind: pa.DataType) -> bool:
+    """Whether a column holds a list of whole numbers per row."""
+    return is_array(kind) and array_rank(kind) == 1 and bool(pa.types.is_integer(kind.value_type))
 
 
 def is_scalar_number(kind: pa.DataType) -> bool:

@@ -38,6 +38,12 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if hasattr(module, "config") and hasattr(module, "save_pretrained"):
         wanted = [c for c in columns if c in names and c != "labels"]
+        if not wanted:
+            raise fail(
+                "SF301",
+                f"{type(module).__name__} reads none of the columns {', '.join(columns)}.",
+                fix="For rows of numbers and categories choose tiny:mlp or a module of your own.",
+            )
         return Call({column: column for column in wanted}), []
     given = {c: c for c in columns if c in names or takes_all}
     required = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom, pretrained
+from surefit.models import custom, mlp, pretrained
 from surefit.models.source import ModelSource
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -29,6 +29,8 @@ def open_model(
             f"{model}: GGUF files cannot be read by this version.",
             "Give a transformers folder or hub id.",
         )
+    if model == mlp.NAME:
+        return mlp.open_mlp()
     if model.startswith("tiny:"):
         return pretrained.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):

@@ -20,6 +20,7 @@ FAMILY_OF = {
     "AutoModelForSeq2SeqLM": "seq2seq",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
 }
 """The families that `tiny:` knows, by the Auto class a task asks for."""
 

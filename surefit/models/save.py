@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.data.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom
+from surefit.models import custom, mlp
 from surefit.models.pretrained import quiet
 from surefit.models.source import ModelSource
 from surefit.tasks.spec import TaskSpec
@@ -62,6 +62,8 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
 
 
 def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
+    if recipe.get("tiny") == mlp.NAME:
+        return mlp.open_mlp().build(task.head, encoder).module
     if "function" not in recipe:
         raise UsageError(
             f"The run trained a {recipe['class']} object given from Python; its code is not in "

@@ -69,6 +69,18 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         stablelm starcoder2 t5gemma t5gemma2 tapas ultrabert ultravbert xlm xlm-roberta
         xlm-roberta-xl xlnet xmod yoso"""
     ),
+    "token-classification": _names(
+        """albert apertus arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert
+        data2vec-text deberta deberta-v2 deepseek_v3 diffllama distilbert electra ernie esm
+        esmc eurobert exaone4 falcon flaubert fnet funnel gemma gemma2 glm glm4 gpt-sw3 gpt2
+        gpt_bigcode gpt_neox gpt_oss gte helium ibert jina_embeddings_v3 layoutlm llama
+        longformer luke markuplm megatron-bert minimax ministral ministral3 mistral mistral4
+        mixtral mobilebert modernbert modernvbert mpnet mpt mra mt5 nemotron nomic_bert
+        nystromformer openai_privacy_filter persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_5
+        qwen3_moe qwen3_next rembert roberta roberta-prelayernorm roc_bert roformer seed_oss
+        smollm3 squeezebert stablelm starcoder2 t5 t5gemma t5gemma2 ultrabert ultravbert
+        umt5 xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso"""
+    ),
 }
 
 # What a config may call each size of the model.

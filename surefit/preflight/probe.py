@@ -131,21 +131,27 @@ def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.T
 def _check_outputs(
     logits: torch.Tensor, batch: Mapping[str, torch.Tensor], num_outputs: int
 ) -> list[Finding]:
-    if logits.ndim != 2 or len(logits) != len(batch["labels"]):
+    labels = batch["labels"]
+    targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
+    if num_outputs == 1 and logits.shape == targets:
+        return []
+    if logits.shape[:-1] != targets:
         raise fail(
             "SF305",
             f"The model returned logits of shape {list(logits.shape)}; expected "
-            f"[{len(batch['labels'])}, {num_outputs}]: one row of class scores per row.",
-            fix="Pool the steps, so that the model gives one vector per row.",
+            f"{[*targets, num_outputs]}: one row of scores per target.",
+            fix="Pool the steps, so that the model gives one vector per row."
+            if len(targets) == 1
+            else "Let the model give one vector per token.",
         )
-    if logits.shape[1] < num_outputs:
+    if logits.shape[-1] < num_outputs:
         raise fail(
             "SF303",
-            f"The model has {logits.shape[1]} outputs, but the data has {num_outputs} classes: "
-            f"the class numbers from {logits.shape[1]} on have none.",
+            f"The model has {logits.shape[-1]} outputs, but the data has {num_outputs} classes: "
+            f"the class numbers from {logits.shape[-1]} on have none.",
         )
-    if logits.shape[1] > num_outputs:
-        message = f"The model has {logits.shape[1]} outputs, the data {num_outputs} classes."
+    if logits.shape[-1] > num_outputs:
+        message = f"The model has {logits.shape[-1]} outputs, the data {num_outputs} classes."
         return [finding("SF316", message)]
     return []
 

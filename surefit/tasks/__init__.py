@@ -9,15 +9,25 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
-from surefit.tasks import feature_classification, sft, text_classification
+from surefit.tasks import (
+    feature_classification,
+    regression,
+    sft,
+    tabular_classification,
+    text_classification,
+    token_classification,
+)
 from surefit.tasks.spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        token_classification.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
+        regression.SPEC,
+        tabular_classification.SPEC,
     )
 }
 

@@ -35,7 +35,8 @@ def choose_task(
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
         roles = resolve_roles(table, task.needs, task.optional, chosen)
-        if roles is not None and (task.takes is None or task.takes(table, roles)):
+        asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
+        if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
     if not fitting:
         raise _nothing_fits(table, candidates)

@@ -1,13 +1,24 @@
-"""What every task with one class per row shares: classes from the rows, loss and metrics."""
+"""What tasks with classes per row share: classes from the rows, loss and metrics.
+
+A row has one class, or several where the label column holds lists; `labels` are then (B,) class
+numbers, or (B, C) with 1 for every class the row has.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.batches.field import Field
 from surefit.data.encode import RowFaultError, Skip
 from surefit.data.encoder import Encoder
+from surefit.data.table import Table, is_scalar_number
 from surefit.findings import fail
 from surefit.tasks.spec import Batch, Metric, full_precision
 
@@ -37,14 +48,48 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
+def class_list(value: Any) -> list[Any] | None:
+    """Several labels of a row: a list or array, or the text of a list; None for a single one.
+
+    >>> class_list('["red", "blue"]'), class_list("red")
+    (['red', 'blue'], None)
+    """
+    if isinstance(value, np.ndarray):
+        return list(value.tolist())
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            return None
+    return value if isinstance(value, list) else None
+
+
+def is_continuous(table: Table, column: str) -> bool:
+    """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
+    kind = table.column_type(column)
+    if not is_scalar_number(kind) or pa.types.is_boolean(kind):
+        return False
+    values = table.arrow[column].drop_null()
+    if pa.types.is_floating(kind):
+        sample = np.asarray(values.slice(0, 10_000))
+        if (sample[np.isfinite(sample)] % 1 != 0).any():
+            return True
+    distinct = pc.count_distinct(values).as_py()
+    return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+
+
 def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The class names of the training rows, sorted, with how often each occurs."""
     counts: Counter[Any] = Counter()
+    several: bool | None = None
     for row in rows:
-        if not _is_missing(row.get("label")):
-            counts[class_name(row["label"])] += 1
+        if _is_missing(row.get("label")):
+            continue
+        labels = class_list(row["label"])
+        several = labels is not None if several is None else several
+        counts.update(class_name(value) for value in _values(row["label"], several))
     total, column = counts.total(), encoder.roles["label"]
-    if len(counts) < 2:
+    if len(counts) < (1 if several else 2):
         raise fail(
             "SF205",
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
@@ -60,61 +105,122 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
-    return {"classes": names, "class_counts": [counts[name] for name in names]}
+    fitted = {"classes": names, "class_counts": [counts[name] for name in names]}
+    return {**fitted, "multi_label": True} if several else fitted
 
 
-def class_id(row: Mapping[str, Any], encoder: Encoder) -> int | Skip:
-    """The output number of the row's label; a Skip where it has none the model can learn."""
+def _values(value: Any, several: bool) -> list[Any]:
+    if not several:
+        return [value]
+    labels = class_list(value)
+    if labels is None:
+        raise RowFaultError(
+            "SF205", f"the label {str(value)[:40]!r} is not a list, as in other rows", "label"
+        )
+    return labels
+
+
+def is_multi_label(encoder: Encoder) -> bool:
+    """Whether a row may have several classes."""
+    return bool(encoder.fitted.get("multi_label"))
+
+
+def label_field(encoder: Encoder) -> Field:
+    """How the classes of a row become a tensor."""
+    return Field(("class",), "float32") if is_multi_label(encoder) else Field((), "int64")
+
+
+def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """The output number of the row's label; a Skip where it has none the model can learn.
+
+    Where a row may have several labels, a vector with 1 for each of them.
+    """
     value = row["label"]
     if _is_missing(value):
         return Skip("no_label")
+    if is_multi_label(encoder):
+        places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
+        if None in places:
+            return Skip("unknown_label")
+        return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
     return Skip("unknown_label") if place is None else place
 
 
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
-    """Cross-entropy summed over the rows, and the number of rows."""
-    from torch.nn.functional import cross_entropy
+    """Cross-entropy summed over the rows, and the number of rows.
+
+    Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
+    """
+    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
     labels = batch["labels"]
+    if labels.ndim == 2:
+        logits = full_precision(outputs.logits)
+        each = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+        return each.mean(-1).sum(), len(labels)
     return cross_entropy(full_precision(outputs.logits), labels, reduction="sum"), len(labels)
 
 
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
-    """Rows whose most likely class is the right one, and all rows."""
+    """Rows whose most likely class is the right one (of several: exactly all), and all rows."""
+    if batch["labels"].ndim == 2:
+        right = ((outputs.logits > 0) == (batch["labels"] > 0.5)).all(-1)
+        return right.sum(), len(right)
     return (outputs.logits.argmax(-1) == batch["labels"]).sum(), len(batch["labels"])
 
 
 def _confusion_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
+    if batch["labels"].ndim == 2:  # several classes per row are not confused with one another
+        return {}
     num_classes = outputs.logits.shape[-1]
     cells = batch["labels"] * num_classes + outputs.logits.argmax(-1)
     counts = cells.bincount(minlength=num_classes**2)
     return {"confusion": counts.reshape(num_classes, num_classes)}
 
 
-def macro_f1_of(confusion: torch.Tensor) -> float:
-    """Mean F1 over the classes that occur or are predicted; rows are true classes.
+def _class_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
+    if batch["labels"].ndim == 2:
+        true, made = batch["labels"] > 0.5, outputs.logits > 0
+        return {"hits": (true & made).sum(0), "either": true.sum(0) + made.sum(0)}
+    confusion = _confusion_sums(outputs, batch)["confusion"]
+    return {"hits": confusion.diagonal(), "either": confusion.sum(0) + confusion.sum(1)}
+
+
+def macro_f1_of(hits: torch.Tensor, either: torch.Tensor) -> float:
+    """Mean F1 over the classes that occur or are predicted.
+
+    `hits` counts the rows of each class found, `either` its true rows plus its predicted ones.
 
     >>> import torch
-    >>> macro_f1_of(torch.tensor([[8, 2], [0, 10]]))
+    >>> macro_f1_of(torch.tensor([8, 10]), torch.tensor([18, 22]))
     0.898989...
     """
-    confusion = confusion.double()
-    hits = confusion.diagonal()
-    either = confusion.sum(0) + confusion.sum(1)
-    scores = 2 * hits[either > 0] / either[either > 0]
-    return float(scores.mean())
+    occurs = either > 0
+    scores = 2 * hits[occurs].double() / either[occurs]
+    return float(scores.mean()) if len(scores) else 0.0
 
 
-MACRO_F1 = Metric(_confusion_sums, lambda sums: macro_f1_of(sums["confusion"]))
+MACRO_F1 = Metric(_class_sums, lambda sums: macro_f1_of(sums["hits"], sums["either"]))
 CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """The most likely class of each row and its probability."""
+    """The most likely class of each row and its probability; of several, those above 0.5."""
+    if is_multi_label(encoder):
+        return [
+            _likely(row, encoder.classes)
+            for row in outputs.logits[:, : len(encoder.classes)].float().sigmoid().tolist()
+        ]
     chances = outputs.logits[:, : len(encoder.classes)].float().softmax(-1)
     best = chances.max(-1)
     return [
         {"prediction": encoder.classes[place], "probability": chance}
         for place, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
+
+
+def _likely(chances: list[float], classes: list[Any]) -> dict[str, Any]:
+    found = [(name, chance) for name, chance in zip(classes, chances, strict=True) if chance > 0.5]
+    names, probabilities = [name for name, _ in found], [chance for _, chance in found]
+    return {"prediction": names, "probabilities": probabilities}

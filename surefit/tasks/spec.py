@@ -29,10 +29,12 @@ class Metric:
     same memory for ten rows and for ten million.
     """
 
-    sums: Callable[[Any, Batch], Mapping[str, Any]]
+    sums: Callable[..., Mapping[str, Any]]
     figure: Callable[[Mapping[str, Any]], Any]
     is_number: bool = True
     """Whether the figure is one number, by which a step can be called better than another."""
+    uses_encoder: bool = False
+    """Whether `sums` takes the Encoder as well, for names or units that were fitted."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ class TaskSpec:
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
-    """What is learned from training rows, such as the class names."""
+    """What is learned from training rows, such as the class names; `findings` among it are
+    handed to the plan."""
+    fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
+    """The Fields, where they depend on the roles that were found or on what was fitted."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
     """How many targets an encoded row has; equals the loss's count."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
@@ -112,7 +117,7 @@ class TaskSpec:
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
-        fields = {**self.fields, **encoder.extras}
+        fields = {**(self.fields_of(encoder) if self.fields_of else self.fields), **encoder.extras}
         if encoder.tokenizer is not None and "input_ids" in fields:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields

@@ -1,4 +1,4 @@
-"""text-classification: one class per text."""
+"""text-classification: one class per text or pair of texts, or several."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
+from surefit.data.table import Table
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -16,47 +17,88 @@ from surefit.tasks.classes import (
     class_loss,
     decode_classes,
     fit_classes,
+    is_continuous,
+    is_multi_label,
+    label_field,
 )
 from surefit.tasks.spec import Head, TaskSpec
+
+TOKENS = Field(("time",), "int64", 0)
+SEGMENTS = Field(("time",), "int64", 0, "input_ids")
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """Tokens of the text with the tokenizer's own special tokens, and the class."""
-    text = row["text"]
-    if text is None:
-        return Skip("empty")
-    if not isinstance(text, str):
-        raise RowFaultError("SF213", f"{text!r} is not text", encoder.roles["text"])
-    if not text.strip():
-        return Skip("empty")
-    columns: dict[str, Any] = {}
-    if "label" in row:
-        label = class_id(row, encoder)
-        if isinstance(label, Skip):
-            return label
-        columns["labels"] = label
-    ids = encoder.tokenizer(text)["input_ids"]
-    overlong = encoder.max_length is not None and len(ids) > encoder.max_length
+    if "label" not in row:
+        return encode_text(row, encoder, {})
+    label = class_id(row, encoder)
+    return label if isinstance(label, Skip) else encode_text(row, encoder, {"labels": label})
+
+
+def encode_text(
+    row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]
+) -> Encoded | Skip:
+    """Tokens of the row's text or pair of texts, with what else was read from the row."""
+    texts = []
+    for role in ("text", "text_pair"):
+        if role not in encoder.roles:
+            continue
+        text = row[role]
+        if text is not None and not isinstance(text, str):
+            raise RowFaultError("SF213", f"{text!r} is not text", encoder.roles[role])
+        if text is None or not text.strip():
+            return Skip("empty")
+        texts.append(text)
+    tokenizer = encoder.tokenizer
+    if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
+        texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
+    tokens = tokenizer(*texts)
+    length = len(tokens["input_ids"])
+    overlong = encoder.max_length is not None and length > encoder.max_length
     if overlong:
         policy = encoder.settings["overlong"]
         if policy == "drop":
             return Skip("overlong")
         if policy == "error":
             raise RowFaultError(
-                "SF212", f"{len(ids)} tokens, but max_seq_length is {encoder.max_length}"
+                "SF212", f"{length} tokens, but max_seq_length is {encoder.max_length}"
             )
-        ids = encoder.tokenizer(text, truncation=True, max_length=encoder.max_length)["input_ids"]
-    return Encoded({"input_ids": ids, **columns}, truncated=overlong)
+        tokens = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
+    columns = {name: tokens[name] for name in text_fields(encoder)}
+    return Encoded({**columns, **targets}, truncated=overlong)
+
+
+def text_fields(encoder: Encoder) -> dict[str, Field]:
+    """Token ids, and which text of a pair each belongs to where the tokenizer says so."""
+    names = getattr(encoder.tokenizer, "model_input_names", ())
+    if "text_pair" in encoder.roles and "token_type_ids" in names:
+        return {"input_ids": TOKENS, "token_type_ids": SEGMENTS}
+    return {"input_ids": TOKENS}
+
+
+def _settings(encoder: Encoder) -> dict[str, Any]:
+    names = [str(name) for name in encoder.classes]
+    kind = "multi" if is_multi_label(encoder) else "single"
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: place for place, name in enumerate(names)},
+        "problem_type": f"{kind}_label_classification",
+    }
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the label is a class rather than an amount."""
+    return not is_continuous(table, roles["label"])
 
 
 SPEC = TaskSpec(
     name="text-classification",
-    summary="one class per text",
+    summary="one class per text or pair of texts; several where the label is a list",
     needs=(("text", "label"),),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "labels": Field((), "int64"),
-    },
+    optional=("text_pair",),
+    takes=takes,
+    fields={"input_ids": TOKENS, "labels": Field((), "int64")},
+    fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     encode=encode,
     fit=fit_classes,
     loss=class_loss,
@@ -66,10 +108,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSequenceClassification",
         size=lambda encoder: len(encoder.classes),
-        config=lambda encoder: {
-            "id2label": dict(enumerate(str(name) for name in encoder.classes)),
-            "label2id": {str(name): place for place, name in enumerate(encoder.classes)},
-            "problem_type": "single_label_classification",
-        },
+        config=_settings,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class Evaluator:
 
     def _measure(self, module: nn.Module, store: Store) -> dict[str, Any]:
         metrics = {"loss": as_metric(self.loss)}
-        metrics |= {name: as_metric(metric) for name, metric in self.task.metrics.items()}
+        metrics |= {name: as_metric(m, self.encoder) for name, m in self.task.metrics.items()}
         totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
         chunks = list(row_chunks(store.lengths, self.batch_size, self.max_tokens))
         mine = chunks[self.process :: self.num_processes]
@@ -109,8 +109,10 @@ class Evaluator:
         return [sample for _, sample in sorted(self.gather(made), key=lambda pair: pair[0])]
 
 
-def as_metric(metric: SumAndCount | Metric) -> Metric:
-    """A Metric of a function that returns a sum and a count."""
+def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> Metric:
+    """A Metric of a function that returns a sum and a count; one that reads names gets them."""
+    if isinstance(metric, Metric) and metric.uses_encoder:
+        return replace(metric, sums=partial(metric.sums, encoder=encoder))
     if isinstance(metric, Metric):
         return metric
 

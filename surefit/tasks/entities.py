@@ -1,0 +1,67 @@
+"""Entities in a row of tags, and how many of them were found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OUTSIDE = ("O", 0, None)
+"""Tags of words that belong to no entity; 0 where tags are numbers."""
+
+Entity = tuple[str, int, int]
+"""Its type, its first word, and the word after its last."""
+
+
+def find_entities(tags: Sequence[Any]) -> list[Entity]:
+    """The entities of a row, read as conlleval does: I- without its B- begins one, too.
+
+    B-, I- and O, also with S- or U- for single words and E- or L- for last ones; tags without
+    such a beginning join into one entity while they are equal.
+
+    >>> find_entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+    [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
+    """
+    entities: list[Entity] = []
+    start, kind = 0, None
+    for place, tag in enumerate([*tags, "O"]):
+        mark, this = _parts(tag)
+        begins = this is not None and (mark in "BSU" or this != kind)
+        if kind is not None and (begins or this is None):
+            entities.append((kind, start, place))
+            kind = None
+        if begins:
+            start, kind = place, this
+        if mark in ("S", "U", "E", "L") and kind is not None:
+            entities.append((kind, start, place + 1))
+            kind = None
+    return entities
+
+
+def _parts(tag: Any) -> tuple[str, str | None]:
+    if tag in OUTSIDE:
+        return "O", None
+    text = str(tag)
+    mark, dash, kind = text.partition("-")
+    if dash and mark in ("B", "I", "S", "U", "E", "L"):
+        return mark, kind
+    return "I", text
+
+
+def match_entities(true: Sequence[Any], made: Sequence[Any]) -> dict[str, int]:
+    """Entities found with the right type and words, found wrongly, and missed."""
+    wanted, got = set(find_entities(true)), set(find_entities(made))
+    return {
+        "found": len(wanted & got),
+        "false": len(got - wanted),
+        "missed": len(wanted - got),
+    }
+
+
+def entity_f1_of(sums: Mapping[str, Any]) -> float:
+    """Micro F1 over all entities; 0 where there are none.
+
+    >>> entity_f1_of({"found": 2, "false": 1, "missed": 1})
+    0.666...
+    """
+    found, wrong = float(sums["found"]), float(sums["false"]) + float(sums["missed"])
+    return 2 * found / (2 * found + wrong) if found + wrong else 0.0

@@ -1,0 +1,152 @@
+"""regression: one number per text, or per row of numbers, categories and dates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoder import Encoder
+from surefit.data.table import Table
+from surefit.findings import fail
+from surefit.tasks import tabular
+from surefit.tasks.classes import is_continuous
+from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.tasks.text_classification import encode_text, text_fields
+
+if TYPE_CHECKING:
+    import torch
+
+TARGET = Field((), "float32")
+
+
+def number(value: Any) -> float | None:
+    """The target of a row; None where it has none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if not isinstance(value, bool | int | float):
+        raise RowFaultError("SF230", f"the target {str(value)[:40]!r} is not a number", "label")
+    if math.isinf(value):
+        raise RowFaultError("SF207", f"the target is {value}", "label")
+    return float(value)
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """Mean and scale of the target; for tabular rows also how their columns are read."""
+    gathered = None if "text" in encoder.roles else tabular.Gathered(encoder)
+    count, mean, squares = 0, 0.0, 0.0
+    for row in rows:
+        target = number(row["label"])
+        if target is None:
+            continue
+        count += 1
+        step = target - mean
+        mean += step / count
+        squares += step * (target - mean)
+        if gathered is not None:
+            gathered.add(row)
+    scale = math.sqrt(squares / count) if count else 0.0
+    if scale == 0:
+        column = encoder.roles["label"]
+        what = f"is {mean:g} in all {count} training rows" if count else "is blank everywhere"
+        raise fail("SF230", f"column {column!r} {what}.", column=column)
+    return {**(gathered.fitted() if gathered else {}), "mean": mean, "scale": scale}
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The row's tokens or vector, and the target in units of its spread."""
+    targets = {}
+    if "label" in encoder.roles:
+        target = number(row["label"])
+        if target is None:
+            return Skip("no_label")
+        targets["labels"] = (target - encoder.fitted["mean"]) / encoder.fitted["scale"]
+    if "text" in encoder.roles:
+        return encode_text(row, encoder, targets)
+    return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
+
+
+def fields_of(encoder: Encoder) -> dict[str, Field]:
+    """Tokens where there is text, else the vector; and the target."""
+    if "text" in encoder.roles:
+        return {**text_fields(encoder), "labels": TARGET}
+    return {"features": tabular.FIELD, "labels": TARGET}
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the label is an amount, and there is something to tell it from."""
+    known = "text" in roles or tabular.has_columns(table, roles)
+    return known and is_continuous(table, roles["label"])
+
+
+def _values(outputs: Any) -> torch.Tensor:
+    """One number per row, of logits (B, 1) or (B,)."""
+    logits = full_precision(outputs.logits)
+    return logits.reshape(len(logits), -1)[:, 0]
+
+
+def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
+    """Squared errors, in units of the target's spread, summed over the rows, and their number."""
+    errors = _values(outputs) - batch["labels"]
+    return errors.square().sum(), len(errors)
+
+
+def _error_sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, Any]:
+    errors = (_values(outputs) - batch["labels"]).double() * encoder.fitted["scale"]
+    return {"absolute": errors.abs().sum(), "squared": errors.square().sum(), "count": len(errors)}
+
+
+def _spread_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
+    labels = batch["labels"].double()
+    return {
+        "errors": (_values(outputs).double() - labels).square().sum(),
+        "labels": labels.sum(),
+        "squares": labels.square().sum(),
+        "count": len(labels),
+    }
+
+
+def r2_of(sums: Mapping[str, Any]) -> float:
+    """1 minus the squared errors over the squared distances from the mean of these rows."""
+    spread = float(sums["squares"] - sums["labels"] ** 2 / sums["count"])
+    return 1 - float(sums["errors"]) / spread if spread > 0 else math.nan
+
+
+def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The number for each row, in the units of the data."""
+    values = _values(outputs).double() * encoder.fitted["scale"] + encoder.fitted["mean"]
+    return [{"prediction": value} for value in values.tolist()]
+
+
+MAE = Metric(_error_sums, lambda sums: float(sums["absolute"] / sums["count"]), uses_encoder=True)
+RMSE = Metric(
+    _error_sums, lambda sums: float((sums["squared"] / sums["count"]) ** 0.5), uses_encoder=True
+)
+
+SPEC = TaskSpec(
+    name="regression",
+    summary="one number per text, or per row of numbers, categories and dates",
+    needs=(("text", "label"), ("label",)),
+    optional=("text_pair",),
+    takes=takes,
+    whole_rows=True,
+    fields={"features": tabular.FIELD, "labels": TARGET},
+    fields_of=fields_of,
+    encode=encode,
+    fit=fit,
+    loss=loss,
+    metrics={"mae": MAE, "rmse": RMSE, "r2": Metric(_spread_sums, r2_of)},
+    best="rmse",
+    decode=decode,
+    head=Head(
+        auto_class="AutoModelForSequenceClassification",
+        size=lambda encoder: 1,
+        config=lambda encoder: {
+            "problem_type": "regression",
+            "target_mean": encoder.fitted["mean"],
+            "target_scale": encoder.fitted["scale"],
+        },
+    ),
+)

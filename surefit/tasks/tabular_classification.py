@@ -1,0 +1,71 @@
+"""tabular-classification: one class per row of numbers, categories and dates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, Skip
+from surefit.data.encoder import Encoder
+from surefit.data.table import Table
+from surefit.tasks import tabular
+from surefit.tasks.classes import (
+    CONFUSION,
+    MACRO_F1,
+    accuracy,
+    class_id,
+    class_loss,
+    decode_classes,
+    fit_classes,
+    is_continuous,
+    label_field,
+)
+from surefit.tasks.spec import Head, TaskSpec
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The classes, and how the columns are read, in one pass over the rows."""
+    gathered = tabular.Gathered(encoder)
+
+    def seen() -> Iterator[Mapping[str, Any]]:
+        for row in rows:
+            gathered.add(row)
+            yield row
+
+    classes = fit_classes(seen(), encoder)
+    return {**classes, **gathered.fitted()}
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The row's vector, and the class."""
+    targets = {}
+    if "label" in encoder.roles:
+        label = class_id(row, encoder)
+        if isinstance(label, Skip):
+            return label
+        targets["labels"] = label
+    return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the label is a class, and there is something to tell it from."""
+    return tabular.has_columns(table, roles) and not is_continuous(table, roles["label"])
+
+
+SPEC = TaskSpec(
+    name="tabular-classification",
+    summary="one class per row of numbers, categories and dates",
+    needs=(("label",),),
+    takes=takes,
+    whole_rows=True,
+    fields={"features": tabular.FIELD, "labels": Field((), "int64")},
+    fields_of=lambda encoder: {"features": tabular.FIELD, "labels": label_field(encoder)},
+    encode=encode,
+    fit=fit,
+    loss=class_loss,
+    metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
+    best="accuracy",
+    decode=decode_classes,
+    head=Head(size=lambda encoder: len(encoder.classes)),
+)

@@ -1,0 +1,206 @@
+"""token-classification: one tag per word, such as names of people and places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoder import Encoder
+from surefit.findings import fail
+from surefit.tasks.classes import class_name
+from surefit.tasks.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
+from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100
+NO_WORD = -1
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The tags of the training rows, sorted, the one for no entity first."""
+    found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
+    if len(found) < 2:
+        column = encoder.roles["tags"]
+        raise fail(
+            "SF205",
+            f"column {column!r} has {len(found)} different tags in the training rows; at least 2 "
+            "are needed.",
+            fix="Choose another column with columns.tags.",
+            column=column,
+        )
+    names = sorted(found, key=lambda tag: (tag not in OUTSIDE, isinstance(tag, str), tag))
+    return {"classes": names}
+
+
+def _tags(values: Any) -> list[Any]:
+    return [class_name(tag) for tag in _as_list(values)]
+
+
+def _as_list(values: Any) -> list[Any]:
+    return list(values.tolist() if hasattr(values, "tolist") else values)
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """Pieces of the words; the first piece of a word carries its tag and the word's number."""
+    words = _words(row, encoder)
+    if not words:
+        return Skip("empty")
+    tags = None
+    if "tags" in row:
+        if row["tags"] is None:
+            return Skip("no_label")
+        tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
+        if len(tags) != len(words):
+            raise RowFaultError(
+                "SF201",
+                f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
+                f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
+                "tags",
+            )
+        if None in tags:
+            return Skip("unknown_label")
+    pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
+    length = len(pieces["input_ids"])
+    truncated = encoder.max_length is not None and length > encoder.max_length
+    if truncated:
+        policy = encoder.settings["overlong"]
+        if policy == "drop":
+            return Skip("overlong")
+        if policy == "error":
+            raise RowFaultError(
+                "SF212", f"{length} tokens, but max_seq_length is {encoder.max_length}"
+            )
+        pieces = encoder.tokenizer(
+            _spaced(words, encoder),
+            is_split_into_words=True,
+            truncation=True,
+            max_length=encoder.max_length,
+        )
+    first = _first_pieces(pieces.word_ids())
+    columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
+    if tags is not None:
+        columns["labels"] = [IGNORED if word == NO_WORD else tags[word] for word in first]
+    return Encoded(columns, truncated=truncated)
+
+
+def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
+    words = row["tokens"]
+    if words is None:
+        return []
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise RowFaultError(
+            "SF213", f"{str(words)[:40]!r} is not a list of words", encoder.roles["tokens"]
+        )
+    return list(words)
+
+
+def _spaced(words: Sequence[str], encoder: Encoder) -> list[str]:
+    """The words as the tokenizer meets them in a text: byte-level ones tell ' word' from 'word'."""
+    tokenizer = encoder.tokenizer
+    marked = tokenizer.__dict__.get("_surefit_marks_spaces")
+    if marked is None:
+        marked = tokenizer._surefit_marks_spaces = tokenizer.tokenize(" a")[0].startswith("Ġ")
+    return [f" {word}" for word in words] if marked else list(words)
+
+
+def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
+    """The word's number at its first piece, NO_WORD elsewhere.
+
+    >>> _first_pieces([None, 0, 1, 1, None])
+    [-1, 0, 1, -1, -1]
+    """
+    before = [None, *word_ids[:-1]]
+    return [
+        NO_WORD if word is None or word == last else word
+        for word, last in zip(word_ids, before, strict=True)
+    ]
+
+
+def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and tags of the first pieces: (N, C) and (N,)."""
+    learned = batch["labels"] != IGNORED
+    return outputs.logits[learned], batch["labels"][learned]
+
+
+def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
+    """Cross-entropy summed over the words, and their number."""
+    from torch.nn.functional import cross_entropy
+
+    logits, labels = _learned(outputs, batch)
+    return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
+
+
+def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
+    """Words whose most likely tag is the right one, and all words."""
+    logits, labels = _learned(outputs, batch)
+    return (logits.argmax(-1) == labels).sum(), labels.numel()
+
+
+def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
+    """Rows with every tag right, and all rows."""
+    labels = batch["labels"]
+    right = ((outputs.logits.argmax(-1) == labels) | (labels == IGNORED)).all(-1)
+    return right.sum(), len(right)
+
+
+def _entity_sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, int]:
+    names = encoder.classes
+    sums = {"found": 0, "false": 0, "missed": 0}
+    made, labels = outputs.logits.argmax(-1).tolist(), batch["labels"].tolist()
+    for row_made, row_labels in zip(made, labels, strict=True):
+        kept = [(m, t) for m, t in zip(row_made, row_labels, strict=True) if t != IGNORED]
+        counts = match_entities([names[t] for _, t in kept], [names[m] for m, _ in kept])
+        sums = {name: sums[name] + counts[name] for name in sums}
+    return sums
+
+
+ENTITY_F1 = Metric(_entity_sums, entity_f1_of, uses_encoder=True)
+
+
+def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """A tag per word (None for a word beyond the limit), and the entities as spans of words."""
+    best = outputs.logits.argmax(-1).tolist()
+    answers = []
+    rows = zip(best, batch["words"].tolist(), batch["num_words"].tolist(), strict=True)
+    for tags, words, num_words in rows:
+        names: list[Any] = [None] * num_words
+        for tag, word in zip(tags, words, strict=True):
+            if word != NO_WORD:
+                names[word] = encoder.classes[tag]
+        spans = [
+            {"type": kind, "start": start, "end": end} for kind, start, end in find_entities(names)
+        ]
+        answers.append({"prediction": names, "entities": spans})
+    return answers
+
+
+SPEC = TaskSpec(
+    name="token-classification",
+    summary="one tag per word, with entities where the tags are B-, I- and O",
+    needs=(("tokens", "tags"),),
+    targets=("tags",),
+    fields={
+        "input_ids": Field(("time",), "int64", 0),
+        "words": Field(("time",), "int64", NO_WORD, "input_ids"),
+        "num_words": Field((), "int64"),
+        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+    },
+    encode=encode,
+    fit=fit,
+    loss=loss,
+    metrics={"token_accuracy": token_accuracy, "accuracy": accuracy, "entity_f1": ENTITY_F1},
+    best="entity_f1",
+    decode=decode,
+    head=Head(
+        auto_class="AutoModelForTokenClassification",
+        size=lambda encoder: len(encoder.classes),
+        config=lambda encoder: {
+            "id2label": dict(enumerate(str(name) for name in encoder.classes)),
+            "label2id": {str(name): place for place, name in enumerate(encoder.classes)},
+        },
+    ),
+)

@@ -1,0 +1,273 @@
+"""Rows of numbers, categories and dates: what is read, what is left out, what is learned."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import surefit
+from builders import write_jsonl
+from surefit.cli import run as command
+from surefit.data.encode import RowFaultError
+from surefit.data.encoder import Encoder
+from surefit.data.objects import open_rows
+from surefit.errors import FindingError
+from surefit.tasks.choose import choose_task
+from surefit.tasks.tabular import Gathered, encode_columns
+
+
+def rule_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """The class is whether exactly one of two categories is of the first kind."""
+    choose = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        colour, shape = choose.choice(["red", "blue", "grey"]), choose.choice(["round", "flat"])
+        label = "yes" if (colour == "red") != (shape == "round") else "no"
+        rows.append({"colour": colour, "shape": shape, "weight": choose.random(), "label": label})
+    return rows
+
+
+def fit(rows: list[dict[str, Any]], label: str = "y") -> dict[str, Any]:
+    """What is fitted on rows whose target is `label`, with findings."""
+    encoder = Encoder("regression", {"label": label}, whole_rows=True)
+    gathered = Gathered(encoder)
+    for row in rows:
+        gathered.add(encoder.read(row))
+    return gathered.fitted()
+
+
+def vector(fitted: dict[str, Any], **cells: Any) -> list[float]:
+    encoder = Encoder("regression", {}, whole_rows=True, fitted=fitted)
+    return [round(value, 4) for value in encode_columns(cells, encoder).tolist()]
+
+
+def test_class_by_a_rule_of_two_categories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "rows.jsonl", rule_rows(400))
+    arguments = ["train", "--data", "rows.jsonl", "--model", "tiny:mlp", "--output", "run"]
+    assert command([*arguments, "--epochs", "6", "--batch-size", "16"]) == 0
+    run = surefit.train(resume="run")
+    assert run.plan["task"] == "tabular-classification"
+    metrics = surefit.evaluate("run")
+    assert metrics["accuracy"] > 0.97
+    assert set(metrics) == {"loss", "accuracy", "macro_f1", "confusion"}
+    new = rule_rows(50, seed=3)
+    unlabelled = [{k: v for k, v in row.items() if k != "label"} for row in new]
+    answers = surefit.predict("run", unlabelled)
+    right = [a["prediction"] == row["label"] for a, row in zip(answers, new, strict=True)]
+    assert np.mean(right) > 0.95
+    capsys.readouterr()
+    write_jsonl(tmp_path / "new.jsonl", [{"colour": "red", "shape": "flat", "weight": 0.5}])
+    assert command(["predict", "run", "--data", "new.jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["prediction"] == "yes"
+
+
+def test_saved_network_is_made_again(tmp_path: Path) -> None:
+    """Law 8 for tiny:mlp: the folder holds all that loading takes."""
+    rows = rule_rows(60)
+    run = surefit.train(data=rows, model="tiny:mlp", max_steps=3, output=str(tmp_path / "run"))
+    before = surefit.predict(run, rows[:5])
+    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    again = surefit.load(tmp_path / "run")
+    trained = run.model.state_dict()
+    assert all(torch.equal(again.state_dict()[key], trained[key]) for key in trained)
+    assert surefit.predict(tmp_path / "run", rows[:5]) == before
+
+
+def test_blanks_and_unknown_categories_can_be_predicted_for(tmp_path: Path) -> None:
+    rows = rule_rows(100)
+    for row in rows[::5]:
+        row["weight"] = None
+    run = surefit.train(data=rows, model="tiny:mlp", max_steps=3, output=str(tmp_path / "run"))
+    odd = [
+        {"colour": "violet", "shape": None, "weight": None},
+        {"colour": "red", "shape": "flat", "weight": float("nan")},
+    ]
+    answers = surefit.predict(run, odd)
+    assert [answer["prediction"] in ("yes", "no") for answer in answers] == [True, True]
+    with pytest.raises(FindingError, match="column 'shape' is missing") as caught:
+        surefit.predict(run, [{"colour": "red", "weight": 1.0}])
+    assert caught.value.findings[0].code == "SF202"
+    with pytest.raises(FindingError, match="'heavy' is not a number"):
+        surefit.predict(run, [{"colour": "red", "shape": "flat", "weight": "heavy"}])
+
+
+def test_numbers_are_scaled_and_blanks_flagged() -> None:
+    values = [1.5, 3.5, 5.5, None]
+    fitted = fit([{"a": value, "y": 0.0} for value in values])
+    assert fitted["width"] == 2
+    assert vector(fitted, a=3.5) == [0.0, 0.0]
+    assert vector(fitted, a=5.5) == [1.2247, 0.0]
+    assert vector(fitted, a=None) == vector(fitted, a=float("nan")) == [0.0, 1.0]
+    with pytest.raises(RowFaultError, match="not a finite number"):
+        vector(fitted, a=float("inf"))
+
+
+def test_categories_have_a_place_each_and_one_for_unknown() -> None:
+    fitted = fit([{"c": value, "y": 0.0} for value in ["b", "a", " a ", None]])
+    assert fitted["columns"][0]["values"] == ["a", "b", None]
+    assert vector(fitted, c="a") == [1, 0, 0, 0]
+    assert vector(fitted, c="") == [0, 0, 1, 0]
+    assert vector(fitted, c="z") == [0, 0, 0, 1]
+
+
+def test_whole_numbers_with_few_values_are_categories_too() -> None:
+    fitted = fit([{"hour": n % 4, "flag": bool(n % 2), "y": 0.0} for n in range(40)])
+    assert [(p["column"], p["kind"]) for p in fitted["columns"]] == [
+        ("hour", "number"),
+        ("hour", "category"),
+        ("flag", "number"),
+    ]
+    assert fitted["width"] == 1 + 5 + 1
+
+
+def test_dates_are_read_by_their_parts() -> None:
+    days = [date(2020, 1, 1) + timedelta(days=17 * n) for n in range(40)]
+    for cells in (days, [day.isoformat() for day in days]):
+        fitted = fit([{"at": cell, "y": 0.0} for cell in cells])
+        read = {part["part"] for part in fitted["columns"]}
+        assert read == {"year", "month", "day", "weekday"}  # the hour is always 0
+        assert len(vector(fitted, at=cells[0])) == fitted["width"]
+        assert len(vector(fitted, at=None)) == fitted["width"]
+        with pytest.raises(RowFaultError, match="is not a date"):
+            vector(fitted, at="soon")
+
+
+def test_columns_that_say_nothing_are_left_out_and_named() -> None:
+    rows = [
+        {
+            "number": n + 100,
+            "same": "x",
+            "name": f"person {n}",
+            "list": [1, 2],
+            "a": (n * 7 % 11) / 3,
+            "y": n % 5 / 3,
+        }
+        for n in range(80)
+    ]
+    fitted = fit(rows)
+    assert {part["column"] for part in fitted["columns"]} == {"a"}
+    (found,) = fitted["findings"]
+    assert found.code == "SF231"
+    assert found.severity == "info"
+    for name in ("'number' only numbers", "'same' has the same", "'name' is text", "'list' holds"):
+        assert name in found.message
+    with pytest.raises(FindingError, match="No column is left besides 'y'"):
+        fit([{"same": 1, "y": n} for n in range(30)])
+
+
+def leaks(rows: list[dict[str, Any]]) -> list[str]:
+    return [f.message for f in fit(rows)["findings"] if f.code == "SF232"]
+
+
+def test_columns_that_give_the_target_away() -> None:
+    numbers = np.random.default_rng(0).integers(0, 400, size=(100, 3)).tolist()
+    rows = [{"a": a, "b": b, "c": c, "y": a + b} for a, b, c in numbers]
+    assert leaks(rows) == ["columns 'a' and 'b' add up to the target 'y'."]
+    rows = [{"a": a, "c": c, "scaled": 3 * a + 1, "y": a + 0.5} for a, _, c in numbers]
+    assert [m.split("'")[1] for m in leaks(rows)] == ["a", "scaled"]
+    rows = [{"a": a, "code": "AB"[a % 2], "y": "xy"[a % 2]} for a, _, _ in numbers]
+    assert leaks(rows) == ["each value of column 'code' comes with one class of 'y' only."]
+    rows = [{"a": a, "b": b, "y": a + b + c} for a, b, c in numbers]
+    assert leaks(rows) == []
+
+
+def test_check_warns_and_ignore_leaves_columns_out(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).integers(0, 400, size=(300, 3)).tolist()
+    rows = [{"hired": a, "own": b, "temp": c, "cnt": a + b} for a, b, c in numbers]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    options = {"data": str(tmp_path / "rows.csv"), "model": "tiny:mlp", "columns.label": "cnt"}
+    plan = surefit.check(**options)
+    assert plan.ok
+    assert plan.task is not None
+    assert plan.task.name == "regression"
+    (found,) = [f for f in plan.findings if f.code == "SF232"]
+    assert "'hired' and 'own' add up to the target 'cnt'" in found.message
+    plan = surefit.check(**options, ignore=["hired"])
+    assert plan.ok
+    assert not [f for f in plan.findings if f.code == "SF232"]
+    assert plan.parts is not None
+    read = {part["column"] for part in plan.parts.encoder.fitted["columns"]}
+    assert read == {"own", "temp"}
+    plan = surefit.check(**options, ignore="nope")
+    assert [f.code for f in plan.findings] == ["SF202"]
+    assert "ignore names 'nope'; the data has hired, own" in plan.findings[0].message
+
+
+def test_only_training_rows_are_fitted_on() -> None:
+    rows = rule_rows(100)
+    held_out = [{"colour": "violet", "shape": "flat", "weight": 1e6, "label": "no"}]
+    states = []
+    for evaluation in (held_out, rule_rows(5, seed=8)):
+        plan = surefit.check(data=rows, eval_data=evaluation, model="tiny:mlp")
+        assert plan.parts is not None
+        states.append(plan.parts.encoder.state())
+    assert states[0] == states[1]
+    assert "violet" not in json.dumps(states[0])
+
+
+def choice(rows: list[dict[str, Any]], **chosen: str) -> str:
+    return choose_task(open_rows(rows), None, chosen)[0].name
+
+
+def test_the_task_is_worked_out_from_the_label_and_the_columns() -> None:
+    numbers = np.random.default_rng(0).normal(size=(60, 2)).round(6).tolist()
+    amounts = [{"a": a, "b": b, "label": a * b} for a, b in numbers]
+    classes = [{"a": a, "b": b, "label": int(a > b)} for a, b in numbers]
+    assert choice(amounts) == "regression"
+    assert choice(classes) == "tabular-classification"
+    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in amounts]
+    assert choice(texts) == "regression"
+    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in classes]
+    assert choice(texts) == "text-classification"
+    coloured = [{**row, "colour": "red"} for row in classes]
+    assert choice(coloured) == "tabular-classification"
+
+
+def test_models_that_do_not_suit(tmp_path: Path) -> None:
+    text = [{"text": f"word {n}", "label": n % 2} for n in range(80)]
+    plan = surefit.check(data=text, model="tiny:mlp")
+    assert [f.code for f in plan.findings if f.severity == "error"] == ["SF301"]
+    assert "tiny:mlp reads rows of numbers" in plan.findings[-1].message
+    plan = surefit.check(data=rule_rows(30), model="tiny:bert", task="tabular-classification")
+    assert "SF301" in [f.code for f in plan.findings]
+
+
+def test_label_that_is_continuous_is_refused_for_classes() -> None:
+    rows = [{"a": n % 7, "label": n + 0.5} for n in range(60)]
+    plan = surefit.check(data=rows, model="tiny:mlp", task="tabular-classification")
+    assert [f.code for f in plan.findings] == ["SF205"]
+    assert "use the task regression" in plan.findings[0].fix
+
+
+@pytest.mark.slow
+def test_bike_sharing(tmp_path: Path, shared: Path) -> None:
+    options = {
+        "data": str(shared / "data" / "bike-sharing" / "hour.csv"),
+        "model": "tiny:mlp",
+        "columns.label": "cnt",
+    }
+    warned = [f.message for f in surefit.check(**options).findings if f.code == "SF232"]
+    assert warned == ["columns 'casual' and 'registered' add up to the target 'cnt'."]
+    run = surefit.train(
+        **options,
+        ignore=["casual", "registered"],
+        epochs=10,
+        batch_size=64,
+        output=str(tmp_path / "run"),
+    )
+    assert run.metrics["r2"] >= 0.85
