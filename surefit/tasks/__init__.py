@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
-from surefit.tasks import feature_classification, sft, text_classification
+from surefit.tasks import feature_classification, feature_pretraining, sft, text_classification
 from surefit.tasks.spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
@@ -18,6 +18,7 @@ TASKS: dict[str, TaskSpec] = {
         sft.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
+        feature_pretraining.SPEC,
     )
 }
 
