@@ -24,10 +24,8 @@ MASKED_SHARE = 0.15
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether the features are numbers; whole numbers in a flat row are ids, not features."""
     kind = table.column_type(roles["features"])
-    shown = describe_type(kind)
-    if shown.startswith("float "):
-        return True
-    return array_rank(kind) == 2 and shown.startswith(("int ", "uint ", "double ", "half"))
+    is_float = describe_type(kind).startswith(("float", "double", "halffloat"))
+    return is_float or array_rank(kind) == 2
 
 
 def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
@@ -110,14 +108,14 @@ def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
 
 
 def _hits(outputs: Any, batch: Batch) -> dict[str, Any]:
+    if not batch["distribution"][0]:
+        return {}
     got, wanted = _masked(outputs, batch)
-    is_distribution = int(batch["distribution"][0])
-    hits = (got.argmax(-1) == wanted.argmax(-1)).sum()
-    return {"hits": hits * is_distribution, "count": len(wanted) * is_distribution}
+    return {"hits": (got.argmax(-1) == wanted.argmax(-1)).sum(), "count": len(wanted)}
 
 
-def _share(sums: Mapping[str, Any]) -> float | None:
-    return float(sums["hits"]) / float(sums["count"]) if sums["count"] else None
+ACCURACY = Metric(_hits, lambda sums: float(sums["hits"]) / float(sums["count"]))
+"""Masked steps whose most likely place is the right one; only where steps are distributions."""
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
@@ -149,7 +147,7 @@ SPEC = TaskSpec(
     fit=fit,
     count_targets=count_targets,
     loss=loss,
-    metrics={"accuracy": Metric(_hits, _share)},
+    metrics={"accuracy": ACCURACY},
     decode=decode,
     head=Head(size=lambda encoder: encoder.fitted["width"], body="steps"),
 )
