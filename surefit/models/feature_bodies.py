@@ -45,6 +45,10 @@ def build_features(
 
     _check_config(name, config)
     fitted = encoder.fitted
+    if fitted["width"] is None:
+        column = encoder.roles["features"]
+        message = f"No training row of column {column!r} has the axes [steps, width]."
+        raise fail("SF208", message, column=column)
     plan = plan_projection(fitted["width"], fitted["longest"], config)
     built = load_body()
     _check_body(name, built.module)
@@ -69,8 +73,9 @@ def _check_config(name: str, config: Any) -> None:
     from transformers import AutoModel
 
     known = type(config) in AutoModel._model_mapping or hasattr(config, "auto_map")
-    if not known or config.is_encoder_decoder or not hasattr(config, "hidden_size"):
-        what = "an encoder and a decoder" if config.is_encoder_decoder else "no body for features"
+    has_decoder = getattr(config, "is_encoder_decoder", False)
+    if has_decoder or not known or not hasattr(config.get_text_config(), "hidden_size"):
+        what = "an encoder and a decoder" if has_decoder else "no body for features"
         raise fail("SF326", f"{name} is a {config.model_type} model, which has {what}.")
 
 

@@ -48,8 +48,7 @@ class Spread:
 
     def fitted(self) -> dict[str, Any]:
         """Means and scales; distributions are left as they are, and are comparable already."""
-        mean = np.broadcast_to(self.mean, np.shape(self.mean))
-        scale = np.sqrt(self.squares / max(self.steps, 1))
+        mean, scale = np.asarray(self.mean), np.sqrt(self.squares / max(self.steps, 1))
         if self.distributions:
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
         return {
@@ -94,7 +93,9 @@ class Reader:
         if not self.by_width:
             return {"width": None, "longest": 1, "mean": [], "scale": [], "distributions": False}
         width = max(self.by_width, key=lambda each: self.by_width[each].rows)
-        return {"width": width, **self.by_width[width].fitted()}
+        fitted = self.by_width[width].fitted()
+        longest = min(fitted["longest"], self.encoder.max_length or fitted["longest"])
+        return {"width": width, **fitted, "longest": longest}
 
 
 def as_steps(features: Any, settings: Mapping[str, Any]) -> Any:

@@ -42,7 +42,7 @@ def test_projection_standardises_and_projects() -> None:
     out = projection(sample)
     assert out.shape == (50, 9, 8)
     assert out.dtype == torch.float32
-    by_hand = projection.linear(((sample.float() - projection.mean) / projection.scale))
+    by_hand = projection.linear((sample.float() - projection.mean) / projection.scale)
     assert torch.equal(out, by_hand)
 
 
@@ -159,6 +159,14 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     dropped = surefit.check(**options, overlong="drop", max_dropped_share=1.0)
     assert dropped.ledger is not None
     assert dropped.ledger.dropped_rows["overlong"] == plan.ledger.truncated_rows
+
+
+def test_flat_rows_are_refused_before_the_body_is_built() -> None:
+    rows = [{**row, "features": np.zeros(12, np.float32)} for row in feature_rows(30)]
+    plan = surefit.check(data=rows, model="tiny:bert", task=FEATURES)
+    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF208"]
+    cut = surefit.check(data=rows, model="tiny:bert", task=FEATURES, features={"width": 4})
+    assert cut.ok
 
 
 def test_models_that_read_no_features_are_refused() -> None:

@@ -41,9 +41,7 @@ def cycles(count: int, seed: int = 0, width: int = 5) -> list[dict[str, Any]]:
 
 def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
     train, test = ramps(300), ramps(80, seed=1)
-    run = surefit.train(
-        data=train, model="tiny:bert", epochs=6, output=str(tmp_path / "run")
-    )
+    run = surefit.train(data=train, model="tiny:bert", epochs=6, output=str(tmp_path / "run"))
     assert run.plan["task"] == TASK
     metrics = surefit.evaluate(run, test)
     assert set(metrics) == {"loss"}
@@ -64,9 +62,7 @@ def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
 
 
 def test_one_hot_steps_are_classified(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=cycles(300), model="tiny:bert", epochs=8, output=str(tmp_path / "run")
-    )
+    run = surefit.train(data=cycles(300), model="tiny:bert", epochs=8, output=str(tmp_path / "run"))
     metrics = surefit.evaluate(run, cycles(60, seed=1))
     assert metrics["accuracy"] > 0.9
     assert metrics["loss"] < 0.5 * np.log(5)
