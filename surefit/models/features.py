@@ -124,7 +124,8 @@ class FeatureModel(nn.Module):
         embeds = self.projection(inputs_embeds)
         if masked_steps is not None:
             embeds = torch.where(masked_steps.bool().unsqueeze(-1), self.mask_vector, embeds)
-        hidden = self.body(inputs_embeds=embeds, attention_mask=attention_mask)[0]
+        states = self.body(inputs_embeds=embeds, attention_mask=attention_mask)
+        hidden: torch.Tensor = states.last_hidden_state
         if self.reads == "steps":
             outputs: torch.Tensor = self.head(hidden)
             return outputs * self.projection.scale + self.projection.mean

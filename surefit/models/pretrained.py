@@ -115,9 +115,13 @@ def _build_body(
 
     def load_body() -> Built:
         with quiet():
-            if from_scratch:
+            if not from_scratch:
+                return _load(AutoModel, name, config, trust_remote_code)
+            try:
                 return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
-            return _load(AutoModel, name, config, trust_remote_code)
+            except Exception as error:  # some architectures can be built with their own head only
+                what = f"{type(error).__name__}: {error}"
+                raise fail("SF326", f"{name} cannot be built without a head: {what}") from error
 
     return build_features(name, config, head, encoder, load_body, from_scratch)
 

@@ -170,7 +170,7 @@ def test_flat_rows_are_refused_before_the_body_is_built() -> None:
 
 
 def test_models_that_read_no_features_are_refused() -> None:
-    for name in ("tiny:t5", "tiny:vit"):
+    for name in ("tiny:t5", "tiny:vit", "tiny:funnel"):
         plan = surefit.check(data=feature_rows(30), model=name, task=FEATURES)
         assert [found.code for found in plan.findings if found.severity == "error"] == ["SF326"]
 
