@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from surefit.batches.field import Field
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.findings import Finding
+    from surefit.models.features import AdaptiveProjection
     from surefit.tasks.spec import TaskSpec
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdaptiveProjection": "surefit.models.features",
     "Collator": "surefit.batches.collator",
     "Field": "surefit.batches.field",
     "Finding": "surefit.findings",
@@ -36,6 +38,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveProjection",
     "Collator",
     "Field",
     "Finding",

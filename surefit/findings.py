@@ -407,6 +407,25 @@ RULES: dict[str, Rule] = {
         "Rows to predict on have no labels, so `predict` cannot call the model.",
         "Give the argument labels a default of None.",
     ),
+    "SF325": Rule(
+        "fixed",
+        "features projected to the model's width",
+        "A transformers model takes embeddings of one width; a layer that is trained and saved "
+        "with it brings the data there.",
+        "Nothing to do.",
+    ),
+    "SF326": Rule(
+        "error",
+        "the model reads no features",
+        "Features enter a model as inputs_embeds, in place of its token embeddings.",
+        "Choose an encoder or decoder of text, such as tiny:bert, or your own module.",
+    ),
+    "SF327": Rule(
+        "warning",
+        "trained projection left out",
+        "The model was trained on features of another width, so its projection starts anew.",
+        "Give features of the width the model was trained on, if they are meant to be the same.",
+    ),
     # What will be learned
     "SF401": Rule(
         "error",

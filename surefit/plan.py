@@ -28,6 +28,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, fail, finding, has_errors
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
 from surefit.models.open import open_model
+from surefit.models.sizes import room_for
 from surefit.models.source import ModelSource
 from surefit.preflight.checks import (
     check_batch_norm,
@@ -209,7 +210,8 @@ class _Draft:
         self.findings += check_ledger(self.ledger, sides, config.max_dropped_share)
         vocab_size = _vocab_size(module)
         for store, opened in sides:
-            self.findings += check_rows(store, opened, vocab_size, source.max_positions)
+            positions = self._positions(source, encoder)
+            self.findings += check_rows(store, opened, vocab_size, positions)
         self.data_key = fingerprint(train.key, evaluation.key)
         if has_errors(self.findings):
             return self.plan()
@@ -269,13 +271,29 @@ class _Draft:
                 "loss_on": config.loss_on,
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,
+                "seed": config.seed,
             },
         )
         if task.fit is None:
             return encoder
         fitted = dict(self._fit(task.fit, table, split.train, encoder))
         self.findings += fitted.pop("findings", ())
-        return replace(encoder, fitted=fitted)
+        encoder = replace(encoder, fitted=fitted)
+        return replace(encoder, max_length=self._length_for_model(source, encoder))
+
+    def _length_for_model(self, source: ModelSource, encoder: Encoder) -> int | None:
+        """The limit of rows of features, once it is known how long they are."""
+        head, asked = self._task.head, self.config.max_seq_length
+        if head is None or head.body is None or (asked is not None and source.kind != "tiny"):
+            return encoder.max_length
+        limits = (encoder.max_length, self._positions(source, encoder))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _positions(self, source: ModelSource, encoder: Encoder) -> int | None:
+        """How long rows may be for the model; a small body for features is made to fit them."""
+        head = self._task.head
+        made_to_fit = source.kind == "tiny" and head is not None and head.body is not None
+        return room_for(encoder.fitted["longest"]) if made_to_fit else source.max_positions
 
     def _fit(self, fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
         """What the task learns from the training rows; a row it cannot read is named."""
@@ -469,7 +487,9 @@ class _Draft:
         rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
         batch = load_batch(train, rows, fields, self.given.collate_fn)
         head = self._task.head
-        outputs = head.size(encoder) if head is not None and head.size is not None else None
+        outputs = None
+        if head is not None and head.size is not None and head.body != "steps":
+            outputs = head.size(encoder)
         return probe(module, call, batch, loss, int(train.num_targets[rows].sum()), outputs)
 
 

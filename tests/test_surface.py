@@ -8,6 +8,7 @@ import sys
 import surefit
 
 NAMES = [
+    "AdaptiveProjection",
     "Collator",
     "Field",
     "Finding",

@@ -32,8 +32,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tokens": ("tokens", "words", "token", "word"),
     "tags": ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
-    "tokens": ("tokens", "words"),
-    "tags": ("tags", "ner_tags", "labels", "pos_tags"),
     "source": ("source", "src"),
     "target": ("target", "tgt"),
     "image": ("image", "img"),

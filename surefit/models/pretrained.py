@@ -11,6 +11,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
+from surefit.models.sizes import max_positions, room_for
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 
@@ -24,12 +25,18 @@ FAMILY_OF = {
 }
 """The families that `tiny:` knows, by the Auto class a task asks for."""
 
+BODY_VOCABULARY = 16
+"""Tokens of a body made for features, which reads none; room for the special ones."""
+
 
 def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> ModelSource:
-    """A model folder or hub id, through the Auto class of the task."""
+    """A model folder, a run's folder or a hub id, through the Auto class of the task."""
+    name = _model_folder(name)
     config = _read_config(name, trust_remote_code)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
+        if head is not None and head.body is not None:
+            return _build_body(name, config, head, encoder, from_scratch, trust_remote_code)
         auto = auto_class(name, config, head)
         _set_head(config, head, encoder)
         _set_tokens(config, encoder.tokenizer)
@@ -61,6 +68,10 @@ def open_tiny(arch: str) -> ModelSource:
         raise UsageError(str(error), "`surefit tasks --models` lists them.") from None
 
     def build(head: Head | None, encoder: Encoder) -> Built:
+        if head is not None and head.body is not None:
+            positions = room_for(encoder.fitted["longest"])
+            config = tiny_config(arch, vocab_size=BODY_VOCABULARY, max_positions=positions)
+            return _build_body(f"tiny:{arch}", config, head, encoder, from_scratch=True)
         tokenizer = encoder.tokenizer
         try:
             config = tiny_config(
@@ -88,6 +99,39 @@ def open_tiny(arch: str) -> ModelSource:
         makes_tokenizer=True,
         untrained=True,
     )
+
+
+def _build_body(
+    name: str,
+    config: Any,
+    head: Head,
+    encoder: Encoder,
+    from_scratch: bool,
+    trust_remote_code: bool = False,
+) -> Built:
+    """A body without a head of its own, for features; see `feature_bodies`."""
+    from transformers import AutoModel
+
+    from surefit.models.feature_bodies import build_features
+
+    def load_body() -> Built:
+        with quiet():
+            if not from_scratch:
+                return _load(AutoModel, name, config, trust_remote_code)
+            try:
+                return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
+            except Exception as error:  # some architectures can be built with their own head only
+                what = f"{type(error).__name__}: {error}"
+                raise fail("SF326", f"{name} cannot be built without a head: {what}") from error
+
+    return build_features(name, config, head, encoder, load_body, from_scratch)
+
+
+def _model_folder(name: str) -> str:
+    """The model inside a run's folder; any other name as it is."""
+    inside = Path(name) / "model"
+    is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
+    return str(inside) if is_run else name
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:
@@ -223,30 +267,6 @@ def _fit_embeddings(built: Built, tokenizer: Any) -> Built:
     module.resize_token_embeddings(len(tokenizer))
     message = f"The tokenizer has {len(tokenizer)} tokens, the model had rows for {had}."
     return Built(built.module, (*built.findings, finding("SF307", message)))
-
-
-def max_positions(config: Any) -> int | None:
-    """Most positions the model can tell apart, where its config says so."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            # RoBERTa and its kin count positions from the pad token's id on.
-            offset = config.pad_token_id + 1 if _offsets_positions(config) else 0
-            return value - offset
-    return None
-
-
-def _offsets_positions(config: Any) -> bool:
-    kin = (
-        "roberta",
-        "camembert",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "longformer",
-        "mpnet",
-        "data2vec-text",
-    )
-    return config.model_type in kin and config.pad_token_id is not None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.data.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom, mlp
+from surefit.models import custom, feature_bodies, mlp
 from surefit.models.pretrained import quiet
 from surefit.models.source import ModelSource
 from surefit.tasks.spec import TaskSpec
@@ -26,7 +26,9 @@ def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder:
     from safetensors.torch import save_model as save_weights
 
     with atomic.new_folder(folder) as temporary:
-        if hasattr(module, "save_pretrained"):
+        if feature_bodies.is_feature_model(module):
+            feature_bodies.save_features(module, temporary)
+        elif hasattr(module, "save_pretrained"):
             with quiet():
                 module.save_pretrained(temporary)  # type: ignore[operator]
         else:
@@ -40,6 +42,8 @@ def load_model(
 ) -> tuple[nn.Module, Encoder]:
     """Read what `save_model` wrote; only safetensors and JSON are read."""
     encoder = load_encoder(folder)
+    if feature_bodies.has_parts(folder):
+        return feature_bodies.load_features(folder), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
         return _load_pretrained(folder, task), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ import difflib
 from surefit.errors import UsageError
 from surefit.tasks import (
     feature_classification,
+    feature_pretraining,
     regression,
     sft,
     tabular_classification,
@@ -26,6 +27,7 @@ TASKS: dict[str, TaskSpec] = {
         token_classification.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
+        feature_pretraining.SPEC,
         regression.SPEC,
         tabular_classification.SPEC,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
@@ -43,11 +43,16 @@ class Head:
 
     `auto_class` is the transformers class that has it; `size` the number of outputs, from what
     was fitted; `config` further settings of the model's config.
+
+    Features have no such class: with `body`, a transformers model is used without a head, behind
+    a projection, and the outputs are one per row or one per step. What was fitted then has
+    `width`, `longest`, `mean` and `scale` (see `tasks/features.py`).
     """
 
     auto_class: str | None = None
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
+    body: Literal["rows", "steps"] | None = None
 
 
 @dataclass(frozen=True)

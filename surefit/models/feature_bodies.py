@@ -1,0 +1,206 @@
+"""FeatureModels: sized to the data, saved beside their body, taken over from an earlier run.
+
+The folder is a plain transformers folder of the body, with `features.json` and
+`features.safetensors` for what transformers has no class for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import atomic
+from surefit.data.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.findings import Finding, fail, finding
+from surefit.models.sizes import ProjectionPlan, plan_projection
+from surefit.models.source import Built
+from surefit.tasks.spec import Head
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surefit.models.features import AdaptiveProjection, FeatureModel
+
+PARTS = "features.json"
+WEIGHTS = "features.safetensors"
+FORMAT_VERSION = 1
+
+
+def build_features(
+    name: str,
+    config: Any,
+    head: Head,
+    encoder: Encoder,
+    load_body: Callable[[], Built],
+    from_scratch: bool,
+) -> Built:
+    """A FeatureModel sized to the data, with the parts of an earlier one that `name` holds."""
+    from torch import nn
+
+    from surefit.models.features import FeatureModel
+
+    _check_config(name, config)
+    fitted = encoder.fitted
+    if fitted["width"] is None:
+        column = encoder.roles["features"]
+        message = f"No training row of column {column!r} has the axes [steps, width]."
+        raise fail("SF208", message, column=column)
+    plan = plan_projection(fitted["width"], fitted["longest"], config)
+    built = load_body()
+    _check_body(name, built.module)
+    assert head.size is not None
+    assert head.body is not None
+    std = _embedding_std(built.module)
+    module = FeatureModel(
+        built.module,
+        _new_projection(plan, fitted, std),
+        nn.Linear(plan.hidden_size, head.size(encoder)),
+        head.body,
+    )
+    nn.init.normal_(module.mask_vector, std=std)
+    folder = Path(name)
+    if from_scratch or not has_parts(folder):
+        return Built(module, (*built.findings, finding("SF325", _describe(name, plan, "A new"))))
+    found = _take_over(module, folder, plan)
+    return Built(module, (*built.findings, *found))
+
+
+def _check_config(name: str, config: Any) -> None:
+    from transformers import AutoModel
+
+    known = type(config) in AutoModel._model_mapping or hasattr(config, "auto_map")
+    has_decoder = getattr(config, "is_encoder_decoder", False)
+    if has_decoder or not known or not hasattr(config.get_text_config(), "hidden_size"):
+        what = "an encoder and a decoder" if has_decoder else "no body for features"
+        raise fail("SF326", f"{name} is a {config.model_type} model, which has {what}.")
+
+
+def _check_body(name: str, body: nn.Module) -> None:
+    if "inputs_embeds" not in inspect.signature(body.forward).parameters:
+        raise fail("SF326", f"{name} is a {type(body).__name__}; it takes no inputs_embeds.")
+
+
+def _embedding_std(body: Any) -> float:
+    """How far the body's own embeddings spread, which its positions and norms are made for."""
+    weight = getattr(body.get_input_embeddings(), "weight", None)
+    return float(weight.detach().float().std()) if weight is not None else 0.02
+
+
+def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptiveProjection:
+    """A projection whose outputs spread as the embeddings that it stands in for."""
+    from torch import nn
+
+    from surefit.models.features import AdaptiveProjection
+
+    projection = AdaptiveProjection(plan.input_size, plan.width)
+    projection.standardise(fitted["mean"], fitted["scale"])
+    nn.init.normal_(projection.linear.weight, std=std / plan.width**0.5)
+    nn.init.zeros_(projection.linear.bias)
+    return projection
+
+
+def _describe(name: str, plan: ProjectionPlan, which: str) -> str:
+    room = f", which has {plan.positions} positions" if plan.positions is not None else ""
+    return (
+        f"{which} projection takes rows of width {plan.width} (up to {plan.longest} steps) to "
+        f"width {plan.input_size} of {name}{room}."
+    )
+
+
+def _take_over(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> list[Finding]:
+    """Put in what the folder's model has learned and this one can use, and say what."""
+    from safetensors.torch import load_file
+
+    parts, saved = _read_parts(folder), load_file(str(folder / WEIGHTS))
+    own = module.state_dict()
+    usable = {key: value for key, value in saved.items() if own[key].shape == value.shape}
+    if parts["reads"] != module.reads:
+        usable = {key: value for key, value in usable.items() if not key.startswith("head.")}
+    if parts["width"] != plan.width:
+        usable = {k: v for k, v in usable.items() if not k.startswith("projection.")}
+    module.load_state_dict(usable, strict=False)
+    found = []
+    if "head.weight" not in usable:
+        found.append(finding("SF306", "2 weights start untrained: head.weight, head.bias"))
+    if parts["width"] == plan.width:
+        return [*found, finding("SF325", _describe(str(folder), plan, "The trained"))]
+    message = f"{folder} was trained on width {parts['width']}; the data has width {plan.width}."
+    return [
+        *found,
+        finding("SF327", message),
+        finding("SF325", _describe(str(folder), plan, "A new")),
+    ]
+
+
+def is_feature_model(module: nn.Module) -> bool:
+    """Whether the module is one of ours around a transformers body."""
+    from surefit.models.features import FeatureModel
+
+    return isinstance(module, FeatureModel)
+
+
+def has_parts(folder: Path) -> bool:
+    """Whether the folder holds a FeatureModel."""
+    return (folder / PARTS).is_file()
+
+
+def save_features(module: Any, folder: Path) -> None:
+    """Write the body as a plain transformers folder, and our parts beside it."""
+    from safetensors.torch import save_file
+
+    from surefit.models.pretrained import quiet
+
+    with quiet():
+        module.body.save_pretrained(folder)
+    ours = {k: v for k, v in module.state_dict().items() if not k.startswith("body.")}
+    save_file({k: v.detach().cpu().contiguous() for k, v in ours.items()}, str(folder / WEIGHTS))
+    projection = module.projection.linear
+    atomic.write_json(
+        folder / PARTS,
+        {
+            "format_version": FORMAT_VERSION,
+            "reads": module.reads,
+            "width": projection.in_features,
+            "input_size": projection.out_features,
+            "hidden_size": module.head.in_features,
+            "outputs": module.head.out_features,
+        },
+    )
+
+
+def load_features(folder: Path) -> nn.Module:
+    """Read what `save_features` wrote, with the body through plain AutoModel."""
+    import torch
+    from safetensors.torch import load_file
+    from torch import nn
+    from transformers import AutoModel
+
+    from surefit.models.features import AdaptiveProjection, FeatureModel
+    from surefit.models.pretrained import quiet
+
+    parts = _read_parts(folder)
+    with quiet():
+        body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    module = FeatureModel(
+        body,
+        AdaptiveProjection(parts["input_size"], parts["width"]),
+        nn.Linear(parts["hidden_size"], parts["outputs"]),
+        parts["reads"],
+    )
+    saved = load_file(str(folder / WEIGHTS))
+    module.load_state_dict({**module.state_dict(), **saved})
+    return module
+
+
+def _read_parts(folder: Path) -> dict[str, Any]:
+    parts = json.loads((folder / PARTS).read_text(encoding="utf-8"))
+    if parts["format_version"] != FORMAT_VERSION:
+        raise UsageError(
+            f"{folder / PARTS} was written by another version of surefit.",
+            "Use the version that wrote it.",
+        )
+    return dict(parts)

@@ -1,0 +1,153 @@
+"""feature-pretraining: steps are hidden, and reconstructed from those around them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoder import Encoder
+from surefit.data.table import Table, array_rank, describe_type
+from surefit.tasks.features import FIELDS, Reader, read_steps
+from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+
+if TYPE_CHECKING:
+    import torch
+
+MASKED_SHARE = 0.15
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the features are numbers; whole numbers in a flat row are ids, not features."""
+    kind = table.column_type(roles["features"])
+    is_float = describe_type(kind).startswith(("float", "double", "halffloat"))
+    return is_float or array_rank(kind) == 2
+
+
+def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
+    """The width, length and spread of the features, and whether they are distributions."""
+    reader = Reader(encoder)
+    for _ in reader.watch(rows):
+        pass
+    return reader.fitted()
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The steps with the masked ones zeroed, which these are, and what they held.
+
+    A row is masked in the same way in all epochs and by everyone who reads it with this seed.
+    """
+    read = read_steps(row, encoder)
+    if isinstance(read, Skip):
+        return read
+    steps, mask, truncated = read
+    if len(mask) != len(steps):
+        raise RowFaultError(
+            "SF201", f"the mask has length {len(mask)}, the features have {len(steps)}", "mask"
+        )
+    visible = np.flatnonzero(np.asarray(mask))
+    if not len(visible):
+        return Skip("empty")
+    steps = np.ascontiguousarray(steps, np.float32)
+    chosen = choose_steps(visible, encoder.settings["seed"], steps)
+    masked = np.zeros(len(steps), np.int64)
+    masked[chosen] = 1
+    return Encoded(
+        {
+            "inputs_embeds": np.where(masked[:, None] == 1, np.float32(0), steps),
+            "attention_mask": mask,
+            "masked_steps": masked,
+            "labels": steps[chosen],
+            "distribution": int(encoder.fitted["distributions"]),
+        },
+        truncated=truncated,
+    )
+
+
+def choose_steps(visible: Any, seed: int, steps: Any) -> Any:
+    """The steps to mask, in order: a share of the visible ones, at least one.
+
+    They depend on the seed and on what the row holds, so neither its place in the data nor
+    the order of reading matters.
+    """
+    content = hashlib.blake2b(steps.tobytes(), digest_size=8).digest()
+    random = np.random.default_rng([seed, int.from_bytes(content, "little")])
+    count = max(1, round(MASKED_SHARE * len(visible)))
+    return np.sort(random.choice(visible, count, replace=False))
+
+
+def count_targets(columns: Mapping[str, Any]) -> int:
+    """Masked steps where they are distributions, else their elements."""
+    labels = columns["labels"]
+    return len(labels) if columns["distribution"] else int(labels.size)
+
+
+def _masked(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What was reconstructed and what was there, for all masked steps: (N, W) each."""
+    import torch
+
+    masked = batch["masked_steps"].bool()
+    per_row = masked.sum(1, keepdim=True)
+    places = torch.arange(batch["labels"].shape[1], device=masked.device)
+    return outputs.logits[masked], batch["labels"][places < per_row]
+
+
+def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
+    """Squared errors summed over masked elements; cross-entropies over masked distributions."""
+    from torch.nn.functional import cross_entropy
+
+    got, wanted = _masked(outputs, batch)
+    got = full_precision(got)
+    if batch["distribution"][0]:
+        return cross_entropy(got, wanted, reduction="sum"), len(wanted)
+    return (got - wanted).square().sum(), wanted.numel()
+
+
+def _hits(outputs: Any, batch: Batch) -> dict[str, Any]:
+    if not batch["distribution"][0]:
+        return {}
+    got, wanted = _masked(outputs, batch)
+    return {"hits": (got.argmax(-1) == wanted.argmax(-1)).sum(), "count": len(wanted)}
+
+
+ACCURACY = Metric(_hits, lambda sums: float(sums["hits"]) / float(sums["count"]))
+"""Masked steps whose most likely place is the right one; only where steps are distributions."""
+
+
+def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The masked steps of each row, and what the model puts in their place."""
+    logits = outputs.logits.float()
+    if encoder.fitted["distributions"]:
+        logits = logits.softmax(-1)
+    places = [row.nonzero()[:, 0] for row in batch["masked_steps"]]
+    return [
+        {"prediction": row[at].tolist(), "masked_steps": at.tolist()}
+        for row, at in zip(logits, places, strict=True)
+    ]
+
+
+SPEC = TaskSpec(
+    name="feature-pretraining",
+    summary="masked steps of feature sequences, reconstructed",
+    needs=(("features",),),
+    optional=("mask",),
+    takes=takes,
+    targets=(),
+    fields={
+        **FIELDS,
+        "masked_steps": Field(("time",), "int64", 0, "inputs_embeds"),
+        "labels": Field(("masked_time", "width"), "float32", 0.0),
+        "distribution": Field((), "int64"),
+    },
+    encode=encode,
+    fit=fit,
+    count_targets=count_targets,
+    loss=loss,
+    metrics={"accuracy": ACCURACY},
+    decode=decode,
+    head=Head(size=lambda encoder: encoder.fitted["width"], body="steps"),
+)
