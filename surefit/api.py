@@ -271,12 +271,13 @@ def evaluate_run(
         raise fail("SF101", "No row is left to evaluate on.")
     fields = task.fields_for(encoder)
     call, _ = match_arguments(module, [*fields, "attention_mask"])
+    prepare = task.preparer(encoder, config.seed)
     evaluator = Evaluator(
         task,
         call,
         with_own_loss(task.loss),
         encoder,
-        lambda store, rows: load_batch(store, rows, fields),
+        lambda store, rows: load_batch(store, rows, fields, prepare=prepare),
         config.batch_size,
         config.max_tokens,
         config.generate.rows,

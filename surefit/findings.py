@@ -272,6 +272,12 @@ RULES: dict[str, Rule] = {
         "Batch normalisation cannot train on a single row and raises in the middle of the run.",
         "Choose another batch size.",
     ),
+    "SF320": Rule(
+        "error",
+        "no mask token",
+        "masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
+        "Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
+    ),
     # What will be learned
     "SF401": Rule(
         "error",

@@ -259,6 +259,7 @@ class _Draft:
             settings={
                 "overlong": config.overlong,
                 "loss_on": config.loss_on,
+                "decoder_start": source.decoder_start,
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,
             },
@@ -315,7 +316,7 @@ class _Draft:
                 "Give one with --tokenizer.",
             )
         texts = collect_texts(table, split.train, self.roles.values())  # type: ignore[arg-type]
-        return train_tokenizer(texts, TINY_VOCABULARY)
+        return train_tokenizer(texts, TINY_VOCABULARY, self._task.special_tokens)
 
     def _max_length(self, source: ModelSource) -> int | None:
         config = self.config
@@ -428,7 +429,8 @@ class _Draft:
     ) -> list[Finding]:
         """The longest and the shortest training row go through the model together."""
         rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
-        batch = load_batch(train, rows, fields, self.given.collate_fn)
+        prepare = self._task.preparer(encoder, self.config.seed)
+        batch = load_batch(train, rows, fields, self.given.collate_fn, prepare=prepare)
         head = self._task.head
         outputs = head.size(encoder) if head is not None and head.size is not None else None
         return probe(module, call, batch, loss, int(train.num_targets[rows].sum()), outputs)

@@ -27,7 +27,7 @@ def command(
         if not opened.finished:
             opened.load()  # says how to finish the run
         roles = load_encoder(opened.model_path).roles
-        column = next((roles[role] for role in ("text", "prompt") if role in roles), None)
+        column = next((roles[role] for role in ("text", "prompt", "source") if role in roles), None)
         if column is None:
             raise UsageError("This run does not read text.", "Give rows with --data.")
         rows = [{column: text}]

@@ -12,6 +12,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "answer": ("completion", "answer", "response", "output", "target"),
     "text": ("text", "sentence", "content", "review", "message", "question", "document", "body"),
     "label": ("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
+    "source": ("source", "src", "article", "document"),
+    "target": ("target", "tgt", "summary", "highlights"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
     "input": ("input", "context"),
     "mask": ("mask", "attention_mask"),
@@ -66,7 +68,7 @@ def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
 
 def _suits(table: Table, role: str, column: str) -> bool:
     kind = table.column_type(column)
-    if role == "text":
+    if role in ("text", "source", "target"):
         return is_text(kind)
     if role == "features":
         return is_array(kind) and array_rank(kind) <= 2

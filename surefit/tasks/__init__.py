@@ -9,15 +9,25 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
-from surefit.tasks import feature_classification, sft, text_classification
+from surefit.tasks import (
+    causal_lm,
+    feature_classification,
+    masked_lm,
+    seq2seq,
+    sft,
+    text_classification,
+)
 from surefit.tasks.spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        seq2seq.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
+        causal_lm.SPEC,
+        masked_lm.SPEC,
     )
 }
 
