@@ -57,16 +57,25 @@ def train_tokenizer(
 ) -> Any:
     """A byte-level BPE tokenizer learned from `texts`; it can encode any text.
 
-    It has eos, which also pads, and those of `special_tokens` (`mask_token` and the like).
+    It has eos, which also pads, and those of `special_tokens` (`mask_token` and the like); where
+    `eos_token` is among them, it ends every text.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     # A word's space belongs to the word, so one before a special token belongs to that, too.
-    more = {name: _written(name) for name in special_tokens}
+    more = {name: _written(name) for name in special_tokens if name != "eos_token"}
     added = [AddedToken(text, lstrip=True, special=True) for text in more.values()]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -75,6 +84,11 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    if "eos_token" in special_tokens:
+        ending = [(EOS, tokenizer.token_to_id(EOS))]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=ending
+        )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=EOS,

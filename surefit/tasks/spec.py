@@ -107,7 +107,8 @@ class TaskSpec:
     last_resort: bool = False
     """Whether the task is taken by itself only if the columns suit no other task."""
     special_tokens: tuple[str, ...] = ()
-    """Special tokens, such as `mask_token`, that a tokenizer made from the data must have."""
+    """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
+    `eos_token`, it ends every text with it."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None

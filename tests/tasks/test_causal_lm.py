@@ -86,6 +86,7 @@ def test_rows_that_are_tokenised_already(tmp_path: Path) -> None:
     rows = [{"input_ids": [(i + j) % 7 for j in range(9)]} for i in range(80)]
     run = surefit.train(
         data=rows,
+        eval_data=rows[:7],
         model="tiny:gpt2",
         task="causal-lm",
         epochs=4,
