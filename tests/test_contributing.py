@@ -24,9 +24,8 @@ def test_the_task_of_the_page_trains(tmp_path: Path) -> None:
     tasks = tmp_path / "surefit" / "tasks"
     (tasks / f"{name[1]}.py").write_text(source, encoding="utf-8")
     registry = (tasks / "__init__.py").read_text(encoding="utf-8")
-    registry = registry.replace(
-        "import feature_classification,", f"import {name[1]}, feature_classification,"
-    )
+    spec_import = "from surefit.tasks.spec import"
+    registry = registry.replace(spec_import, f"from surefit.tasks import {name[1]}\n{spec_import}")
     registry = registry.replace("        sft.SPEC,\n", f"{line}        sft.SPEC,\n")
     (tasks / "__init__.py").write_text(registry, encoding="utf-8")
     rows = [{"text": " ".join(WORDS[: n % 9 + 1]), "label": n % 9 + 1} for n in range(200)]
