@@ -310,12 +310,13 @@ def evaluate_run(
     if run.collate_fn is not None:
         columns = list(load_batch(store, np.arange(1), fields, run.collate_fn))
     call, _ = match_arguments(module, columns)
+    prepare = task.preparer(encoder, config.seed)
     evaluator = Evaluator(
         task,
         call,
         with_own_loss(task.loss),
         encoder,
-        lambda store, rows: load_batch(store, rows, fields, run.collate_fn),
+        lambda store, rows: load_batch(store, rows, fields, run.collate_fn, prepare=prepare),
         config.batch_size,
         config.max_tokens,
         config.generate.rows,

@@ -407,6 +407,12 @@ RULES: dict[str, Rule] = {
         "Rows to predict on have no labels, so `predict` cannot call the model.",
         "Give the argument labels a default of None.",
     ),
+    "SF320": Rule(
+        "error",
+        "no mask token",
+        "masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
+        "Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
+    ),
     "SF325": Rule(
         "fixed",
         "features projected to the model's width",

@@ -269,6 +269,7 @@ class _Draft:
             settings={
                 "overlong": config.overlong,
                 "loss_on": config.loss_on,
+                "decoder_start": source.decoder_start,
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,
                 "seed": config.seed,
@@ -346,7 +347,7 @@ class _Draft:
                 "Give one with --tokenizer.",
             )
         texts = collect_texts(table, split.train, self.roles.values())  # type: ignore[arg-type]
-        return train_tokenizer(texts, TINY_VOCABULARY)
+        return train_tokenizer(texts, TINY_VOCABULARY, self._task.special_tokens)
 
     def _max_length(self, source: ModelSource) -> int | None:
         config = self.config
@@ -485,7 +486,8 @@ class _Draft:
     ) -> list[Finding]:
         """The longest and the shortest training row go through the model together."""
         rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
-        batch = load_batch(train, rows, fields, self.given.collate_fn)
+        prepare = self._task.preparer(encoder, self.config.seed)
+        batch = load_batch(train, rows, fields, self.given.collate_fn, prepare=prepare)
         head = self._task.head
         outputs = None
         if head is not None and head.size is not None and head.body != "steps":

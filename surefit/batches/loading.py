@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+Prepare = Callable[[Mapping[str, Any], int, int], Mapping[str, Any]]
+"""An encoded row, the epoch and the row's number in the data, to the row as it is batched."""
 
 
 def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2) -> Iterator[Made]:
@@ -40,9 +42,15 @@ def load_batch(
     fields: Mapping[str, Field],
     collate_fn: Callable[..., Any] | None = None,
     device: Any = "cpu",
+    prepare: Prepare | None = None,
+    epoch: int = 0,
 ) -> dict[str, Any]:
     """Rows of a store as one batch of tensors on the device."""
-    return to_batch(store.rows(rows), fields, collate_fn, device)
+    encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
+    if prepare is not None:
+        numbers = [int(store.source_row[int(row)]) for row in rows]
+        encoded = [prepare(row, epoch, n) for row, n in zip(encoded, numbers, strict=True)]
+    return to_batch(encoded, fields, collate_fn, device)
 
 
 def to_batch(

@@ -29,7 +29,8 @@ def command(
         if not opened.finished:
             opened.load()  # says how to finish the run
         roles = load_encoder(opened.model_path).roles
-        column = next((roles[role] for role in ("text", "prompt", "tokens") if role in roles), None)
+        reading = ("text", "prompt", "source", "tokens")
+        column = next((roles[role] for role in reading if role in roles), None)
         if column is None:
             raise UsageError("This run does not read text.", "Give rows with --data.")
         rows = [{column: text.split() if column == roles.get("tokens") else text}]

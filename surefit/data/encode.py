@@ -130,7 +130,7 @@ def encode_rows(
             writer.append(
                 columns, source_row=int(source_row), num_targets=num_targets, length=length
             )
-            counts["tokens"] += length
+            counts["tokens"] += num_tokens(columns, fields)
             counts["trained_tokens"] += num_targets
             counts["truncated_rows"] += encoded.truncated
             counts["rows_learning_eos"] += encoded.learns_eos
@@ -148,6 +148,12 @@ def row_length(columns: Mapping[str, Any]) -> int:
     """How long a row is: the steps of its sequence, or 1 where it has none."""
     lead = next((name for name in SEQUENCES if name in columns), None)
     return len(columns[lead]) if lead is not None else 1
+
+
+def num_tokens(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
+    """Steps of all sequences of a row: a source and its target count both."""
+    targets = {len(columns[n]) for n, spec in fields.items() if spec.axes[:1] == ("target_time",)}
+    return row_length(columns) + sum(targets)
 
 
 def cast_columns(

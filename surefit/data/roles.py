@@ -32,8 +32,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tokens": ("tokens", "words", "token", "word"),
     "tags": ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
-    "source": ("source", "src"),
-    "target": ("target", "tgt"),
+    "source": ("source", "src", "article", "document"),
+    "target": ("target", "tgt", "summary", "highlights"),
     "image": ("image", "img"),
     "input": ("input", "context"),
     "mask": ("mask", "attention_mask"),
@@ -102,7 +102,7 @@ def _is_category(table: Table, column: str) -> bool:
 
 def _suits(table: Table, role: str, column: str) -> bool:
     kind = table.column_type(column)
-    if role in ("text", "text_pair"):
+    if role in ("text", "text_pair", "source", "target"):
         return is_text(kind)
     if role == "tokens":
         return is_text_list(kind)

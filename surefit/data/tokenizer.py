@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,34 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model folder or hub id; a missing pad token becomes eos."""
     from transformers import AutoTokenizer
 
+    is_gguf = name.endswith(".gguf")
+    path = Path(name).absolute()
+    folder, more = (str(path.parent), {"gguf_file": str(path)}) if is_gguf else (name, {})
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, **more
+        )
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(
             f"No tokenizer could be loaded from {name!r}: {first}",
             "Give one with --tokenizer.",
         ) from None
-    return use_eos_as_pad(tokenizer)
+    return use_eos_as_pad(_add_bos(tokenizer, path) if is_gguf else tokenizer)
+
+
+def _add_bos(tokenizer: Any, path: Path) -> Any:
+    """Let a text begin with bos where the GGUF file says so; some readers forget it."""
+    from transformers.integrations.gguf import read_gguf_metadata
+
+    metadata, _ = read_gguf_metadata(str(path))
+    # What llama.cpp takes for granted where the file does not say: SentencePiece begins with bos.
+    default = metadata.get("tokenizer.ggml.model") == "llama"
+    wanted = bool(metadata.get("tokenizer.ggml.add_bos_token", default))
+    if wanted != adds_bos(tokenizer) and tokenizer.bos_token_id is not None:
+        tokenizer.add_bos_token = wanted
+        tokenizer.update_post_processor()
+    return tokenizer
 
 
 def use_eos_as_pad(tokenizer: Any) -> Any:
@@ -33,24 +52,55 @@ def use_eos_as_pad(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
-    """A byte-level BPE tokenizer learned from `texts`; it can encode any text."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ()
+) -> Any:
+    """A byte-level BPE tokenizer learned from `texts`; it can encode any text.
+
+    It has eos, which also pads, and those of `special_tokens` (`mask_token` and the like); where
+    `eos_token` is among them, it ends every text.
+    """
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    # A word's space belongs to the word, so one before a special token belongs to that, too.
+    more = {name: _written(name) for name in special_tokens if name != "eos_token"}
+    added = [AddedToken(text, lstrip=True, special=True) for text in more.values()]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[EOS],
+        special_tokens=[EOS, *added],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    if "eos_token" in special_tokens:
+        ending = [(EOS, tokenizer.token_to_id(EOS))]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=ending
+        )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=EOS, pad_token=EOS, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        eos_token=EOS,
+        pad_token=EOS,
+        clean_up_tokenization_spaces=False,
+        **dict(zip(more, added, strict=True)),
     )
+
+
+def _written(name: str) -> str:
+    """How a special token is written: `[MASK]` for `mask_token`."""
+    return f"[{name.removesuffix('_token').upper()}]"
 
 
 def adds_bos(tokenizer: Any) -> bool:

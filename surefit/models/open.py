@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom, mlp, pretrained
+from surefit.models import custom, gguf, mlp, pretrained
 from surefit.models.source import ModelSource
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -16,19 +16,16 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 def open_model(
     model: Any, *, from_scratch: bool = False, trust_remote_code: bool = False, beside: Path | None
 ) -> ModelSource:
-    """The source of a folder, hub id, `tiny:ARCH`, `module:function` or nn.Module."""
+    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
     if not isinstance(model, str):
         return custom.open_object(model)
     if not model:
         raise UsageError(
             "No model was given.",
-            "Pass --model with a folder, hub id, tiny:ARCH or module:function.",
+            "Pass --model with a folder, hub id, GGUF file, tiny:ARCH or module:function.",
         )
     if model.endswith(".gguf"):
-        raise UsageError(
-            f"{model}: GGUF files cannot be read by this version.",
-            "Give a transformers folder or hub id.",
-        )
+        return gguf.open_gguf(model, from_scratch)
     if model == mlp.NAME:
         return mlp.open_mlp()
     if model.startswith("tiny:"):

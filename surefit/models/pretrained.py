@@ -38,14 +38,14 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
         if head is not None and head.body is not None:
             return _build_body(name, config, head, encoder, from_scratch, trust_remote_code)
         auto = auto_class(name, config, head)
-        _set_head(config, head, encoder)
-        _set_tokens(config, encoder.tokenizer)
+        set_head(config, head, encoder)
+        set_tokens(config, encoder.tokenizer)
         with quiet():
             if from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
-                built = _load(auto, name, config, trust_remote_code)
-        return _fit_embeddings(built, encoder.tokenizer)
+                built = load_weights(auto, name, config, trust_remote_code)
+        return fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
         name,
@@ -53,6 +53,7 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
         build,
         max_positions=max_positions(config),
         auto_classes=auto_classes(config),
+        decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
     )
@@ -83,8 +84,8 @@ def open_tiny(arch: str) -> ModelSource:
         except ValueError as error:
             raise fail("SF301", str(error)) from None
         auto = auto_class(f"tiny:{arch}", config, head)
-        _set_head(config, head, encoder)
-        _set_tokens(config, tokenizer)
+        set_head(config, head, encoder)
+        set_tokens(config, tokenizer)
         with quiet():
             return Built(auto.from_config(config))
 
@@ -95,7 +96,8 @@ def open_tiny(arch: str) -> ModelSource:
         max_positions=max_positions(probe),
         auto_classes=frozenset(
             name for name, family in FAMILY_OF.items() if arch in FAMILIES[family]
-        ),
+        )
+        & auto_classes(probe),
         makes_tokenizer=True,
         untrained=True,
     )
@@ -162,7 +164,7 @@ def auto_classes(config: Any) -> frozenset[str]:
     found = {
         name for name in FAMILY_OF if type(config) in getattr(transformers, name)._model_mapping
     }
-    if _reads_both_ways(config):
+    if _reads_both_ways(config) or getattr(config, "is_encoder_decoder", False):
         found.discard("AutoModelForCausalLM")
     return frozenset(found)
 
@@ -203,7 +205,8 @@ def auto_class(name: str, config: Any, head: Head | None) -> Any:
     return auto
 
 
-def _set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
+def set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
+    """Size the config's head, and give it the settings that the task asks for."""
     if head is None:
         return
     if head.size is not None:
@@ -212,7 +215,8 @@ def _set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
         setattr(config, key, value)
 
 
-def _set_tokens(config: Any, tokenizer: Any) -> None:
+def set_tokens(config: Any, tokenizer: Any) -> None:
+    """Let the config name the tokenizer's special tokens."""
     if tokenizer is None:
         return
     config.pad_token_id = tokenizer.pad_token_id
@@ -226,7 +230,8 @@ def _eos_is_settled(config: Any, name: str) -> bool:
     return not isinstance(getattr(config, name, None), list)
 
 
-def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
+def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **more: Any) -> Built:
+    """The trained weights; those that the file lacks, or has in another size, are named."""
     import torch
     from safetensors import SafetensorError
 
@@ -239,6 +244,7 @@ def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             use_safetensors=True,
+            **more,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
@@ -256,7 +262,7 @@ def _load(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
     return Built(module, found)
 
 
-def _fit_embeddings(built: Built, tokenizer: Any) -> Built:
+def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     """Give every token of the tokenizer a row in the embeddings."""
     if tokenizer is None:
         return built

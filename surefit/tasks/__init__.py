@@ -10,9 +10,12 @@ import difflib
 
 from surefit.errors import UsageError
 from surefit.tasks import (
+    causal_lm,
     feature_classification,
     feature_pretraining,
+    masked_lm,
     regression,
+    seq2seq,
     sft,
     tabular_classification,
     text_classification,
@@ -24,12 +27,15 @@ TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        seq2seq.SPEC,
         token_classification.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
         feature_pretraining.SPEC,
         regression.SPEC,
         tabular_classification.SPEC,
+        causal_lm.SPEC,
+        masked_lm.SPEC,
     )
 }
 

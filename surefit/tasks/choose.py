@@ -40,6 +40,7 @@ def choose_task(
             fitting.append((task, roles))
     if not fitting:
         raise _nothing_fits(table, candidates)
+    fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
     suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
     return next(suited, fitting[0])
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
+from surefit.batches.loading import Prepare
 from surefit.data.encode import EncodeRow, count_labelled
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
@@ -19,6 +22,7 @@ Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
+PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,16 @@ class Generate:
     """How a task makes text, and how the text is scored.
 
     `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
-    `scores(sample)` gives figures whose means are reported under `names`;
-    `possible(model, encoder)` says whether this model can make text at all.
+    `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
+    samples as one; `names` are the names of both. Where there are none, text is made for
+    predictions only. `possible(model, encoder)` says whether this model can make text at all.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
-    scores: Callable[[Sample], Mapping[str, float]]
-    names: tuple[str, ...]
+    scores: Callable[[Sample], Mapping[str, float]] = lambda sample: {}
+    names: tuple[str, ...] = ()
     possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
+    together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,11 @@ class TaskSpec:
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
     roles alone do not tell; asked when the task is to be worked out."""
+    last_resort: bool = False
+    """Whether the task is taken by itself only if the columns suit no other task."""
+    special_tokens: tuple[str, ...] = ()
+    """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
+    `eos_token`, it ends every text with it."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
@@ -114,6 +125,9 @@ class TaskSpec:
     """The Fields, where they depend on the roles that were found or on what was fitted."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
     """How many targets an encoded row has; equals the loss's count."""
+    prepare: PrepareRow | None = None
+    """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
+    row as the model gets it. The number of targets stays."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
@@ -126,6 +140,15 @@ class TaskSpec:
         if encoder.tokenizer is not None and "input_ids" in fields:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
+
+    def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
+        """`prepare` as a pure function of (seed, epoch, row); None where the task has none."""
+        prepare = self.prepare
+        if prepare is None:
+            return None
+        return lambda columns, epoch, row: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row])
+        )
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class Evaluator:
                 samples = self._generate(module, store)
         finally:
             module.train(training)
-        scores = _mean_scores(self.task, samples)
+        scores = _text_scores(self.task, samples)
         return Evaluation(
             {**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]]
         )
@@ -93,7 +93,9 @@ class Evaluator:
 
     def _generate(self, module: nn.Module, store: Store) -> list[Sample]:
         generate, wanted = self.task.generate, min(self.generate_rows, len(store))
-        if generate is None or wanted == 0 or not generate.possible(module, self.encoder):
+        if generate is None or not generate.names or wanted == 0:
+            return []
+        if not generate.possible(module, self.encoder):
             return []
         made: list[tuple[int, Sample]] = []
         chunks = list(row_chunks(store.lengths[:wanted], self.batch_size, self.max_tokens))
@@ -132,11 +134,12 @@ def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:
         totals[name] = totals[name] + number if name in totals else number
 
 
-def _mean_scores(task: TaskSpec, samples: Sequence[Sample]) -> dict[str, float]:
+def _text_scores(task: TaskSpec, samples: Sequence[Sample]) -> dict[str, float]:
     if task.generate is None or not samples:
         return {}
     scores = [task.generate.scores(sample) for sample in samples]
-    return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    return {**means, **task.generate.together(samples)}
 
 
 def row_chunks(

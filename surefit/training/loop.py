@@ -56,7 +56,7 @@ def train(
     model: Any,
     optimizer: Any,
     batches: Batches,
-    load: Callable[[Rows], Mapping[str, Any]],
+    load: Callable[[int, Rows], Mapping[str, Any]],
     call: Call,
     loss: Loss,
     num_targets: npt.NDArray[np.int64],
@@ -88,7 +88,8 @@ def train(
     if state.stopped_early:
         return state
     upcoming = list_steps(batches, state.step, pace.num_steps, accelerator.process_index)
-    loaded = prefetch((rows for _, share in upcoming for rows in share), load)
+    loads = ((place.epoch, rows) for place, share in upcoming for rows in share)
+    loaded = prefetch(loads, lambda wanted: load(*wanted))
     model.train()
     steps = places(batches, state.step, pace.num_steps)
     for place in steps:

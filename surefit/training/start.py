@@ -59,8 +59,11 @@ def run_plan(
         cut_events(run.events_path, state.step)
     emit = _emitter(accelerator, run, config, (*observers, *plan.given.callbacks))
 
-    def load(store: Store, rows: Any) -> dict[str, Any]:
-        return load_batch(store, rows, parts.fields, plan.given.collate_fn, accelerator.device)
+    prepare = plan.task.preparer(parts.encoder, config.seed)
+
+    def load(store: Store, rows: Any, epoch: int = 0) -> dict[str, Any]:
+        collate_fn, device = plan.given.collate_fn, accelerator.device
+        return load_batch(store, rows, parts.fields, collate_fn, device, prepare, epoch)
 
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
     pace = Pace(
@@ -80,7 +83,7 @@ def run_plan(
             model=model,
             optimizer=prepared,
             batches=parts.batches,
-            load=partial(load, parts.train),
+            load=lambda epoch, rows: load(parts.train, rows, epoch),
             call=parts.call,
             loss=parts.loss,
             num_targets=parts.train.num_targets,

@@ -1,0 +1,95 @@
+"""Models in a GGUF file: read dequantised, so that they can be trained and saved as folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from surefit.data.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.models.pretrained import (
+    auto_class,
+    auto_classes,
+    fit_embeddings,
+    load_weights,
+    max_positions,
+    quiet,
+    set_head,
+    set_tokens,
+)
+from surefit.models.source import Built, ModelSource
+from surefit.tasks.spec import Head
+
+MAGIC = b"GGUF"
+
+
+def open_gguf(name: str, from_scratch: bool) -> ModelSource:
+    """A GGUF file, through the Auto class of the task; its tokenizer is in the file, too."""
+    path = _find(name)
+    config = _read_config(path)
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        from transformers import GgufConfig
+
+        auto = auto_class(name, config, head)
+        set_head(config, head, encoder)
+        set_tokens(config, encoder.tokenizer)
+        with quiet():
+            if from_scratch:
+                return fit_embeddings(Built(auto.from_config(config)), encoder.tokenizer)
+            built = load_weights(
+                auto,
+                str(path.parent),
+                config,
+                False,
+                gguf_file=str(path),
+                quantization_config=GgufConfig(gguf_file=str(path), dequantize=True),
+            )
+        return fit_embeddings(_as_plain(built), encoder.tokenizer)
+
+    return ModelSource(
+        name,
+        "gguf",
+        build,
+        max_positions=max_positions(config),
+        auto_classes=auto_classes(config),
+        tokenizer=str(path),
+        untrained=from_scratch,
+    )
+
+
+def _find(name: str) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UsageError(f"There is no file {name}.", "Check the path of the GGUF file.")
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    if start != MAGIC:
+        raise UsageError(
+            f"{name} is not a GGUF file: it begins with {start!r}, not {MAGIC!r}.",
+            "Give a whole GGUF file, or a transformers folder.",
+        )
+    return path.absolute()
+
+
+def _read_config(path: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(str(path.parent), gguf_file=str(path))
+    except Exception as error:  # a broken header can fail in any way inside the reader
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(
+            f"The GGUF file {path.name} could not be read: {first}",
+            "Download it again, or give the transformers folder it was made from.",
+        ) from None
+
+
+def _as_plain(built: Built) -> Built:
+    """Without the marks of a quantised model, which its weights no longer are."""
+    module: Any = built.module
+    if getattr(module.config, "quantization_config", None) is not None:
+        del module.config.quantization_config
+    module.is_quantized = False
+    return built

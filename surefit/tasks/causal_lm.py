@@ -1,0 +1,72 @@
+"""causal-lm: every token of a text is learned from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, Skip
+from surefit.data.encoder import Encoder
+from surefit.tasks.causal import (
+    answer,
+    can_generate,
+    count_targets,
+    ends_with_eos,
+    first_ids,
+    is_overlong,
+    read_ids,
+    read_text,
+    refuse_overlong,
+    token_ids,
+)
+from surefit.tasks.spec import Generate, Head, TaskSpec
+from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The text with bos, if the tokenizer adds it, and eos; a row over the limit loses its end."""
+    predicting = bool(encoder.settings.get("predicting"))
+    if "input_ids" in row:
+        ids, labels = read_ids(row, predicting)
+    else:
+        text = read_text(row, "text", encoder)
+        if not (text or "").strip():
+            return Skip("empty")
+        eos = encoder.tokenizer.eos_token_id
+        ids = [*first_ids(encoder), *token_ids(encoder.tokenizer, text or "")]
+        ids += [eos] if eos is not None and not predicting else []
+        labels = ids
+    if len(ids) == 0:
+        return Skip("empty")
+    if predicting:  # what is nearest to the continuation is kept
+        kept = ids[-encoder.max_length :] if encoder.max_length else ids
+        return Encoded({"input_ids": kept, "labels": [IGNORED] * len(kept)})
+    overlong = is_overlong(len(ids), encoder)
+    if overlong:
+        skip = refuse_overlong(len(ids), encoder)
+        if skip is not None:
+            return skip
+        ids, labels = ids[: encoder.max_length], labels[: encoder.max_length]
+    columns = {"input_ids": ids, "labels": labels}
+    return Encoded(columns, truncated=overlong, learns_eos=ends_with_eos(labels, encoder))
+
+
+SPEC = TaskSpec(
+    name="causal-lm",
+    summary="the next token of plain text: a text column, or input_ids",
+    needs=(("input_ids",), ("text",)),
+    optional=("labels", "mask"),
+    targets=("labels",),
+    last_resort=True,
+    fields={
+        "input_ids": Field(("time",), "int64", 0),
+        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+    },
+    encode=encode,
+    count_targets=count_targets,
+    loss=token_loss(from_before),
+    metrics=token_metrics(from_before),
+    generate=Generate(answer, possible=can_generate),
+    head=Head(auto_class="AutoModelForCausalLM"),
+)

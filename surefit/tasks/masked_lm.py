@@ -1,0 +1,126 @@
+"""masked-lm: tokens that were hidden are learned from those around them.
+
+Of a row's tokens 15 % are chosen, anew in every epoch; of these 80 % become the mask token, 10 %
+a random token, 10 % stay. How many they are does not change, so the divisor of a step is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, Skip
+from surefit.data.encoder import Encoder
+from surefit.findings import fail
+from surefit.tasks.causal import is_overlong, read_ids, read_text, refuse_overlong
+from surefit.tasks.spec import Batch, Head, TaskSpec
+from surefit.tasks.tokens import IGNORED, in_place, token_loss, token_metrics
+
+CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
+WRITTEN = "[MASK]"
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The tokens that masking needs to know, from the tokenizer alone."""
+    tokenizer = encoder.tokenizer
+    if tokenizer is None or tokenizer.mask_token_id is None:
+        found = "no tokenizer is known" if tokenizer is None else "the tokenizer has none"
+        raise fail("SF320", f"masked-lm hides tokens behind a mask token, and {found}.")
+    return {
+        "mask": int(tokenizer.mask_token_id),
+        "special": sorted(int(token) for token in tokenizer.all_special_ids),
+        "num_tokens": len(tokenizer),
+    }
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
+    tokenizer, special = encoder.tokenizer, encoder.fitted["special"]
+    predicting = encoder.settings.get("predicting")
+    text = None
+    if "input_ids" in row:
+        ids, _ = read_ids({**row, "labels": None})
+    else:
+        text = read_text(row, "text", encoder)
+        if not (text or "").strip():
+            return Skip("empty")
+        assert text is not None
+        text = text.replace(WRITTEN, tokenizer.mask_token) if predicting else text
+        ids = tokenizer(text)["input_ids"]
+    if len(ids) == 0:
+        return Skip("empty")
+    overlong = is_overlong(len(ids), encoder)
+    if overlong:
+        skip = None if predicting else refuse_overlong(len(ids), encoder)
+        if skip is not None:
+            return skip
+        limit = encoder.max_length
+        cut = ids if text is None else tokenizer(text, truncation=True, max_length=limit).input_ids
+        ids = cut[:limit]
+    ids = np.asarray(ids)
+    columns = {"input_ids": ids, "labels": np.where(np.isin(ids, special), IGNORED, ids)}
+    return Encoded(columns, truncated=overlong)
+
+
+def count_targets(columns: Mapping[str, Any]) -> int:
+    """How many tokens are chosen: 15 % of those that may be, and at least one."""
+    candidates = int((columns["labels"] != IGNORED).sum())
+    return max(1, round(CHOSEN * candidates)) if candidates else 0
+
+
+def hide(
+    row: Mapping[str, Any], encoder: Encoder, random: np.random.Generator
+) -> Mapping[str, Any]:
+    """Choose the tokens to learn and hide them."""
+    ids, labels = row["input_ids"].copy(), np.full_like(row["labels"], IGNORED)
+    candidates = np.flatnonzero(row["labels"] != IGNORED)
+    chosen = random.choice(candidates, count_targets(row), replace=False)
+    labels[chosen] = ids[chosen]
+    draw = random.random(len(chosen))
+    ids[chosen[draw < MASKED]] = encoder.fitted["mask"]
+    swapped = chosen[(draw >= MASKED) & (draw < MASKED + RANDOM)]
+    others = random.integers(0, encoder.fitted["num_tokens"], len(swapped))
+    ordinary = ~np.isin(others, encoder.fitted["special"])
+    ids[swapped[ordinary]] = others[ordinary]
+    return {**row, "input_ids": ids, "labels": labels}
+
+
+def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The text with the most likely token in place of each mask token."""
+    tokenizer, mask = encoder.tokenizer, encoder.fitted["mask"]
+    ids, best = batch["input_ids"], outputs.logits.argmax(-1)
+    filled = ids.where(ids != mask, best)
+    answers = []
+    for row, hidden, length in zip(
+        filled, ids == mask, batch["attention_mask"].sum(1), strict=True
+    ):
+        tokens = [tokenizer.decode([token]).strip() for token in row[hidden].tolist()]
+        text = tokenizer.decode(row[:length], skip_special_tokens=True).strip()
+        answers.append({"prediction": text, "filled": tokens})
+    return answers
+
+
+SPEC = TaskSpec(
+    name="masked-lm",
+    summary="hidden tokens of plain text: a text column, or input_ids",
+    needs=(("input_ids",), ("text",)),
+    optional=("mask",),
+    targets=(),
+    last_resort=True,
+    special_tokens=("mask_token",),
+    fields={
+        "input_ids": Field(("time",), "int64", 0),
+        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+    },
+    fit=fit,
+    encode=encode,
+    count_targets=count_targets,
+    prepare=hide,
+    loss=token_loss(in_place),
+    metrics=token_metrics(in_place),
+    decode=fill,
+    head=Head(auto_class="AutoModelForMaskedLM"),
+)

@@ -1,0 +1,129 @@
+"""seq2seq: an encoder reads the source, a decoder writes the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from surefit.batches.collate import pad_stack, pad_token_id
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, Skip
+from surefit.data.encoder import Encoder
+from surefit.tasks.causal import can_generate, is_overlong, read_text, refuse_overlong
+from surefit.tasks.spec import Generate, Head, Sample, TaskSpec
+from surefit.tasks.text_scores import corpus_scores, rouge_l
+from surefit.tasks.tokens import IGNORED, in_place, token_loss, token_metrics
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """Source and target with the tokenizer's own special tokens; the target ends with eos.
+
+    The decoder is given the target moved right by one, behind the token it starts with. A target
+    over the limit loses its end, and with it eos: it would teach to stop in the middle.
+    """
+    source, target = read_source(row, encoder), _read(row, ("target", "answer"), encoder)
+    predicting = encoder.settings.get("predicting")
+    if not (source or "").strip() or not (predicting or (target or "").strip()):
+        return Skip("empty")
+    tokenizer, limit = encoder.tokenizer, encoder.max_length
+    ids = list(tokenizer(source)["input_ids"])
+    overlong = is_overlong(len(ids), encoder)
+    labels: list[int] = []
+    if not predicting:
+        labels = list(tokenizer(text_target=target)["input_ids"])
+        if labels[-1:] != [tokenizer.eos_token_id]:
+            labels.append(tokenizer.eos_token_id)
+        longest = max(len(ids), len(labels))
+        skip = refuse_overlong(longest, encoder) if is_overlong(longest, encoder) else None
+        if skip is not None:
+            return skip
+    if overlong:
+        ids = list(tokenizer(source, truncation=True, max_length=limit)["input_ids"])
+    if predicting:
+        return Encoded({"input_ids": ids})
+    cut = is_overlong(len(labels), encoder)
+    labels = labels[:limit]
+    columns = {
+        "input_ids": ids,
+        "labels": labels,
+        "decoder_input_ids": [start_token(encoder), *labels[:-1]],
+    }
+    return Encoded(columns, truncated=overlong or cut, learns_eos=not cut)
+
+
+def read_source(row: Mapping[str, Any], encoder: Encoder) -> str | None:
+    """The source; of a question with a context, or an instruction with an input, both."""
+    source, context = _read(row, ("source", "prompt"), encoder), read_text(row, "input", encoder)
+    return f"{source}\n{context}" if source and context else source
+
+
+def _read(row: Mapping[str, Any], roles: Sequence[str], encoder: Encoder) -> str | None:
+    return next((read_text(row, role, encoder) for role in roles if role in row), None)
+
+
+def start_token(encoder: Encoder) -> int:
+    """What the decoder begins with: the model's own token, else the one that pads."""
+    known = encoder.settings.get("decoder_start")
+    return int(known) if known is not None else pad_token_id(encoder.tokenizer)
+
+
+def write(
+    model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
+) -> list[Sample]:
+    """Generate greedily from each row's source, stopping at eos."""
+    import torch
+
+    tokenizer = encoder.tokenizer
+    pad, device = pad_token_id(tokenizer), next(model.parameters()).device
+    sources = [np.asarray(row["input_ids"]) for row in rows]
+    shape = (max(len(ids) for ids in sources),)
+    ids = pad_stack(sources, shape, "int64", pad)
+    mask = pad_stack([np.ones_like(source) for source in sources], shape, "int64", 0)
+    with torch.no_grad():
+        output = model.generate(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=torch.from_numpy(mask).to(device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            decoder_start_token_id=start_token(encoder),
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=pad,
+        )
+    samples = []
+    for row, made in zip(rows, output[:, 1:], strict=True):
+        read = [row["input_ids"], *([row["labels"]] if "labels" in row else []), made]
+        texts = [tokenizer.decode(part, skip_special_tokens=True).strip() for part in read]
+        samples.append(Sample(texts[0], texts[1] if "labels" in row else None, texts[-1]))
+    return samples
+
+
+SPEC = TaskSpec(
+    name="seq2seq",
+    summary="a text for a text: source and target columns, or prompt and answer",
+    needs=(("source", "target"), ("prompt", "answer")),
+    optional=("input",),
+    targets=("target", "answer"),
+    special_tokens=("eos_token",),  # a decoder has to see where the source ends
+    fields={
+        "input_ids": Field(("time",), "int64", 0),
+        "labels": Field(("target_time",), "int64", IGNORED),
+        "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
+    },
+    encode=encode,
+    loss=token_loss(in_place),
+    metrics=token_metrics(in_place),
+    generate=Generate(
+        write,
+        lambda sample: {"rouge_l": rouge_l(sample.expected or "", sample.got)},
+        ("rouge_l", "bleu", "chrf"),
+        can_generate,
+        lambda samples: corpus_scores([(s.expected or "", s.got) for s in samples]),
+    ),
+    head=Head(
+        auto_class="AutoModelForSeq2SeqLM",
+        config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
+    ),
+)
