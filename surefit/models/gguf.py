@@ -12,11 +12,11 @@ from surefit.models.pretrained import (
     auto_classes,
     fit_embeddings,
     load_weights,
-    max_positions,
     quiet,
     set_head,
     set_tokens,
 )
+from surefit.models.sizes import max_positions
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 

@@ -119,7 +119,7 @@ def _build_body(
     def load_body() -> Built:
         with quiet():
             if not from_scratch:
-                return _load(AutoModel, name, config, trust_remote_code)
+                return load_weights(AutoModel, name, config, trust_remote_code)
             try:
                 return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
             except Exception as error:  # some architectures can be built with their own head only

@@ -18,7 +18,7 @@ from builders import write_jsonl
 from surefit.cli import run as command
 from surefit.data.encode import RowFaultError
 from surefit.data.encoder import Encoder
-from surefit.data.objects import open_rows
+from surefit.data.open import open_table
 from surefit.errors import FindingError
 from surefit.tasks.choose import choose_task
 from surefit.tasks.tabular import Gathered, encode_columns
@@ -221,7 +221,7 @@ def test_only_training_rows_are_fitted_on() -> None:
 
 
 def choice(rows: list[dict[str, Any]], **chosen: str) -> str:
-    return choose_task(open_rows(rows), None, chosen)[0].name
+    return choose_task(open_table(rows), None, chosen)[0].name
 
 
 def test_the_task_is_worked_out_from_the_label_and_the_columns() -> None:
