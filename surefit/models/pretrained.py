@@ -174,7 +174,7 @@ def _reads_both_ways(config: Any) -> bool:
     from transformers.models.auto import modeling_auto
 
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return config.model_type in masked and not config.is_decoder
+    return config.model_type in masked and not getattr(config, "is_decoder", False)
 
 
 def auto_class(name: str, config: Any, head: Head | None) -> Any:
