@@ -75,6 +75,13 @@ class Reading(_Section):
     field: str | None = None
     """Where in a JSON file the list of rows is, such as data or data.items."""
 
+    @field_validator("names")
+    @classmethod
+    def _different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("every column needs a name of its own")
+        return names
+
 
 class EarlyStopping(_Section):
     """When to stop before the last epoch."""

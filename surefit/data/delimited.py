@@ -13,7 +13,7 @@ from surefit.config import Reading
 from surefit.data.layout import NUMBER, Layout, find_layout
 from surefit.data.records import Record
 from surefit.data.text import numbered_lines
-from surefit.findings import Finding, fail
+from surefit.findings import Finding, fail, finding
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
 
@@ -58,7 +58,7 @@ def _text_rows(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
     try:
-        names = layout.names or _read_header(path, next(reader, None))
+        names = layout.names or _read_header(path, next(filter(None, reader), []), notes)
         for cells in reader:
             if not cells:
                 continue
@@ -74,9 +74,13 @@ def _text_rows(
         ) from None
 
 
-def _read_header(path: Path, names: list[str] | None) -> Sequence[str]:
+def _read_header(path: Path, names: list[str], notes: list[Finding]) -> Sequence[str]:
     if not names:
         return ()
+    if len(names) > 1 and not names[0].strip() and "index" not in names:  # as pandas writes it
+        names = ["index", *names[1:]]
+        message = f"{path.name}, line 1: the first column has no name, and is called index."
+        notes.append(finding("SF112", message, file=str(path), line=1))
     name, count = Counter(names).most_common(1)[0]
     if count > 1 or not all(name.strip() for name in names):
         fault = f"column {name!r} twice" if count > 1 else "a column without a name"

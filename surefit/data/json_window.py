@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from surefit.errors import FindingError
 from surefit.findings import fail
 
 _SPACE = " \t\r\n"
+_NOT_SPACE = re.compile(r"[^ \t\r\n]")
 _NEAR_END = 32
 """A fault this close to the window's end may be a value that goes on behind it."""
 
@@ -48,9 +50,9 @@ class JsonWindow:
         if self.peek() != "[":
             return False
         while True:
-            inner = self._text[self._place + 1 :].lstrip(_SPACE)
-            if inner or not self._more():
-                return inner.startswith("{")
+            inner = _NOT_SPACE.search(self._text, self._place + 1)
+            if inner is not None or not self._more():
+                return inner is not None and inner[0] == "{"
 
     def take(self, expected: str) -> None:
         """Step over one of the expected characters."""

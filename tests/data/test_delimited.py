@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from opening import fault_of, notes_of, rows_of, written
+from surefit.config import make_config
 from surefit.errors import UsageError
 
 ROWS = [{"text": "good, really", "label": "a"}, {"text": "bad", "label": "b"}]
@@ -80,6 +81,21 @@ def test_header_is_known_as_one(tmp_path: Path, header: str) -> None:
 def test_repeated_header_is_still_a_header(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "text,label\ngood,x\ntext,label\nbad,y\n")
     assert list(rows_of(path)[0]) == ["text", "label"]
+
+
+def test_blank_lines_before_the_header(tmp_path: Path) -> None:
+    assert rows_of(written(tmp_path / "a.csv", "\n\nx,y\n\n1,2\n")) == [{"x": 1, "y": 2}]
+
+
+def test_index_column_of_pandas(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", ",x\n0,good\n1,bad\n")
+    assert rows_of(path)[1] == {"index": 1, "x": "bad"}
+    assert "is called index" in notes_of(path)[0][1]
+
+
+def test_names_must_differ() -> None:
+    with pytest.raises(UsageError, match="a name of its own"):
+        make_config({"read.names": ["a", "a"]})
 
 
 def test_given_names_overrule(tmp_path: Path) -> None:

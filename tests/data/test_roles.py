@@ -119,3 +119,17 @@ def test_numeric_columns_without_a_role_are_offered_to_the_model() -> None:
         "weight": Field((), "float32"),
         "path": Field(("path.0",), "int64"),
     }
+
+
+@pytest.mark.parametrize(
+    ("columns", "roles"),
+    [
+        (("words", "ner_tags"), ("tokens", "tags")),
+        (("tokens", "tags"), ("tokens", "tags")),
+        (("src", "tgt"), ("source", "target")),
+        (("Img", "label"), ("image", "label")),
+    ],
+)
+def test_names_of_further_roles(columns: tuple[str, str], roles: tuple[str, str]) -> None:
+    found = resolve_roles(table(**dict.fromkeys(columns, "x")), [roles])
+    assert found == dict(zip(roles, columns, strict=True))
