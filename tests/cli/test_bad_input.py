@@ -98,7 +98,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "file of an unknown kind": (
         ["train", "--data", "net.py", "--model", "tiny:llama"],
-        "net.py ends in '.py'; expected .jsonl, .csv, .npy or .npz.",
+        "net.py ends in '.py'; expected .jsonl, .csv",
         "Convert",
     ),
     "text for a module without tokenizer": (
