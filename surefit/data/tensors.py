@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.arrays import Array, arrays_to_arrow
+from surefit.data.arrays import Array, arrays_to_arrow, join_rows
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.records import Opened
 from surefit.data.table import CHUNK_ROWS
@@ -54,7 +55,20 @@ def open_pt(path: Path, reading: Reading) -> Opened:
     except (RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
         message = f"{path.name} is not a readable .pt file: {_reason(error)}"
         raise fail("SF102", message, fix="Write the file anew.", file=str(path)) from None
+    if isinstance(loaded, list):
+        return _open_list(path, loaded)
     return _opened(path, _named(loaded, path))
+
+
+def _open_list(path: Path, rows: list[Any]) -> Opened:
+    """One tensor per row, which may differ in their number of steps."""
+    for row, value in enumerate(rows):
+        if not hasattr(value, "detach") or value.ndim == 0 or not is_numeric(value):
+            message = f"{path.name}, row {row} is a {type(value).__name__}; expected an array."
+            raise fail("SF213", message, fix=ONLY_TENSORS, file=str(path), row=row)
+    if not rows:
+        raise fail("SF101", f"{path.name} holds an empty list.", file=str(path))
+    return Opened(pa.table({"features": join_rows([as_numpy(row) for row in rows], str(path))}))
 
 
 def _not_a_zip(path: Path) -> FindingError:
@@ -77,15 +91,13 @@ def _reason(error: Exception) -> str:
 
 
 def _named(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Columns of what a `.pt` file holds: a tensor, (x, y), one tensor per row, or a dict."""
+    """Columns of what a `.pt` file holds: a tensor, (x, y), or a dict."""
     import torch
 
     if isinstance(loaded, torch.Tensor):
         loaded = {"features": loaded}
     elif isinstance(loaded, tuple) and len(loaded) == 2:
         loaded = dict(zip(("features", "label"), loaded, strict=True))
-    elif isinstance(loaded, list | tuple):
-        loaded = {f"features_{place}": value for place, value in enumerate(loaded)}
     if not isinstance(loaded, Mapping):
         loaded = {type(loaded).__name__: loaded}
     for name, value in loaded.items():

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -64,6 +67,26 @@ def test_what_may_be_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert may_be_hub_id(Path(name)), name
     for name in ("a.jsonl", "/abs/name", "../x", "a/b/c", "data/train", "owner/x.csv", "a b"):
         assert not may_be_hub_id(Path(name)), name
+
+
+def test_hub_data_set_is_opened_as_the_files_it_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), tmp_path / "d.parquet")
+    real, asked = datasets.load_dataset, []
+
+    def load_dataset(name: str, split: str) -> datasets.Dataset:
+        asked.append((name, split))
+        file, cache = str(tmp_path / "d.parquet"), str(tmp_path / "cache")
+        return real("parquet", data_files=file, split=split, cache_dir=cache)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = list(open_table("owner/name").rows())
+    assert asked == [("owner/name", "train")]
+    assert rows == [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
 
 
 def test_name_that_nobody_knows_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

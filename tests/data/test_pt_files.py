@@ -118,6 +118,19 @@ def test_damaged_file(tmp_path: Path, name: str) -> None:
     assert path.name in found.message
 
 
+def test_rows_in_a_list(tmp_path: Path) -> None:
+    torch.save([torch.ones(4), torch.zeros(4)], tmp_path / "a.pt")
+    rows = list(open_table(tmp_path / "a.pt").rows())
+    assert [row["features"].tolist() for row in rows] == [[1.0] * 4, [0.0] * 4]
+    torch.save([torch.ones(2, 3), torch.ones(2, 4)], tmp_path / "b.pt")
+    torch.save([torch.ones(2), (torch.ones(2), 1)], tmp_path / "c.pt")
+    for name, code in (("b.pt", "SF208"), ("c.pt", "SF213")):
+        found = fault_of(tmp_path / name)
+        assert (found.code, found.where) == (code, {"file": str(tmp_path / name), "row": 1})
+    torch.save([], tmp_path / "d.pt")
+    assert fault_of(tmp_path / "d.pt").code == "SF101"
+
+
 @pytest.mark.parametrize(
     ("held", "name"), [({"x": X, "note": "text"}, "note"), ({"x": {"y": X}}, "x"), (3, "int")]
 )
