@@ -78,15 +78,19 @@ def is_continuous(table: Table, column: str) -> bool:
     return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
 
 
-def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The class names of the training rows, sorted, with how often each occurs."""
+def fit_classes(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder, lists: bool = False
+) -> dict[str, Any]:
+    """The class names of the training rows, sorted, with how often each occurs.
+
+    With `lists`, a first label that is a list means several labels for every row.
+    """
     counts: Counter[Any] = Counter()
-    several: bool | None = None
+    several = None if lists else False
     for row in rows:
         if _is_missing(row.get("label")):
             continue
-        labels = class_list(row["label"])
-        several = labels is not None if several is None else several
+        several = class_list(row["label"]) is not None if several is None else several
         counts.update(class_name(value) for value in _values(row["label"], several))
     total, column = counts.total(), encoder.roles["label"]
     if len(counts) < (1 if several else 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
@@ -100,7 +101,7 @@ SPEC = TaskSpec(
     fields={"input_ids": TOKENS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     encode=encode,
-    fit=fit_classes,
+    fit=partial(fit_classes, lists=True),
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",

@@ -184,7 +184,7 @@ def test_wnut17_with_minilm(tmp_path: Path, shared: Path) -> None:
         data=read_conll(folder / "wnut17train.conll"),
         eval_data=read_conll(folder / "emerging.dev.conll"),
         model=str(Path(spec.origin).parent / "model"),
-        epochs=3,
+        epochs=2,
         batch_size=16,
         lr=2e-4,
         output=str(tmp_path / "run"),
