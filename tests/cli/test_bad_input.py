@@ -264,12 +264,12 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         {"file": "bad.jsonl", "row": 0},
         "No training row is left of 5 (5 empty).",
     ),
-    "language model for features": (
+    "image model for features": (
         _nothing,
-        ["--data", "features.npz", "--model", "tiny:llama"],
-        "SF301",
+        ["--data", "features.npz", "--model", "tiny:vit"],
+        "SF326",
         {},
-        "tiny:llama is a llama model; this task takes your own nn.Module.",
+        "tiny:vit is a ViTModel; it takes no inputs_embeds.",
     ),
     "image model for instructions": (
         _nothing,
