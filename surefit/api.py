@@ -332,7 +332,9 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
             f"{run.path} was trained on rows given from Python, which it does not hold.",
             "Pass the rows to evaluate on.",
         )
-    module = model if model is not None else run._module
+    module = model
+    if module is None and run.config.model.startswith("python:"):
+        module = run._module
     given = Given(model=module, task=run._task, collate_fn=run.collate_fn, beside=run.code_folder)
     plan = make_plan(run.config, given, progress)
     _refuse_errors(plan)
