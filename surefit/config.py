@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 
 from surefit.errors import UsageError
 
@@ -41,6 +41,19 @@ class FeatureShape(_Section):
     """Steps per row of an array saved as [rows, steps*width]."""
     width: int | None = Field(None, ge=1)
     """Features per step of an array saved as [rows, steps*width]."""
+
+
+class Images(_Section):
+    """How pictures are brought to one size."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = None
+    """Height and width (or one number for both); the model's own, else the commonest, if left
+    out."""
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _square(cls, value: Any) -> Any:
+        return (value, value) if isinstance(value, int) else value
 
 
 class Reading(_Section):
@@ -95,6 +108,11 @@ class RunConfig(_Section):
     """How data files are to be read."""
     features: FeatureShape = FeatureShape()
     """How flat feature rows are cut into steps."""
+
+    image: Images = Images()
+    """How pictures are brought to one size."""
+    on_bad_file: Literal["error", "skip"] = "error"
+    """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
 
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.data.arrays import join_rows, to_arrow
+from surefit.data.arrays import join_rows, nested_column, to_arrow
 from surefit.data.cache import hash_bytes
+from surefit.data.images import to_png
 from surefit.data.records import write_arrow
 from surefit.data.table import Source, Table
 from surefit.errors import UsageError
@@ -61,6 +62,8 @@ def _numpy(value: Any) -> Any:
 def _item(value: Any) -> Any:
     if hasattr(value, "detach") or isinstance(value, np.generic | np.ndarray):
         return value.item()
+    if hasattr(value, "getbands"):  # a Pillow image
+        return to_png(value)
     return value
 
 
@@ -89,4 +92,6 @@ def _array_column(name: str, given: Sequence[Any]) -> pa.Array:
             )
     if len({value.shape for value in values}) == 1:
         return to_arrow(np.stack(values))
+    if first.ndim == 3 or (first.ndim == 2 and first.dtype == np.uint8):
+        return nested_column(values)  # pictures, each of its own size
     return join_rows(values, f"column {name!r} of {SHOWN}")

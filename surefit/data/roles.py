@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from surefit.batches.field import Field
-from surefit.data.table import Table, array_rank, is_array, is_scalar_number, is_text
+from surefit.data.table import (
+    Table,
+    array_rank,
+    is_array,
+    is_picture,
+    is_scalar_number,
+    is_text,
+)
 
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
@@ -14,6 +21,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "label": ("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
     "input": ("input", "context"),
+    "image": (
+        *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
+        *("image_path", "file_name", "filename", "file", "path"),
+    ),
     "mask": ("mask", "attention_mask"),
     "input_ids": ("input_ids",),
     "labels": ("labels",),
@@ -58,20 +69,22 @@ def _by_name(table: Table, role: str, taken: set[str]) -> str | None:
 
 def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
     """The only column left whose type suits the role; None when two would."""
-    if role not in ("text", "label", "features"):
+    if role not in ("text", "label", "features", "image"):
         return None
-    free = [name for name in table.columns if name not in taken and _suits(table, role, name)]
+    free = [n for n in table.columns if n not in taken and _suits(table, role, n, named=False)]
     return free[0] if len(free) == 1 else None
 
 
-def _suits(table: Table, role: str, column: str) -> bool:
+def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     kind = table.column_type(column)
     if role == "text":
         return is_text(kind)
     if role == "features":
         return is_array(kind) and array_rank(kind) <= 2
+    if role == "image":
+        return is_picture(kind, named)
     if role == "label":
-        return not is_array(kind)
+        return not is_array(kind) and not is_picture(kind, False)
     return True
 
 

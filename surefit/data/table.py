@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 from surefit.findings import Finding
 
 CHUNK_ROWS = 1024
+CHUNK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Table:
     sources: tuple[Source, ...]
     key: str
     findings: tuple[Finding, ...] = ()
+    files: tuple[str, ...] = ()
+    """Columns that name files; their relative paths are given as they can be opened."""
 
     @property
     def num_rows(self) -> int:
@@ -56,12 +60,23 @@ class Table:
 
     def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Rows one by one, all of them or those at `indices`, read in small chunks."""
+        places = range(self.num_rows) if indices is None else indices
+        if not self.files:
+            yield from self._rows(indices)
+            return
+        for place, row in zip(places, self._rows(indices), strict=True):
+            file = str(self.where(int(place))["file"])
+            yield {**row, **{name: _found(row[name], file) for name in self.files}}
+
+    def _rows(self, indices: Sequence[int] | None) -> Iterator[dict[str, Any]]:
+        per_row = self.arrow.nbytes // max(1, self.num_rows)
+        size = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, per_row)))
         if indices is None:
-            for batch in self.arrow.to_batches(max_chunksize=CHUNK_ROWS):
+            for batch in self.arrow.to_batches(max_chunksize=size):
                 yield from _python_rows(batch)
             return
-        for start in range(0, len(indices), CHUNK_ROWS):
-            chosen = np.asarray(indices[start : start + CHUNK_ROWS])
+        for start in range(0, len(indices), size):
+            chosen = np.asarray(indices[start : start + size])
             for batch in self.arrow.take(pa.array(chosen)).to_batches():
                 yield from _python_rows(batch)
 
@@ -82,6 +97,23 @@ def is_text(kind: pa.DataType) -> bool:
 def is_scalar_number(kind: pa.DataType) -> bool:
     """Whether a column holds one number per row."""
     return _is_numeric(kind)
+
+
+def is_picture(kind: pa.DataType, named: bool) -> bool:
+    """Whether a column may hold pictures: bytes, `{bytes, path}` or arrays of pixels.
+
+    A column `named` for pictures may also hold paths, and [H, W] arrays of any numbers.
+    """
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 or (named and kind.get_field_index("path") >= 0)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    if not is_array(kind):
+        return named and is_text(kind)
+    rank = array_rank(kind)
+    while array_rank(kind):
+        kind = kind.value_type
+    return rank == 3 or (rank == 2 and (named or kind == pa.uint8()))
 
 
 def array_rank(kind: pa.DataType) -> int:
@@ -114,6 +146,17 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
+
+
+def _found(value: Any, data_file: str) -> Any:
+    """A path as it can be opened: beside the data file if it is there, else as it is."""
+    if isinstance(value, dict):
+        return value if value.get("bytes") else {**value, "path": _found(value["path"], data_file)}
+    if not isinstance(value, str) or not value:
+        return value
+    folder = data_file if os.path.isdir(data_file) else os.path.dirname(data_file)
+    beside = os.path.join(folder, value)
+    return beside if os.path.exists(beside) else value
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

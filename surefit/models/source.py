@@ -40,5 +40,7 @@ class ModelSource:
     code: str | None = None
     auto_classes: frozenset[str] | None = None
     """The Auto classes of transformers that have a model of this architecture, if it is theirs."""
+    image: dict[str, Any] = field(default_factory=dict)
+    """What the model decides of its pixel values: size, mean, std (see data/pixels.py)."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to make the module again, for modules that are the user's own."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
-from surefit.tasks import feature_classification, sft, text_classification
+from surefit.tasks import feature_classification, image_classification, sft, text_classification
 from surefit.tasks.spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        image_classification.SPEC,
         text_classification.SPEC,
         feature_classification.SPEC,
     )
