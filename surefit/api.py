@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
 from surefit.config import RunConfig, make_config
 from surefit.data.encode import Progress, encode_rows, silent
@@ -271,7 +272,8 @@ def evaluate_run(
     if len(store) == 0:
         raise fail("SF101", "No row is left to evaluate on.")
     fields = task.fields_for(encoder)
-    call, _ = match_arguments(module, [*fields, "attention_mask"])
+    masks = ["attention_mask"] if any(name in fields for name in SEQUENCES) else []
+    call, _ = match_arguments(module, [*fields, *masks])
     evaluator = Evaluator(
         task,
         call,
