@@ -95,7 +95,8 @@ def test_efficientnet_lite_trains_reloads_and_predicts_the_same(
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
     printed = surefit(tmp_path, "predict", "run", "--data", "new.npz").splitlines()
     again = library.predict(tmp_path / "run", str(tmp_path / "new.npz"))
-    assert [json.loads(line) for line in printed] == pytest.approx(again)
+    for line, answer in zip(printed, again, strict=True):
+        assert json.loads(line) == pytest.approx(answer)
     loaded = library.load(tmp_path / "run")
     assert isinstance(loaded, EfficientNet)
     from surefit.data.encoder import load_encoder
