@@ -102,7 +102,7 @@ def is_scalar_number(kind: pa.DataType) -> bool:
 def is_picture(kind: pa.DataType, named: bool) -> bool:
     """Whether a column may hold pictures: bytes, `{bytes, path}` or arrays of pixels.
 
-    A column `named` for pictures may also hold paths, and [H, W] arrays of any numbers.
+    A column `named` for pictures may also hold paths, and arrays of other numbers than uint8.
     """
     if pa.types.is_struct(kind):
         return kind.get_field_index("bytes") >= 0 or (named and kind.get_field_index("path") >= 0)
@@ -113,7 +113,7 @@ def is_picture(kind: pa.DataType, named: bool) -> bool:
     rank = array_rank(kind)
     while array_rank(kind):
         kind = kind.value_type
-    return rank == 3 or (rank == 2 and (named or kind == pa.uint8()))
+    return rank in (2, 3) and (named or kind == pa.uint8())
 
 
 def array_rank(kind: pa.DataType) -> int:
