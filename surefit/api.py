@@ -13,6 +13,7 @@ from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
 from surefit.config import ROLES, RunConfig, make_config
 from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.images import with_files
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
 from surefit.data.store import Store
@@ -283,7 +284,7 @@ def evaluate_run(
     if data is None:
         store = _held_out(run, model, progress)
     else:
-        table = open_table(data, config.read)
+        table = with_files(open_table(data, config.read), encoder.roles)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
                 raise fail(

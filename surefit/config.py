@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveInt,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -59,6 +60,19 @@ class FeatureShape(_Section):
     """Steps per row of an array saved as [rows, steps*width]."""
     width: int | None = Field(None, ge=1)
     """Features per step of an array saved as [rows, steps*width]."""
+
+
+class Images(_Section):
+    """How pictures are brought to one size."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = None
+    """Height and width (or one number for both); the model's own, else the commonest, if left
+    out."""
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _square(cls, value: Any) -> Any:
+        return (value, value) if isinstance(value, int) else value
 
 
 class Reading(_Section):
@@ -122,6 +136,11 @@ class RunConfig(_Section):
     """How data files are to be read."""
     features: FeatureShape = FeatureShape()
     """How flat feature rows are cut into steps."""
+
+    image: Images = Images()
+    """How pictures are brought to one size."""
+    on_bad_file: Literal["error", "skip"] = "error"
+    """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
 
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""

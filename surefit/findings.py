@@ -303,6 +303,30 @@ RULES: dict[str, Rule] = {
         "Beside the target, rows need numbers, categories or dates that differ.",
         "Check columns.label and ignore, or give data with such columns.",
     ),
+    "SF250": Rule(
+        "error",
+        "image that cannot be read",
+        "A damaged or missing picture is lost data, and a loader would stop on it mid-run.",
+        "Repair, replace or remove the named file, or set on_bad_file=skip.",
+    ),
+    "SF251": Rule(
+        "error",
+        "array that is no picture",
+        "Pictures are [height, width], with 1, 3 or 4 channels, of values up to 255 or 1.",
+        "Save the pixels as uint8 [height, width, channels], not scaled or normalised.",
+    ),
+    "SF252": Rule(
+        "error",
+        "picture too large",
+        "A small file can unpack to more pixels than fit in memory.",
+        "Shrink the picture, or set on_bad_file=skip.",
+    ),
+    "SF253": Rule(
+        "error",
+        "size the model does not take",
+        "The model is made for pictures of one shape.",
+        "Set image.size to one number, or leave it out.",
+    ),
     # Data against model
     "SF301": Rule(
         "error",

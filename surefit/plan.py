@@ -18,6 +18,7 @@ from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows, silent
 from surefit.data.encoder import Encoder
+from surefit.data.images import with_files
 from surefit.data.open import open_table
 from surefit.data.roles import extra_fields
 from surefit.data.split import Rows, Split, hash_rows, split_rows
@@ -199,6 +200,8 @@ class _Draft:
         self.task, self.roles = choose_task(table, wanted, config.columns, source.auto_classes)
         check_metric(config.early_stopping.metric, self.task)
         split, eval_table = self._split(table)
+        eval_table = with_files(eval_table, self.roles)
+        table = with_files(table, self.roles)
         encoder = self._encoder(table, split, source)
         module, call, encoder, fields = self._model(source, encoder, table)
         train = self._encode("encoding training rows", table, split.train, encoder, fields)
@@ -208,7 +211,7 @@ class _Draft:
         self.ledger = make_ledger(train, evaluation)
         sides = ((train, table), (evaluation, eval_table))
         self.findings += check_ledger(self.ledger, sides, config.max_dropped_share)
-        vocab_size = _vocab_size(module)
+        vocab_size = _vocab_size(module) if "input_ids" in fields else None
         for store, opened in sides:
             positions = self._positions(source, encoder)
             self.findings += check_rows(store, opened, vocab_size, positions)
@@ -273,6 +276,9 @@ class _Draft:
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,
                 "seed": config.seed,
+                "image.size": config.image.size,
+                "image.model": source.image,
+                "on_bad_file": config.on_bad_file,
             },
         )
         if task.fit is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.loading import to_batch
 from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
 from surefit.data.encoder import Encoder
+from surefit.data.images import with_files
 from surefit.data.table import Table
 from surefit.findings import fail
 from surefit.models.call import Call, match_arguments
@@ -36,6 +37,7 @@ def predict_table(
     """
     encoder = reading_inputs(encoder, task)
     _check_columns(encoder, table)
+    table = with_files(table, encoder.roles)
     module.eval()
     chunk: list[dict[str, Any]] = []
     first = 0

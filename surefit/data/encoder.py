@@ -15,7 +15,12 @@ from surefit.errors import UsageError
 
 FILE = "encoder.json"
 FORMAT_VERSION = 1
-_ROLE_OF = {"inputs_embeds": "features", "attention_mask": "mask", "labels": "label"}
+_ROLE_OF = {
+    "inputs_embeds": "features",
+    "attention_mask": "mask",
+    "labels": "label",
+    "pixel_values": "image",
+}
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class Encoder:
         """Write the Encoder, with its tokenizer, into the model's folder."""
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
+        if "pixels" in self.fitted:
+            from surefit.data.pixels import read_format
+
+            processor = read_format(self.fitted["pixels"]).processor_config()
+            atomic.write_json(folder / "preprocessor_config.json", processor)
         atomic.write_json(folder / FILE, self.state())
 
 

@@ -11,6 +11,7 @@ from surefit.data.table import (
     Table,
     array_rank,
     is_array,
+    is_picture,
     is_scalar_number,
     is_text,
     is_text_list,
@@ -34,8 +35,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
     "source": ("source", "src", "article", "document"),
     "target": ("target", "tgt", "summary", "highlights"),
-    "image": ("image", "img"),
     "input": ("input", "context"),
+    "image": (
+        *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
+        *("image_path", "file_name", "filename", "file", "path"),
+    ),
     "mask": ("mask", "attention_mask"),
     "input_ids": ("input_ids",),
     "labels": ("labels",),
@@ -80,9 +84,9 @@ def _by_name(table: Table, role: str, taken: set[str]) -> str | None:
 
 def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
     """The only column left whose type suits the role; None when two would."""
-    if role not in ("text", "label", "features", "tags"):
+    if role not in ("text", "label", "features", "tags", "image"):
         return None
-    free = [name for name in table.columns if name not in taken and _suits(table, role, name)]
+    free = [n for n in table.columns if n not in taken and _suits(table, role, n, named=False)]
     if role == "label":  # several labels per row go by name only
         free = [name for name in free if not _is_list(table.column_type(name))]
     if len(free) != 1 or (role == "text" and _is_category(table, free[0])):
@@ -100,7 +104,7 @@ def _is_category(table: Table, column: str) -> bool:
     return len(values) >= 50 and len(set(values)) < 0.1 * len(values)
 
 
-def _suits(table: Table, role: str, column: str) -> bool:
+def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     kind = table.column_type(column)
     if role in ("text", "text_pair", "source", "target"):
         return is_text(kind)
@@ -110,8 +114,10 @@ def _suits(table: Table, role: str, column: str) -> bool:
         return is_text_list(kind) or is_whole_list(kind)
     if role == "features":
         return is_array(kind) and array_rank(kind) <= 2
+    if role == "image":
+        return is_picture(kind, named)
     if role == "label":
-        return not is_array(kind) or is_whole_list(kind)
+        return (not is_array(kind) or is_whole_list(kind)) and not is_picture(kind, False)
     return True
 
 

@@ -209,7 +209,8 @@ class _Column:
             raise self._fail("SF213", place, what)
         same_rank = len(shape) == len(expected)
         # pictures may differ in every axis, rows of features in their first
-        pairs = zip(shape[1:], expected[1:], strict=True) if len(shape) == 2 and same_rank else ()
+        is_picture = len(shape) == 3 or array.dtype == np.uint8
+        pairs = zip(shape[1:], expected[1:], strict=True) if same_rank and not is_picture else ()
         if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
             shown = ", ".join("*" if size is None else str(size) for size in expected)
             what = f"has shape {shape}, but [{shown}] before; only the number of steps may differ."

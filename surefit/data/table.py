@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 from surefit.findings import Finding, fail
 
 CHUNK_ROWS = 1024
+CHUNK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Table:
     sources: tuple[Source, ...]
     key: str
     findings: tuple[Finding, ...] = ()
+    files: tuple[str, ...] = ()
+    """Columns that name files; their relative paths are given as they can be opened."""
 
     @property
     def num_rows(self) -> int:
@@ -71,14 +75,25 @@ class Table:
 
     def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Rows one by one, all of them or those at `indices`, read in small chunks."""
+        places = range(self.num_rows) if indices is None else indices
+        if not self.files:
+            yield from self._rows(indices)
+            return
+        for place, row in zip(places, self._rows(indices), strict=True):
+            file = str(self.where(int(place))["file"])
+            yield {**row, **{name: _found(row[name], file) for name in self.files}}
+
+    def _rows(self, indices: Sequence[int] | None) -> Iterator[dict[str, Any]]:
+        per_row = self.arrow.nbytes // max(1, self.num_rows)
+        size = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, per_row)))
         if indices is None:
-            for batch in self.arrow.to_batches(max_chunksize=CHUNK_ROWS):
+            for batch in self.arrow.to_batches(max_chunksize=size):
                 yield from _python_rows(batch)
             return
         batches = self.arrow.to_batches()
         ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
-        for start in range(0, len(indices), CHUNK_ROWS):
-            chosen = np.asarray(indices[start : start + CHUNK_ROWS], np.int64)
+        for start in range(0, len(indices), size):
+            chosen = np.asarray(indices[start : start + size], np.int64)
             for batch in take_rows(batches, ends, chosen).to_batches():
                 yield from _python_rows(batch)
 
@@ -131,6 +146,23 @@ def is_scalar_number(kind: pa.DataType) -> bool:
     return _is_numeric(kind)
 
 
+def is_picture(kind: pa.DataType, named: bool) -> bool:
+    """Whether a column may hold pictures: bytes, `{bytes, path}` or arrays of pixels.
+
+    A column `named` for pictures may also hold paths, and arrays of other numbers than uint8.
+    """
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 or (named and kind.get_field_index("path") >= 0)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    if not is_array(kind):
+        return named and is_text(kind)
+    rank = array_rank(kind)
+    while array_rank(kind):
+        kind = kind.value_type
+    return rank in (2, 3) and (named or kind == pa.uint8())
+
+
 def array_rank(kind: pa.DataType) -> int:
     """How many axes one row of an array column has."""
     rank = 0
@@ -161,6 +193,17 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
+
+
+def _found(value: Any, data_file: str) -> Any:
+    """A path as it can be opened: beside the data file if it is there, else as it is."""
+    if isinstance(value, dict):
+        return value if value.get("bytes") else {**value, "path": _found(value["path"], data_file)}
+    if not isinstance(value, str) or not value:
+        return value
+    folder = data_file if os.path.isdir(data_file) else os.path.dirname(data_file)
+    beside = os.path.join(folder, value)
+    return beside if os.path.exists(beside) else value
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

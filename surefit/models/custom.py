@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +63,9 @@ def call_factory(function: Callable[..., Any], name: str, size: int | None) -> n
 
     arguments = _size_argument(function, size)
     try:
-        module = function(*arguments[0], **arguments[1])
+        # stdout is for results; what the user's code prints goes beside them
+        with redirect_stdout(sys.stderr):
+            module = function(*arguments[0], **arguments[1])
     except (Exception, SystemExit) as error:
         place = _innermost(error, inspect.getsourcefile(function))
         raise fail(

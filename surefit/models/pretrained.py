@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
@@ -56,6 +57,7 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
+        image=_image_format(name, config, trust_remote_code),
     )
 
 
@@ -80,6 +82,7 @@ def open_tiny(arch: str) -> ModelSource:
                 family=FAMILY_OF.get(head.auto_class or "") if head is not None else None,
                 vocab_size=len(tokenizer) if tokenizer is not None else None,
                 num_labels=head.size(encoder) if head is not None and head.size else None,
+                **_image_size(encoder),
             )
         except ValueError as error:
             raise fail("SF301", str(error)) from None
@@ -100,6 +103,7 @@ def open_tiny(arch: str) -> ModelSource:
         & auto_classes(probe),
         makes_tokenizer=True,
         untrained=True,
+        image={"multiple_of": 32},
     )
 
 
@@ -155,6 +159,40 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
             f"The model {name!r} is neither a local folder nor a model the hub gave: {first}",
             "Check the name, or give a local folder, tiny:ARCH or module:function.",
         ) from None
+
+
+def _image_size(encoder: Encoder) -> dict[str, int]:
+    pixels = encoder.fitted.get("pixels")
+    if pixels is None:
+        return {}
+    if pixels["height"] != pixels["width"]:
+        raise fail(
+            "SF253",
+            f"image.size is {pixels['height']} × {pixels['width']}; a tiny model takes squares.",
+        )
+    return {"image_size": pixels["height"]}
+
+
+def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:
+    """Size and scale of pictures by the model's own processor, else the size in its config."""
+    from transformers import AutoImageProcessor
+
+    if "AutoModelForImageClassification" not in auto_classes(config):
+        return {}
+    known: dict[str, Any] = {}
+    try:
+        with quiet():
+            processor = AutoImageProcessor.from_pretrained(
+                name, trust_remote_code=trust_remote_code
+            )
+        known = from_processor(processor.to_dict())
+    except (OSError, ValueError, KeyError, ImportError):
+        pass  # it comes without one
+    vision = getattr(config, "vision_config", None) or config
+    size = getattr(vision, "image_size", None)
+    if "size" not in known and size:
+        known["size"] = [size, size] if isinstance(size, int) else list(size)
+    return known
 
 
 def auto_classes(config: Any) -> frozenset[str]:

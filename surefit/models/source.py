@@ -42,5 +42,7 @@ class ModelSource:
     """The Auto classes of transformers that have a model of this architecture, if it is theirs."""
     decoder_start: int | None = None
     """The token that a decoder beside an encoder begins with, where the model has learned one."""
+    image: dict[str, Any] = field(default_factory=dict)
+    """What the model decides of its pixel values: size, mean, std (see data/pixels.py)."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to make the module again, for modules that are the user's own."""

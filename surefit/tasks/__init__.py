@@ -13,6 +13,7 @@ from surefit.tasks import (
     causal_lm,
     feature_classification,
     feature_pretraining,
+    image_classification,
     masked_lm,
     regression,
     seq2seq,
@@ -27,6 +28,7 @@ TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        image_classification.SPEC,
         seq2seq.SPEC,
         token_classification.SPEC,
         text_classification.SPEC,

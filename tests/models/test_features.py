@@ -153,7 +153,7 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     assert plan.parts.encoder.max_length == 6
     assert plan.ledger is not None
     assert plan.ledger.truncated_rows > 0
-    assert {"SF211", "SF325"} <= {found.code for found in plan.findings}
+    assert {"SF216", "SF325"} <= {found.code for found in plan.findings}
     refused = surefit.check(**options, max_seq_length=8)
     assert [f.code for f in refused.findings if f.severity == "error"] == ["SF304"] * 2
     dropped = surefit.check(**options, overlong="drop", max_dropped_share=1.0)

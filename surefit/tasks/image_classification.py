@@ -1,0 +1,111 @@
+"""image-classification: one class per picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from surefit.batches.field import Field
+from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoder import Encoder
+from surefit.data.images import names_images
+from surefit.data.pixels import PixelSample, read_format
+from surefit.data.table import Table, is_text
+from surefit.tasks.classes import (
+    CONFUSION,
+    MACRO_F1,
+    accuracy,
+    class_id,
+    class_loss,
+    decode_classes,
+    fit_classes,
+)
+from surefit.tasks.spec import Batch, Head, TaskSpec
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the image column holds pictures or, if it is text, names files."""
+    column = roles["image"]
+    return not is_text(table.column_type(column)) or names_images(table, column)
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The classes; and size, mean and spread of the pictures where the model leaves them open."""
+    sample = PixelSample()
+    classes = fit_classes(sample.watch(rows), encoder)
+    settings = encoder.settings
+    pixels = sample.fitted(settings.get("image.size"), settings.get("image.model") or {})
+    return {**classes, "pixels": pixels}
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """The picture as the model sees it, and the class."""
+    if _is_empty(row["image"]):
+        return Skip("empty")
+    columns: dict[str, Any] = {}
+    if "label" in row:
+        label = class_id(row, encoder)
+        if isinstance(label, Skip):
+            return label
+        columns["labels"] = label
+    try:
+        pixels = read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
+    except RowFaultError as fault:
+        if fault.code in ("SF250", "SF252") and encoder.settings.get("on_bad_file") == "skip":
+            return Skip("bad_file")
+        raise
+    return Encoded({"pixel_values": pixels, **columns})
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return value.get("bytes") is None and not value.get("path")
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (not isinstance(value, bytes) and np.size(value) == 0)
+
+
+def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
+    """Rows whose class is among the `count` most likely ones, and all rows."""
+
+    def hits(outputs: Any, batch: Batch) -> tuple[Any, int]:
+        labels = batch["labels"]
+        likely = outputs.logits.topk(min(count, outputs.logits.shape[-1])).indices
+        return (likely == labels.unsqueeze(-1)).sum(), len(labels)
+
+    return hits
+
+
+SPEC = TaskSpec(
+    name="image-classification",
+    summary="one class per picture",
+    needs=(("image", "label"),),
+    takes=takes,
+    fields={
+        "pixel_values": Field(("channel", "height", "width"), "float32"),
+        "labels": Field((), "int64"),
+    },
+    encode=encode,
+    fit=fit,
+    loss=class_loss,
+    metrics={
+        "accuracy": accuracy,
+        "macro_f1": MACRO_F1,
+        "confusion": CONFUSION,
+        "top1": top(1),
+        "top5": top(5),
+    },
+    best="accuracy",
+    decode=decode_classes,
+    head=Head(
+        auto_class="AutoModelForImageClassification",
+        size=lambda encoder: len(encoder.classes),
+        config=lambda encoder: {
+            "id2label": dict(enumerate(str(name) for name in encoder.classes)),
+            "label2id": {str(name): place for place, name in enumerate(encoder.classes)},
+            "problem_type": "single_label_classification",
+        },
+    ),
+)
