@@ -193,24 +193,6 @@ def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
     return ragged_column(np.concatenate(rows), offsets)
 
 
-def nested_column(rows: Sequence[Array]) -> pa.Array:
-    """Arrays of one rank and any sizes as nested lists, of fixed size where all agree.
-
-    >>> nested_column([np.zeros((2, 5, 3), np.uint8), np.zeros((4, 1, 3), np.uint8)]).type
-    LargeListType(large_list<item: large_list<item: fixed_size_list<item: uint8>[3]>>)
-    """
-    column = pa.array(np.concatenate([row.reshape(-1) for row in rows]))
-    for axis in range(rows[0].ndim - 1, -1, -1):
-        sizes = {row.shape[axis] for row in rows}
-        if len(sizes) == 1 and min(sizes) > 0:
-            column = pa.FixedSizeListArray.from_arrays(column, sizes.pop())
-            continue
-        lists = [np.full(math.prod(row.shape[:axis]), row.shape[axis]) for row in rows]
-        ends = np.concatenate([[0], np.cumsum(np.concatenate(lists))])
-        column = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), column)
-    return column
-
-
 def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
     rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
     return ragged_column(

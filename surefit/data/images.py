@@ -134,15 +134,6 @@ def _no_picture(found: str) -> RowFaultError:
     return RowFaultError("SF251", f"the array is no picture: {found}", "image")
 
 
-def to_png(image: Image.Image) -> bytes:
-    """A Pillow image from Python as the bytes of a file, upright."""
-    from PIL import ImageOps
-
-    sink = io.BytesIO()
-    _as_rgb(ImageOps.exif_transpose(image)).save(sink, "PNG", compress_level=1)
-    return sink.getvalue()
-
-
 def holds_files(kind: pa.DataType) -> bool:
     """Whether a column may name image files: text, or a struct with a path."""
     return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
