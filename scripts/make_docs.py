@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from surefit.config import RunConfig
-from surefit.findings import RULES
+from surefit.rules import RULES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 GROUPS = {
@@ -25,7 +25,7 @@ GROUPS = {
 
 def findings_page() -> str:
     """Every code with its severity, why it matters and the usual fix."""
-    lines = ["# Findings", "", "Made from `surefit/findings.py` by `scripts/make_docs.py`.", ""]
+    lines = ["# Findings", "", "Made from `surefit/rules.py` by `scripts/make_docs.py`.", ""]
     group = ""
     for code, rule in RULES.items():
         if code[2] != group:

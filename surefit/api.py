@@ -20,7 +20,8 @@ from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.models.call import match_arguments, with_own_loss
-from surefit.plan import Given, Plan, make_plan
+from surefit.plan import Given, Plan
+from surefit.planning import make_plan
 from surefit.prediction import predict_table
 from surefit.processes import is_main, num_processes
 from surefit.run import Run, choose_folder, create_run, open_run

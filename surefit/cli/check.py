@@ -27,7 +27,7 @@ def command(
         user_output_to_stderr,
     )
     from surefit.errors import UsageError
-    from surefit.plan import make_plan
+    from surefit.planning import make_plan
     from surefit.run import choose_folder
 
     if resume is not None:
