@@ -33,6 +33,7 @@ from surefit.plan import Given, Parts, Plan
 from surefit.preflight.checks import (
     check_batch_norm,
     check_ledger,
+    check_optimizer,
     check_rows,
     check_trainable,
 )
@@ -340,6 +341,7 @@ class _Draft:
             call = self._match_collated(module, train, fields)
         self.findings += check_batch_norm(module, batches, config.epochs)
         self.findings += check_trainable(module)
+        check_optimizer(module, self.given.optimizer)
         if has_errors(self.findings):
             return self.plan()
         loss = self._loss()

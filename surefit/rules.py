@@ -56,6 +56,12 @@ RULES: dict[str, Rule] = {
         "Rows can only be read together when every file has the same columns or the same rows.",
         "Give files with the same columns, or arrays with the same number of rows.",
     ),
+    "SF107": Rule(
+        "warning",
+        "files with different columns",
+        "Rows of a file without a column have no value in it; a row that needs it is dropped.",
+        "Give files with the same columns.",
+    ),
     "SF110": Rule(
         "error",
         "too many columns",

@@ -188,7 +188,23 @@ def _join(
         sources.append(Source(str(file), first))
         first += part.arrow.num_rows
     findings = (*notes, *(found for part in opened for found in part.findings))
+    findings += _missing_columns(files, opened)
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
+
+
+def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Finding, ...]:
+    """A warning for the first file that lacks columns of the first, or has others."""
+    names = set(opened[0].arrow.column_names)
+    for file, part in zip(files[1:], opened[1:], strict=True):
+        other = set(part.arrow.column_names)
+        if other.isdisjoint(names):
+            message = f"{file} has none of the columns of {files[0]}: {', '.join(sorted(other))}."
+            raise fail("SF106", message, file=str(file))
+        if other != names:
+            odd = ", ".join(sorted(other ^ names))
+            message = f"{file.name} and {files[0].name} do not both have: {odd}."
+            return (finding("SF107", message, file=str(file)),)
+    return ()
 
 
 def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:

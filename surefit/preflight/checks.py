@@ -10,6 +10,7 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.data.store import Store
 from surefit.data.table import Table
+from surefit.errors import UsageError
 from surefit.findings import Finding, finding
 from surefit.preflight.ledger import Ledger
 
@@ -121,6 +122,17 @@ def check_trainable(module: nn.Module) -> Iterator[Finding]:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         count = sum(parameter.numel() for parameter in module.parameters())
         yield finding("SF314", f"None of the model's {count:,} parameters takes a gradient.")
+
+
+def check_optimizer(module: nn.Module, optimizer: Any) -> None:
+    """Refuse an optimizer that was made from other parameters than the model's."""
+    groups = getattr(optimizer, "param_groups", None)
+    own = {id(parameter) for parameter in module.parameters()}
+    if groups is not None and not any(id(p) in own for group in groups for p in group["params"]):
+        raise UsageError(
+            "The optimizer holds none of the model's parameters.",
+            "Make it from the parameters of the model that is trained.",
+        )
 
 
 def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:

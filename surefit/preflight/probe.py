@@ -38,7 +38,7 @@ def probe(
         message = f"The loss counts {int(count)} targets in a batch that has {num_targets}."
         raise fail("SF312", message)
     if not bool(total.isfinite()):
-        raise fail("SF315", f"The loss is {float(total)} before the first step.")
+        raise fail("SF315", f"The loss is {total.item()} before the first step.")
     return found
 
 

@@ -153,14 +153,7 @@ def make_optimizer(
         ]
         groups = [group for group in groups if group["params"]]
         optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
-    own = {id(parameter) for parameter in module.parameters()}
-    groups = optimizer.param_groups
-    if not any(id(parameter) in own for group in groups for parameter in group["params"]):
-        raise UsageError(
-            "The optimizer holds none of the model's parameters.",
-            "Make it from the parameters of the model that is trained.",
-        )
-    for group in groups:
+    for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
     return optimizer
 
