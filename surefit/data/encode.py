@@ -53,6 +53,17 @@ class Skip:
     reason: str
 
 
+def refuse_overlong(
+    length: int, encoder: Encoder, unit: str = "tokens", column: str | None = None
+) -> Skip | None:
+    """What the user wants of a row over the limit: a fault, a Skip, or None to cut it."""
+    policy = encoder.settings["overlong"]
+    if policy == "error":
+        message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
+        raise RowFaultError("SF212", message, column)
+    return Skip("overlong") if policy == "drop" else None
+
+
 EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Mapping[str, Any]]
 
 

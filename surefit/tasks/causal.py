@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.data.encode import RowFaultError, Skip
+from surefit.data.encode import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.tokenizer import adds_bos
 from surefit.tasks.spec import Sample
@@ -67,14 +67,6 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         return ids, labels
     kept = np.asarray(mask) != 0
     return ids[kept], labels[kept]
-
-
-def refuse_overlong(length: int, encoder: Encoder) -> Skip | None:
-    """What the user wants of a row over the limit: a fault, a Skip, or None to cut it."""
-    policy = encoder.settings["overlong"]
-    if policy == "error":
-        raise RowFaultError("SF212", f"{length} tokens, but max_seq_length is {encoder.max_length}")
-    return Skip("overlong") if policy == "drop" else None
 
 
 def is_overlong(length: int, encoder: Encoder) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.tasks.causal import (
     answer,
@@ -17,7 +17,6 @@ from surefit.tasks.causal import (
     is_overlong,
     read_ids,
     read_text,
-    refuse_overlong,
     token_ids,
 )
 from surefit.tasks.spec import Generate, Head, TaskSpec

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.encode import RowFaultError, Skip
+from surefit.data.encode import RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 
 Steps = npt.NDArray[Any]
@@ -145,11 +145,7 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
     truncated = encoder.max_length is not None and len(steps) > encoder.max_length
     if not truncated:
         return steps, mask, False
-    policy = encoder.settings["overlong"]
-    if policy == "drop":
-        return Skip("overlong")
-    if policy == "error":
-        raise RowFaultError(
-            "SF212", f"{len(steps)} steps, but max_seq_length is {encoder.max_length}", name
-        )
+    skip = refuse_overlong(len(steps), encoder, "steps", name)
+    if skip is not None:
+        return skip
     return steps[: encoder.max_length], mask[: encoder.max_length], True

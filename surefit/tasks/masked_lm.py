@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.findings import fail
-from surefit.tasks.causal import is_overlong, read_ids, read_text, refuse_overlong
+from surefit.tasks.causal import is_overlong, read_ids, read_text
 from surefit.tasks.spec import Batch, Head, TaskSpec
 from surefit.tasks.tokens import IGNORED, in_place, token_loss, token_metrics
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
-from surefit.tasks.causal import can_generate, is_overlong, read_text, refuse_overlong
+from surefit.tasks.causal import can_generate, is_overlong, read_text
 from surefit.tasks.spec import Generate, Head, Sample, TaskSpec
 from surefit.tasks.text_scores import corpus_scores, rouge_l
 from surefit.tasks.tokens import IGNORED, in_place, token_loss, token_metrics

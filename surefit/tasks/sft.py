@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.tasks.causal import (
     answer,
@@ -19,7 +19,6 @@ from surefit.tasks.causal import (
     is_overlong,
     read_ids,
     read_text,
-    refuse_overlong,
 )
 from surefit.tasks.causal import token_ids as _ids
 from surefit.tasks.spec import Generate, Head, Sample, TaskSpec

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 from surefit.tasks.classes import (
@@ -57,13 +57,9 @@ def encode_text(
     length = len(tokens["input_ids"])
     overlong = encoder.max_length is not None and length > encoder.max_length
     if overlong:
-        policy = encoder.settings["overlong"]
-        if policy == "drop":
-            return Skip("overlong")
-        if policy == "error":
-            raise RowFaultError(
-                "SF212", f"{length} tokens, but max_seq_length is {encoder.max_length}"
-            )
+        skip = refuse_overlong(length, encoder)
+        if skip is not None:
+            return skip
         tokens = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
     columns = {name: tokens[name] for name in text_fields(encoder)}
     return Encoded({**columns, **targets}, truncated=overlong)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.findings import fail
 from surefit.tasks.classes import class_name
@@ -67,13 +67,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     length = len(pieces["input_ids"])
     truncated = encoder.max_length is not None and length > encoder.max_length
     if truncated:
-        policy = encoder.settings["overlong"]
-        if policy == "drop":
-            return Skip("overlong")
-        if policy == "error":
-            raise RowFaultError(
-                "SF212", f"{length} tokens, but max_seq_length is {encoder.max_length}"
-            )
+        skip = refuse_overlong(length, encoder)
+        if skip is not None:
+            return skip
         pieces = encoder.tokenizer(
             _spaced(words, encoder),
             is_split_into_words=True,
