@@ -196,18 +196,16 @@ def cast_columns(
                 f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
                 name,
             )
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            place = [int(axis) for axis in np.argwhere(~np.isfinite(value))[0]]
-            raise RowFaultError("SF207", f"{shown} holds {value[tuple(place)]} at {place}", name)
+        with np.errstate(over="ignore"):
+            narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
+        if value.dtype.kind == "f" and not np.isfinite(narrow).all():
+            place = [int(axis) for axis in np.argwhere(~np.isfinite(narrow))[0]]
+            found = value[tuple(place)]
+            tail = f", too large for {spec.dtype}" if np.isfinite(found) else ""
+            raise RowFaultError("SF207", f"{shown} holds {found} at {place}{tail}", name)
         if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
             raise RowFaultError("SF213", f"{shown} holds fractions; expected whole numbers", name)
-        with np.errstate(over="ignore"):
-            cast[name] = value.astype(spec.numpy_dtype, copy=False)
-        if value.dtype.kind == "f" and not np.isfinite(cast[name]).all():
-            largest = np.abs(value).max()
-            raise RowFaultError(
-                "SF207", f"column {name!r} holds {largest:g}, too large for {spec.dtype}", name
-            )
+        cast[name] = narrow.astype(spec.numpy_dtype, copy=False)
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:

@@ -38,7 +38,7 @@ BREAKS = (
     Break(
         1,
         "data/encode.py",
-        'if value.dtype.kind == "f" and not np.isfinite(value).all():',
+        'if value.dtype.kind == "f" and not np.isfinite(narrow).all():',
         "if False:",
     ),
     Break(
