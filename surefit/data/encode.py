@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import uuid
 from collections import Counter
@@ -282,5 +283,7 @@ def tokenizer_key(tokenizer: Any) -> str:
     if tokenizer is None:
         return ""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    content = backend.to_str() if backend is not None else repr(tokenizer)
+    content: Any = json.loads(backend.to_str()) if backend is not None else repr(tokenizer)
+    if backend is not None:  # what the last call asked for is no part of the tokenizer
+        content = {k: v for k, v in content.items() if k not in ("truncation", "padding")}
     return fingerprint(content, tokenizer.pad_token_id, tokenizer.eos_token_id)

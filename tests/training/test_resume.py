@@ -144,3 +144,13 @@ def test_early_stopping_keeps_the_best_step(tmp_path: Path) -> None:
     assert surefit.evaluate(run, feature_rows(60))["loss"] > 0
     names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
     assert names == sorted({f"step-{evals[best]['step']:08d}", f"step-{evals[-1]['step']:08d}"})
+
+
+def test_truncated_rows_are_known_again(tmp_path: Path) -> None:
+    """Cutting a row changes a tokenizer's settings, which must not make other rows of it."""
+    texts = [f"{n} " + "red " * (60 if n > 30 else 3) for n in range(60)]  # the last ones are cut
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": t, "label": n % 2} for n, t in enumerate(texts)])
+    run = str(tmp_path / "run")
+    arguments = ["train", "--data", str(tmp_path / "rows.jsonl"), "--model", "tiny:bert"]
+    assert command([*arguments, "--max-seq-length", "16", "--max-steps", "2", "--output", run]) == 0
+    assert command(["evaluate", run, "--json"]) == 0
