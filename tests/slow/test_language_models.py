@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
 from collections import Counter
 from importlib.util import find_spec
-from itertools import islice
 from math import log
 from pathlib import Path
 from typing import Any
@@ -41,23 +39,6 @@ def write_wikitext(folder: Path, shared: Path, limit: int | None = None) -> None
         lines = (shared / "data" / "wikitext-2" / f"{part}.txt").read_text(encoding="utf-8")
         texts = [line.strip() for line in lines.splitlines() if len(line) > 40][:limit]
         write_jsonl(folder / f"{part}.jsonl", ({"text": text} for text in texts))
-
-
-def test_multi30k_pairs_by_heart(tmp_path: Path, shared: Path) -> None:
-    sides = []
-    for language in ("de", "en"):
-        path = shared / "data" / "multi30k" / f"train.{language}.gz"
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            sides.append([line.strip() for line in islice(file, 300)])
-    pairs = zip(*sides, strict=True)
-    write_jsonl(tmp_path / "pairs.jsonl", ({"source": de, "target": en} for de, en in pairs))
-    surefit(
-        tmp_path,
-        *("train", "--data", "pairs.jsonl", "--eval-data", "pairs.jsonl", "--model", "tiny:t5"),
-        *("--output", "run", "--epochs", "60", "--batch-size", "16", "--lr", "3e-3"),
-        *("--set", "eval_every=100000", "--set", "generate.rows=300"),
-    )
-    assert evaluate(tmp_path, "run", "pairs.jsonl")["chrf"] >= 80
 
 
 def test_wikitext_with_stories(tmp_path: Path, shared: Path) -> None:
