@@ -34,6 +34,7 @@ def is_class_folder(path: Path) -> bool:
 
 def open_class_folder(path: Path, reading: Reading) -> Opened:
     """Columns `image` (a path) and `label` (the folder's name), in the order of the names."""
+    path = path.resolve()  # the same rows whatever folder they are named from
     paths: list[str] = []
     labels: list[str] = []
     empty = []
@@ -52,10 +53,11 @@ def open_class_folder(path: Path, reading: Reading) -> Opened:
 
 def folder_fingerprint(path: Path) -> str:
     """Changes when an image comes, goes or is written anew."""
+    path = path.resolve()
     images = (image for folder in _classes(path) for image in _images(folder))
     stats = ((str(image), image.stat()) for image in sorted(images))
     listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    return fingerprint(str(path.resolve()), listed)
+    return fingerprint(str(path), listed)
 
 
 def _classes(path: Path) -> list[Path]:

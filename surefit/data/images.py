@@ -153,7 +153,8 @@ def with_files(table: Table, roles: Mapping[str, str]) -> Table:
         value = row[column]
         path = value.get("path") if isinstance(value, dict) and not value["bytes"] else value
         if isinstance(path, str):
-            digest.update(f"{path}\0{_stamp(path)}\0".encode("utf-8", "surrogatepass"))
+            where = os.path.abspath(path)  # the same file whatever folder it is named from
+            digest.update(f"{where}\0{_stamp(path)}\0".encode("utf-8", "surrogatepass"))
     return replace(table, key=fingerprint(table.key, digest.hexdigest()), files=(column,))
 
 

@@ -270,3 +270,24 @@ def test_text_and_paths_are_told_apart(tmp_path: Path) -> None:
     plan = surefit.check(data=rows, model="tiny:bert")
     assert plan.task is not None
     assert plan.task.name == "text-classification"
+
+
+@pytest.mark.parametrize("named_by", ["folder", "csv"])
+def test_run_is_evaluated_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["file_name,label"]
+    for n in range(30):
+        folder = tmp_path / "pictures" / SHAPES[n % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw(SHAPES[n % 3], n, 32, 32)).save(folder / f"{n}.png")
+        lines.append(f"{folder.name}/{n}.png,{folder.name}")
+    data = "pictures"
+    if named_by == "csv":
+        (tmp_path / "pictures" / "all.csv").write_text("\n".join(lines))
+        data = "pictures/all.csv"
+    run = surefit.train(data=data, model="tiny:vit", max_steps=1, output="run")
+    loss = run.metrics["loss"]
+    monkeypatch.chdir("/")
+    assert surefit.evaluate(tmp_path / "run")["loss"] == pytest.approx(loss)
