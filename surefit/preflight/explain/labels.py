@@ -6,7 +6,6 @@ import re
 
 from surefit.preflight.explain.cause import Cause, Context, Form
 
-
 ZERO_LOSS = r"(?<!\w)(?:train_)?loss['\"]?\s*[:=]\s*'?0\.0+'?(?=[,}\s|]|$)"
 
 

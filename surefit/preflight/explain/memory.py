@@ -144,7 +144,7 @@ CAUSES = (
             Form(r"\(exitcode: -9\)", seen="hpcaitech/ColossalAI#3514"),
             Form(r"(?i)^\S{0,40}\s?\bkilled\s*$", seen="hiyouga/LlamaFactory#1138"),
             Form(
-                r"(?i)(?:out of memory: killed process|oom-kill(?:er)?\b|OOMKilled)",
+                r"(?i)(?:out of memory: killed process|oom[- ]kill(?:er)?\b|OOMKilled)",
                 seen="DagnyT/hardnet#19",
             ),
             Form(
@@ -156,7 +156,6 @@ CAUSES = (
                 r"(?i)exit(?:ed)? (?:with )?(?:code|status)[ :=]*137\b",
                 seen="open-mmlab/mmpretrain#1939",
             ),
-        ),
         ),
         "Linux (or the container's limit) killed the process because memory ran out; no Python "
         "message is possible then. Usual sources: the data set as Python lists, copied by every "

@@ -61,9 +61,10 @@ class Log:
                 yield _message(self.lines, number)[0]
 
     def passages(self) -> Iterator[str]:
-        """Each line with the one after it (messages get wrapped), the last one first."""
+        """Each line, then it with the one after it (messages get wrapped), the last one first."""
         for number in range(len(self.lines) - 1, -1, -1):
             if self.lines[number].strip():
+                yield _single(self.lines[number])
                 yield _single(" ".join(self.lines[number : number + 2]))
 
 
