@@ -9,7 +9,18 @@ from typing import Any
 
 import typer
 
-from surefit.cli import check, demo, evaluate, export, inspect, predict, report, tasks, train
+from surefit.cli import (
+    check,
+    demo,
+    evaluate,
+    explain,
+    export,
+    inspect,
+    predict,
+    report,
+    tasks,
+    train,
+)
 
 app = typer.Typer(
     name="surefit",
@@ -25,7 +36,7 @@ app = typer.Typer(
     },
 )
 
-for module in (train, check, inspect, evaluate, predict, export, report, tasks, demo):
+for module in (train, check, inspect, explain, evaluate, predict, export, report, tasks, demo):
     app.command()(module.command)
 for registered in app.registered_commands:
     assert registered.callback is not None

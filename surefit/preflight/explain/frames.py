@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 MOST_SHAPES = 12
 DEEPEST_FRAMES = 6
+BATCHES = ("BatchEncoding", "BatchFeature")
+"""Mappings besides plain dicts that are looked into; others may load things when they are read."""
 
 
 def shapes_of(error: BaseException) -> dict[str, tuple[int, ...]]:
@@ -39,7 +41,7 @@ def root_of(error: BaseException) -> BaseException:
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if _is_tensor(value):
         yield name, value
-    elif isinstance(value, Mapping):
+    elif type(value) is dict or type(value).__name__ in BATCHES:
         for key, inner in list(value.items())[:MOST_SHAPES]:
             if isinstance(key, str) and _is_tensor(inner):
                 yield key, inner

@@ -25,7 +25,6 @@ CAUSES = (
         (
             Form(r"Target modules (?P<targets>.{1,200}?) not found in the base model"),
             Form(r"Please specify `target_modules`"),
-            Form(r"No modules were targeted for adaptation"),
         ),
         "LoRA is attached to layers by name, and this architecture names them differently; peft "
         "knows defaults only for architectures in its table.",

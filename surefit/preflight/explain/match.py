@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from surefit.preflight.explain.cause import Cause, Context, Form, Value
@@ -36,7 +36,7 @@ def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
     log = read_log(text)
     found = find(log, text, shapes or {})
     if found is None:
-        last = next(iter(_errors(log)), "")
+        last = next(log.roots(), "") or next(log.named_errors(), "")
         return Explanation(False, Evidence(_shortened(last, 0)), shapes=shapes or {})
     cause = found.cause
     return Explanation(
@@ -56,24 +56,20 @@ def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
 def find(log: Log, text: str, shapes: Shapes) -> Match | None:
     """The best match: root messages of tracebacks first, then what the rest of the text says."""
     errors = [cause for cause in CAUSES.values() if not cause.notice]
-    found = _first(_errors(log), errors, text, shapes)
-    if found is None and log.only_wrappers:
-        found = _first(log.passages(), errors, text, shapes)
-        notices = [cause for cause in CAUSES.values() if cause.notice]
-        found = found or _first(log.passages(), notices, text, shapes)
-    return found
-
-
-def _errors(log: Log) -> Iterator[str]:
-    yield from log.roots()
-    if log.only_wrappers:
-        yield from log.named_errors()
+    notices = [cause for cause in CAUSES.values() if cause.notice]
+    found = _first(log.roots(), [*errors, *notices], text, shapes)
+    if found is not None or not log.only_wrappers:
+        return found
+    return (
+        _first(log.named_errors(), errors, text, shapes)
+        or _first(log.passages(), errors, text, shapes)
+        or _first(log.passages(), notices, text, shapes)
+    )
 
 
 def _first(
-    messages: Iterable[str], causes: Iterable[Cause], text: str, shapes: Shapes
+    messages: Iterable[str], causes: Sequence[Cause], text: str, shapes: Shapes
 ) -> Match | None:
-    causes = list(causes)
     matches = (found for message in messages for found in matching(message, causes, text, shapes))
     return next(matches, None)
 

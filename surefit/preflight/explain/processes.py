@@ -182,7 +182,7 @@ CAUSES = (
                 seen="deepspeedai/DeepSpeed#6914",
             ),
             Form(
-                r"To use a `DataLoader` in `split_batches` mode, the batch size \((?P<batch>\d+)\) "
+                r"To use .{1,40} in `split_batches` mode, the batch size \((?P<batch>\d+)\) "
                 r"needs to be a round multiple of the number of processes \((?P<processes>\d+)\)"
             ),
         ),

@@ -267,6 +267,7 @@ RAISED: dict[str, tuple[str, Call]] = {
         lambda folder: AutoModelForCausalLM.from_pretrained("./no/such/folder"),
     ),
     "empty folder": ("SF679", lambda folder: AutoModelForCausalLM.from_pretrained(folder)),
+    "offline": ("SF680", lambda _: AutoConfig.from_pretrained("no-such/model")),
     "custom code": (
         "SF681",
         lambda folder: AutoConfig.from_pretrained(

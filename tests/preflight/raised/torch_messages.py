@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
-import pickle
 import threading
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 Call = Callable[[Path], Any]
 
@@ -33,6 +34,14 @@ def trained(*shape: int) -> torch.Tensor:
 
 def collate(*rows: Any) -> Any:
     return torch.utils.data.default_collate(list(rows))
+
+
+def batches(rows: list[Any], collate_fn: Callable[..., Any]) -> list[Any]:
+    return list(DataLoader(rows, len(rows), collate_fn=collate_fn))
+
+
+def spawned(**more: Any) -> list[Any]:
+    return list(DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn", **more))
 
 
 def backward_twice() -> None:
@@ -129,14 +138,14 @@ RAISED: dict[str, tuple[str, Call]] = {
     "unequal lists": ("SF603", lambda _: collate({"a": [1, 2]}, {"a": [1]})),
     "worker": (
         "SF603",
-        lambda _: list(torch.utils.data.DataLoader([zeros(2), zeros(3)], 2, num_workers=1)),
+        lambda _: list(DataLoader([zeros(2), zeros(3)], 2, num_workers=1)),
     ),
     "none in a batch": ("SF604", lambda _: collate(None, None)),
     "text in a tensor": ("SF604", lambda _: torch.tensor(["a"])),
     "none in a tensor": ("SF604", lambda _: torch.tensor([None, 1])),
     "objects": ("SF604", lambda _: torch.tensor(np.array([None, 1], dtype=object))),
-    "ragged array": ("SF605", lambda _: np.array([[1, 2], [1]])),
-    "no rows": ("SF600", lambda _: torch.utils.data.DataLoader([], shuffle=True)),
+    "ragged array": ("SF605", lambda _: batches([[1, 2], [1]], np.array)),
+    "no rows": ("SF600", lambda _: DataLoader([], shuffle=True)),
     "width": ("SF610", lambda _: nn.Linear(271, 256)(zeros(4, 9, 40))),
     "batch norm axes": ("SF611", lambda _: nn.BatchNorm2d(8)(zeros(1, 8))),
     "convolution axes": ("SF611", lambda _: nn.Conv2d(3, 8, 3)(zeros(2, 1, 8, 8, 8))),
@@ -216,11 +225,11 @@ RAISED: dict[str, tuple[str, Call]] = {
         lambda _: torch.load(io.BytesIO(saved(zeros(2))), map_location="cuda"),
     ),
     "allocate": ("SF651", lambda _: torch.empty(1 << 46)),
-    "allocate an array": ("SF651", lambda _: np.empty(1 << 46)),
+    "allocate an array": ("SF651", lambda _: batches([1 << 46], np.empty)),
     "no batch size": ("SF655", lambda _: never_fits()),
-    "pickle a lambda": ("SF657", lambda _: pickle.dumps(CELL)),
-    "pickle a local": ("SF657", lambda _: pickle.dumps(lambda row: row)),
-    "pickle a lock": ("SF657", lambda _: pickle.dumps(threading.Lock())),
+    "pickle a lambda": ("SF657", lambda _: spawned(collate_fn=CELL)),
+    "pickle a local": ("SF657", lambda _: spawned(collate_fn=lambda rows: rows)),
+    "pickle a lock": ("SF657", lambda _: spawned(collate_fn=partial(print, threading.Lock()))),
     "split batches": ("SF665", lambda _: split_unevenly()),
     "other shapes": (
         "SF670",
