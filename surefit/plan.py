@@ -1,4 +1,4 @@
-"""The Plan: everything decided before the first step. `planning.py` makes it."""
+"""The Plan: everything decided before the first step. `planning` makes it."""
 
 from __future__ import annotations
 

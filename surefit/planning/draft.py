@@ -1,0 +1,152 @@
+"""All stages in order; what was found on the way is kept, also where one of them stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from surefit.batches.order import Batches
+from surefit.config import RunConfig
+from surefit.data.cache import fingerprint
+from surefit.data.encode import Progress, silent
+from surefit.data.store import Store
+from surefit.errors import FindingError, UsageError
+from surefit.findings import Finding, has_errors
+from surefit.models.open import open_model
+from surefit.plan import Given, Parts, Plan
+from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
+from surefit.planning.reading import (
+    Sides,
+    encode_sides,
+    make_encoder,
+    num_positions,
+    open_training_table,
+    split_table,
+)
+from surefit.preflight.checks import (
+    check_batch_norm,
+    check_ledger,
+    check_optimizer,
+    check_rows,
+    check_trainable,
+)
+from surefit.preflight.ledger import make_ledger
+from surefit.preflight.machine import check_machine
+from surefit.processes import main_first, num_processes
+from surefit.tasks.choose import choose_task
+from surefit.tasks.find import find_task
+from surefit.tasks.spec import TaskSpec
+
+
+def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
+    """Open the data, choose task and columns, fit, encode, build the model, check it all."""
+    check_machine(config.precision, config.trackers)
+    given = given or Given()
+    draft = _Draft(Plan(config, given.task, (), given=given), progress)
+    try:
+        with main_first():
+            return draft.finish()
+    except FindingError as error:
+        return replace(draft.so_far(), findings=(*draft.found, *error.findings))
+
+
+class _Draft:
+    """A plan in the making: `plan` as far as it is decided, and `found` on the way."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.found: list[Finding] = []
+
+    def so_far(self) -> Plan:
+        return replace(self.plan, findings=tuple(self.found))
+
+    def finish(self) -> Plan:
+        """The whole way of the data; a stage that cannot go on raises what it found."""
+        config, given, found = self.plan.config, self.plan.given, self.found
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = given.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, given.beside)
+        table = open_training_table(config, given)
+        found += table.findings
+        source = open_model(
+            given.model if given.model is not None else config.model,
+            from_scratch=config.from_scratch,
+            trust_remote_code=config.trust_remote_code,
+            beside=given.beside,
+        )
+        task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
+        self.plan = replace(self.plan, task=task, roles=roles)
+        check_metric(config.early_stopping.metric, task)
+        sides = split_table(table, task, roles, config, given, found)
+        encoder = make_encoder(sides, task, roles, source, config, found)
+        fitted = build_model(
+            source, task, encoder, sides.table, config, given, self.progress, found
+        )
+        train, evaluation = encode_sides(sides, task, fitted.encoder, fitted.fields, self.progress)
+        self._check_encoded(sides, task, fitted, train, evaluation)
+        if has_errors(found):
+            return self.so_far()
+        return self._with_parts(task, fitted, train, evaluation)
+
+    def _check_encoded(
+        self, sides: Sides, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store
+    ) -> None:
+        """Account for every row, and hold the encoded ones against the model."""
+        ledger = make_ledger(train, evaluation)
+        key = fingerprint(train.key, evaluation.key)
+        self.plan = replace(self.plan, ledger=ledger, data_key=key)
+        both = ((train, sides.table), (evaluation, sides.eval_table))
+        self.found += check_ledger(ledger, both, self.plan.config.max_dropped_share)
+        positions = num_positions(task, fitted.source, fitted.encoder)
+        for store, table in both:
+            self.found += check_rows(store, table, fitted.vocab_size, positions)
+
+    def _with_parts(self, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store) -> Plan:
+        """Batches, the checks of the model on them, and the plan with all its parts."""
+        config, given = self.plan.config, self.plan.given
+        batches = Batches(
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            num_processes(),
+            config.max_tokens,
+        )
+        fitted = match_collated(fitted, train, given, self.found)
+        self.found += check_batch_norm(fitted.module, batches, config.epochs)
+        self.found += check_trainable(fitted.module)
+        check_optimizer(fitted.module, given.optimizer)
+        if has_errors(self.found):
+            return self.so_far()
+        self.found += probe_model(fitted, task, train, config.seed, given)
+        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
+        if config.max_steps is not None:
+            num_steps = min(num_steps, config.max_steps)
+        parts = Parts(
+            source=fitted.source,
+            module=fitted.module,
+            call=fitted.call,
+            loss=fitted.loss,
+            encoder=fitted.encoder,
+            train=train,
+            evaluation=evaluation,
+            batches=batches,
+            fields=fitted.fields,
+            num_steps=num_steps,
+            lr=config.lr or _default_lr(fitted),
+        )
+        return replace(self.so_far(), parts=parts)
+
+
+def _default_lr(fitted: Fitted) -> float:
+    untrained = fitted.source.untrained or fitted.source.kind == "object"
+    return 1e-3 if untrained else 2e-5
+
+
+def check_metric(metric: str | None, task: TaskSpec) -> None:
+    """Refuse a metric to watch that the task does not have, or that is no single number."""
+    if metric is not None and metric not in task.watchable_metrics:
+        raise UsageError(
+            f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
+            f"Choose one of: {', '.join(task.watchable_metrics)}.",
+        )

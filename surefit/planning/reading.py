@@ -1,0 +1,238 @@
+"""The data's side of a plan: files or objects to Table, split, Encoder and Stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from surefit.batches.field import Field
+from surefit.config import RunConfig
+from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
+from surefit.data.encoder import Encoder
+from surefit.data.images import with_files
+from surefit.data.open import open_table
+from surefit.data.split import Rows, Split, hash_rows, split_rows
+from surefit.data.store import Store
+from surefit.data.table import Table
+from surefit.data.tokenizer import load_tokenizer, train_tokenizer
+from surefit.errors import UsageError
+from surefit.findings import Finding, fail, finding
+from surefit.models.sizes import room_for
+from surefit.models.source import ModelSource
+from surefit.plan import Given
+from surefit.tasks.spec import Fit, TaskSpec
+
+LONGEST_DEFAULT = 1024
+TINY_VOCABULARY = 2048
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The rows to train on and the rows to evaluate on, which may come from two Tables."""
+
+    table: Table
+    train: Rows
+    eval_table: Table
+    evaluation: Rows
+
+
+def open_training_table(config: RunConfig, given: Given) -> Table:
+    """The Table to train on, without the columns that are to be ignored."""
+    if given.data is None and not config.data:
+        raise UsageError("No data was given.", "Pass --data with a file or folder.")
+    data = given.data if given.data is not None else list(config.data)
+    return open_table(data, config.read).without(config.ignore)
+
+
+def split_table(
+    table: Table,
+    task: TaskSpec,
+    roles: Mapping[str, str],
+    config: RunConfig,
+    given: Given,
+    found: list[Finding],
+) -> Sides:
+    """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
+    columns = list(table.columns) if task.whole_rows else list(roles.values())
+    hashes = hash_rows(table, columns)
+    if given.eval_data is None and not config.eval_data:
+        split = split_rows(hashes, config.eval_share, config.seed)
+        if split.num_duplicates:
+            message = f"{split.num_duplicates} of {table.num_rows} rows repeat another row."
+            found.append(finding("SF214", message))
+        eval_table = table
+    else:
+        data = given.eval_data if given.eval_data is not None else list(config.eval_data)
+        eval_table = _open_eval_table(data, columns, config, found)
+        found += _shared_rows(eval_table, hash_rows(eval_table, columns), hashes)
+        split = Split(np.arange(table.num_rows), np.arange(eval_table.num_rows), 0)
+    return Sides(
+        with_files(table, roles), split.train, with_files(eval_table, roles), split.evaluation
+    )
+
+
+def _open_eval_table(
+    data: Any, columns: list[str], config: RunConfig, found: list[Finding]
+) -> Table:
+    eval_table = open_table(data, config.read)
+    found += eval_table.findings
+    missing = next((c for c in columns if c not in eval_table.columns), None)
+    if missing is not None:
+        file = eval_table.sources[0].file
+        raise fail(
+            "SF202",
+            f"{file} has no column {missing!r}; it has {', '.join(eval_table.columns)}.",
+            file=file,
+            column=missing,
+        )
+    return eval_table
+
+
+def _shared_rows(eval_table: Table, eval_hashes: Any, hashes: Any) -> list[Finding]:
+    shared = np.isin(eval_hashes, hashes)
+    if not shared.any():
+        return []
+    where = eval_table.where(int(np.argmax(shared)))
+    message = (
+        f"{int(shared.sum())} of {eval_table.num_rows} evaluation rows are also training "
+        f"rows, row {where['row']} first."
+    )
+    return [finding("SF210", message, where)]
+
+
+def make_encoder(
+    sides: Sides,
+    task: TaskSpec,
+    roles: Mapping[str, str],
+    source: ModelSource,
+    config: RunConfig,
+    found: list[Finding],
+) -> Encoder:
+    """The Encoder for the model, with what the task learns from the training rows."""
+    reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
+    tokenizer = _tokenizer(sides, task, roles, source, config, found) if reads_tokens else None
+    encoder = Encoder(
+        task.name,
+        roles,
+        tokenizer=tokenizer,
+        whole_rows=task.whole_rows,
+        max_length=_max_length(source, config, reads_tokens),
+        settings={
+            "overlong": config.overlong,
+            "loss_on": config.loss_on,
+            "decoder_start": source.decoder_start,
+            "features.steps": config.features.steps,
+            "features.width": config.features.width,
+            "seed": config.seed,
+            "image.size": config.image.size,
+            "image.model": source.image,
+            "on_bad_file": config.on_bad_file,
+        },
+    )
+    if task.fit is None:
+        return encoder
+    fitted = dict(_fit(task.fit, sides.table, sides.train, encoder))
+    found += fitted.pop("findings", ())
+    encoder = replace(encoder, fitted=fitted)
+    return replace(encoder, max_length=_length_for_model(task, source, encoder, config))
+
+
+def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int | None:
+    """How long rows may be for the model; a small body for features is made to fit them."""
+    made_to_fit = source.kind == "tiny" and task.head is not None and task.head.body is not None
+    return room_for(encoder.fitted["longest"]) if made_to_fit else source.max_positions
+
+
+def _length_for_model(
+    task: TaskSpec, source: ModelSource, encoder: Encoder, config: RunConfig
+) -> int | None:
+    """The limit of rows of features, once it is known how long they are."""
+    asked = config.max_seq_length is not None and source.kind != "tiny"
+    if task.head is None or task.head.body is None or asked:
+        return encoder.max_length
+    limits = (encoder.max_length, num_positions(task, source, encoder))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
+    """What the task learns from the training rows; a row it cannot read is named."""
+    at = 0
+
+    def read() -> Iterator[dict[str, Any]]:
+        nonlocal at
+        for number, row in zip(rows.tolist(), table.rows(rows), strict=True):  # type: ignore[arg-type]
+            at = number
+            yield encoder.read(row)
+
+    try:
+        return fit(read(), encoder)
+    except RowFaultError as fault:
+        where = table.where(at)
+        raise fail(
+            fault.code,
+            f"row {where['row']}: {fault.message}",
+            where,
+            fix=fault.fix,
+            column=encoder.column_of(fault.column) if fault.column else None,
+        ) from None
+
+
+def _tokenizer(
+    sides: Sides,
+    task: TaskSpec,
+    roles: Mapping[str, str],
+    source: ModelSource,
+    config: RunConfig,
+    found: list[Finding],
+) -> Any:
+    name = config.tokenizer or source.tokenizer
+    if name is not None:
+        tokenizer = load_tokenizer(name, config.trust_remote_code)
+        if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
+            message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
+            found.append(finding("SF311", message))
+        return tokenizer
+    if "input_ids" in roles:
+        return None
+    if not source.makes_tokenizer:
+        raise UsageError(
+            f"{source.name} comes without a tokenizer, and this task reads text.",
+            "Give one with --tokenizer.",
+        )
+    texts = collect_texts(sides.table, sides.train, roles.values())  # type: ignore[arg-type]
+    return train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens)
+
+
+def _max_length(source: ModelSource, config: RunConfig, reads_tokens: bool) -> int | None:
+    limits = [config.max_seq_length, config.max_tokens]
+    if config.max_seq_length is None and reads_tokens:
+        limits += [LONGEST_DEFAULT, source.max_positions]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def encode_sides(
+    sides: Sides,
+    task: TaskSpec,
+    encoder: Encoder,
+    fields: Mapping[str, Field],
+    progress: Progress,
+) -> tuple[Store, Store]:
+    """Training and evaluation rows as flat columns on disk."""
+
+    def encode(stage: str, table: Table, rows: Rows) -> Store:
+        return encode_rows(
+            table,
+            rows,
+            encode=task.encode,
+            fields=fields,
+            count_targets=task.count_targets,
+            encoder=encoder,
+            progress=progress,
+            stage=stage,
+        )
+
+    train = encode("encoding training rows", sides.table, sides.train)
+    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation)
