@@ -55,15 +55,15 @@ def explain_product(
         found.append(f"{m} is the batch size: the input has two axes, [{m}, {k}].")
     elif not relation:
         found += _guess(m, k)
-    return [*found, *relation, _size(m, k)]
+    return [*found, *relation, *_size(m, k)]
 
 
 def _relation(m: int, k: int, n: int, p: int, batches: Sequence[int]) -> list[str]:
     """What k and n have to do with each other, if anything."""
     if k > n and k % n == 0:
         return [
-            f"{k} = {k // n} × {n}: {k // n} steps of width {n} were flattened into one axis. "
-            f"Keep the steps: view(batch, {k // n}, {n}); or build Linear({k}, {p})."
+            f"{k} = {k // n} × {n}: so wide are {k // n} steps of width {n} flattened into one "
+            f"axis. Keep the steps, view(batch, {k // n}, {n}), or build Linear({k}, {p})."
         ]
     if n > k and n % k == 0:
         return [
@@ -103,11 +103,11 @@ def _guess(m: int, k: int) -> list[str]:
     ]
 
 
-def _size(m: int, k: int) -> str:
+def _size(m: int, k: int) -> list[str]:
     size_bytes = m * k * 4
-    if size_bytes >= 10**9:
-        return f"{m} × {k} numbers are {size_bytes / 1e9:.1f} GB a batch in float32."
-    return f"{m} × {k} numbers are {size_bytes / 1e6:.1f} MB a batch in float32."
+    if size_bytes < 10**8:
+        return []
+    return [f"{m} × {k} numbers are {size_bytes / 1e9:.1f} GB a batch in float32."]
 
 
 def _known_input(context: Context, m: int, k: int) -> tuple[int, ...] | None:

@@ -21,6 +21,11 @@ def _gpu(context: Context) -> list[str]:
     reserved = _before(text, r"is reserved by PyTorch but unallocated")
     if tried and free is not None and total:
         lines.append(f"{_gb(tried)} were asked for, {_gb(free)} of {_gb(total)} were free.")
+    if tried and free is not None and free > tried:
+        lines.append(
+            "More was free than was asked for, but in no single piece: the memory is fragmented. "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps."
+        )
     if tried and total and tried > total:
         lines.append(
             "The single request is larger than the whole GPU: the logits "
