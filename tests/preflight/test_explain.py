@@ -157,9 +157,10 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
             id="of several processes the first to fail",
         ),
         pytest.param(
-            "\x1b[0;31mRuntimeError\x1b[0m                              Traceback (most recent call "
-            "last)\n\x1b[0;32m<ipython-input-3>\x1b[0m in <module>\n----> 1 f()\n\nFile a.py:3, in "
-            f"f()\n      2 x\n----> 3 g()\n\n\x1b[0;31mRuntimeError\x1b[0m: {SEEDS['003'][14:]}",
+            "\x1b[0;31mRuntimeError\x1b[0m                              Traceback (most recent "
+            "call last)\n\x1b[0;32m<ipython-input-3>\x1b[0m in <module>\n----> 1 f()\n\nFile "
+            "a.py:3, in f()\n      2 x\n----> 3 g()\n\n\x1b[0;31mRuntimeError\x1b[0m: "
+            f"{SEEDS['003'][14:]}",
             "SF610",
             id="a notebook",
         ),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from preflight.raised import hf_messages, torch_messages
+from preflight.raised.cited import CITED
 
 import surefit
 from surefit.preflight.explain.match import matching
@@ -61,7 +62,19 @@ def test_every_form_is_raised_or_cited(outcomes: dict[str, Exception | str]) -> 
         log = read_log(text)
         for message in [*log.roots(), *log.passages(), *log.named_errors()]:
             raised |= {found.form.pattern for found in matching(message, CAUSES.values(), text, {})}
+    quoted = {(issue, code) for issue, code, _ in CITED}
     for cause in CAUSES.values():
         for form in cause.forms:
-            cited = CITATION.fullmatch(form.seen) is not None
+            cited = (form.seen, cause.code) in quoted
             assert cited or form.pattern in raised, f"{cause.code}: {form.pattern}"
+
+
+@pytest.mark.parametrize(("issue", "code", "message"), CITED, ids=lambda part: part[:40])
+def test_cited_messages_are_explained_by_the_form_that_cites_them(
+    issue: str, code: str, message: str
+) -> None:
+    assert CITATION.fullmatch(issue)
+    found = surefit.explain(message)
+    assert found.code == code, f"{found}"
+    forms = [form for form in CAUSES[code].forms if form.seen == issue]
+    assert any(form.regex.search(" ".join(message.split())) for form in forms)

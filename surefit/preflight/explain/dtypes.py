@@ -157,8 +157,8 @@ CAUSES = (
                 seen="vllm-project/vllm#18835",
             ),
             Form(
-                r"(?:NVIDIA|GPU) .{3,60} with CUDA capability sm_\d+ is not compatible with the "
-                r"current PyTorch installation",
+                r"with CUDA capability sm_\d+ is not compatible with the current PyTorch "
+                r"installation",
                 seen="pytorch/pytorch#45028",
             ),
         ),

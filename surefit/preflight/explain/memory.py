@@ -208,7 +208,7 @@ CAUSES = (
         (
             Form(r"PytorchStreamWriter failed writing file", seen="zai-org/ChatGLM-6B#1166"),
             Form(
-                r"SafetensorError.{0,60}No space left on device", seen="hiyouga/LlamaFactory#5155"
+                r"SafetensorError.{0,120}No space left on device", seen="hiyouga/LlamaFactory#5155"
             ),
             Form(
                 r"\[Errno 28\] No space left on device",

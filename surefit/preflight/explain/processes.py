@@ -121,7 +121,7 @@ CAUSES = (
         (
             Form(r"Watchdog caught collective operation timeout", seen="pytorch/pytorch#118369"),
             Form(
-                r"Timed out (?:after \d+ (?:ms|seconds) )?waiting for (?:recv|all|send|clients)",
+                r"Timed out after \d+ (?:ms|seconds) waiting for clients",
                 seen="OpenRLHF/OpenRLHF#1040",
             ),
         ),
