@@ -212,6 +212,5 @@ CAUSES = (
         "flash-attn package, an Ampere GPU or newer, and half precision.",
         "attn_implementation='sdpa', which is nearly as fast; else pip install flash-attn "
         "--no-build-isolation on a fitting GPU, and bf16.",
-        "Rows are laid end to end without FlashAttention where that is possible.",
     ),
 )

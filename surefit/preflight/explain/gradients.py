@@ -207,7 +207,7 @@ CAUSES = (
         "frozen embeddings (LoRA) the first layers then train nothing, in silence.",
         "model.enable_input_require_grads(), or "
         "gradient_checkpointing_kwargs={'use_reentrant': False}.",
-        "Every trainable parameter must receive a gradient before training begins.",
+        "",
         ("Filtering the warning: the adapters stay untrained.",),
         notice=True,
     ),

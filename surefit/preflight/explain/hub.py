@@ -172,7 +172,7 @@ CAUSES = (
         "without a system turn.",
         "Use the instruct model's tokenizer, or set tokenizer.chat_template; merge or drop turns "
         "that do not alternate.",
-        "`template` in the config; without one rows are laid out as plain prompt and answer.",
+        "Without a template rows are laid out as plain prompt and answer.",
     ),
     Cause(
         "SF686",

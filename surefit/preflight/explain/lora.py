@@ -30,7 +30,6 @@ CAUSES = (
         "knows defaults only for architectures in its table.",
         "target_modules='all-linear', or names from print(model). A regular expression is a "
         "string, a list holds whole endings of names.",
-        "--lora-r N finds the linear layers; lora.targets overrules it.",
         derive=_targets,
     ),
     Cause(
@@ -40,7 +39,6 @@ CAUSES = (
         "The name also matches a layer that is no linear, embedding or convolution layer (a norm, "
         "a container, a quantised layer of an unknown kind).",
         "Narrow target_modules to the linear layers, or 'all-linear'.",
-        "Only linear layers are taken.",
     ),
     Cause(
         "SF689",
@@ -53,7 +51,6 @@ CAUSES = (
         "checkpoint-N/, or save_pretrained was called on the merged model.",
         "ls for adapter_config.json and adapter_model.safetensors; save with "
         "peft_model.save_pretrained(folder).",
-        "A run's model/ loads with plain peft.",
     ),
     Cause(
         "SF690",
@@ -71,7 +68,7 @@ CAUSES = (
         "than the one it was trained on, or LoRA was applied twice to one model.",
         "Load onto a fresh base model of the exact name in adapter_config.json "
         "(base_model_name_or_path); model.unload() before adapting again.",
-        "What is saved is loaded again and compared.",
+        "",
         (
             "Ignoring the warning: untouched adapters are zero, and the model answers like its "
             "base.",

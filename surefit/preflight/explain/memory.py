@@ -7,8 +7,8 @@ import re
 from surefit.preflight.explain.cause import Cause, Context, Form
 
 LESS = (
-    "surefit predicts the peak before the run and proves it on the longest batch in the first "
-    "seconds; grad_accum keeps the effective batch, --max-tokens bounds a micro-batch."
+    "--batch-size with more --grad-accum keeps the effective batch, --max-tokens bounds a "
+    "micro-batch by its padded positions, and an evaluation begins with its longest batch."
 )
 
 
@@ -167,8 +167,7 @@ CAUSES = (
         "DataLoader worker; a model loaded in every process; evaluation keeping all logits.",
         "dmesg | grep -i kill shows it. Fewer workers, data memory-mapped (datasets, numpy mmap) "
         "instead of lists, low_cpu_mem_usage, eval_accumulation_steps; a larger container limit.",
-        "Columns stay on disk, metrics take constant memory, and the limit of the container is "
-        "known to the prediction of the peak.",
+        "Columns stay on disk, and metrics take constant memory.",
         ("A smaller learning rate or fewer epochs.",),
     ),
     Cause(

@@ -102,8 +102,7 @@ CAUSES = (
         "unused head, a pooler), and DDP waits for their gradients.",
         "Freeze or remove what is unused, or find_unused_parameters=True (TrainingArguments: "
         "ddp_find_unused_parameters=True). TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.",
-        "Every trainable parameter must receive a gradient before training begins; DDP looks for "
-        "unused ones.",
+        "DDP is told to look for unused ones.",
     ),
     Cause(
         "SF661",
@@ -113,7 +112,6 @@ CAUSES = (
         "parameter twice; find_unused_parameters=True or shared layers do the same.",
         "gradient_checkpointing_kwargs={'use_reentrant': False}, and "
         "ddp_find_unused_parameters=False if nothing is unused.",
-        "Checkpointing is not reentrant.",
     ),
     Cause(
         "SF662",
@@ -130,7 +128,7 @@ CAUSES = (
         "saves alone, or tokenises for longer than the timeout.",
         "Find the first error of any rank. Equal numbers of batches per rank; call evaluate, save "
         "and gather on all ranks; preprocess before launching, or ddp_timeout=7200.",
-        "Each process takes an equal share of every step, and a failure on one ends all.",
+        "Each process takes an equal share of every step.",
         ("A longer timeout, if a rank has died: it only waits longer.",),
     ),
     Cause(
