@@ -430,4 +430,55 @@ RULES: dict[str, Rule] = {
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
     ),
+    # Probes: small experiments on the model
+    "SF700": Rule(
+        "info",
+        "outputs differ from call to call",
+        "A model that draws random numbers in evaluation mode cannot be compared with itself.",
+        "Draw them in training mode only (self.training), if they are not meant to be there.",
+    ),
+    "SF701": Rule(
+        "warning",
+        "padding changes the outputs",
+        "What the model says of a row depends on how long the other rows of its batch are.",
+        "Let forward take attention_mask, and leave padded positions out of sums and means.",
+    ),
+    "SF702": Rule(
+        "warning",
+        "rows of a batch influence each other",
+        "What the model says of a row depends on the rows it happens to be batched with.",
+        "Keep the batch axis apart: no sum, mean or normalisation over it.",
+    ),
+    "SF703": Rule(
+        "error",
+        "a label is seen by the position that predicts it",
+        "Labels that are not shifted, or attention that is not causal, teach copying: the loss "
+        "falls to nothing and the model can predict nothing.",
+        "Compare the outputs at position t with the label at t + 1, and mask later tokens.",
+    ),
+    "SF704": Rule(
+        "error",
+        "labels are shifted twice",
+        "The model learns to predict the token after the next one.",
+        "Shift once: give labels equal to input_ids to a model that shifts them itself.",
+    ),
+    "SF705": Rule(
+        "warning",
+        "the loss is not a sum over rows",
+        "Accumulated micro-batches then give another gradient than one batch, and the evaluation "
+        "loss depends on the batch size.",
+        "Return the sum over targets and their count, and let no row's loss depend on others.",
+    ),
+    "SF707": Rule(
+        "warning",
+        "one batch cannot be learned by heart",
+        "A model that cannot fit a handful of rows will hardly learn from thousands.",
+        "Check that the loss depends on the inputs, the rate, and which layers are frozen.",
+    ),
+    "SF708": Rule(
+        "info",
+        "a probe could not be run",
+        "The model takes batches of the shape that is trained on, and not the one that was tried.",
+        "Nothing to do; what the probe asks remains unknown.",
+    ),
 }
