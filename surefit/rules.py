@@ -481,4 +481,42 @@ RULES: dict[str, Rule] = {
         "The model takes batches of the shape that is trained on, and not the one that was tried.",
         "Nothing to do; what the probe asks remains unknown.",
     ),
+    # Other people's runs
+    "SF720": Rule(
+        "error",
+        "the data collator fails",
+        "It pads only the columns it knows, or meets a row of another shape.",
+        "Use surefit.Collator(tokenizer) as the data_collator: it pads every column by length.",
+    ),
+    "SF721": Rule(
+        "warning",
+        "rows with nothing to learn",
+        "They cost time, and a batch of them alone has a loss of 0 or NaN.",
+        "Leave them out, or keep the end of the answer when rows are cut.",
+    ),
+    "SF722": Rule(
+        "warning",
+        "the end is never learned",
+        "Where pad is eos, a collator that masks by token id masks the true eos, too: the model "
+        "never stops.",
+        "Use surefit.Collator(tokenizer) as the data_collator: it masks by length.",
+    ),
+    "SF723": Rule(
+        "warning",
+        "columns dropped by the trainer",
+        "What the model or the loss was to use of them is not there.",
+        "Name them in forward, or set remove_unused_columns=False.",
+    ),
+    "SF724": Rule(
+        "warning",
+        "a row begins with bos twice",
+        "A template wrote bos and the tokenizer added it again; the model never saw that.",
+        "Tokenize with add_special_tokens=False what a template has written.",
+    ),
+    "SF725": Rule(
+        "warning",
+        "micro-batches weigh the same whatever they hold",
+        "The mean of means is another loss: a short micro-batch counts as much as a long one.",
+        "Let forward take num_items_in_batch, or use a loss that is a sum over a count.",
+    ),
 }
