@@ -7,14 +7,14 @@ from pathlib import Path
 GB = 10**9
 
 
-def held_bytes() -> int:
-    """Anonymous and shared memory of this process and its children, each page counted once.
+def held_bytes(pid: int | None = None) -> int:
+    """Anonymous and shared memory of a process (this one) and its children, in bytes.
 
     Pages of mapped files are not counted: the kernel takes them back when it needs them.
     """
     import psutil
 
-    process = psutil.Process()
+    process = psutil.Process(pid)
     return sum(_held_by(each) for each in (process, *process.children(recursive=True)))
 
 
@@ -24,10 +24,10 @@ def _held_by(process: object) -> int:
     assert isinstance(process, psutil.Process)
     try:
         rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    except FileNotFoundError:  # no Linux, or the child has ended
-        return int(process.memory_full_info().uss) if process.is_running() else 0
-    except (PermissionError, ProcessLookupError):
+    except (PermissionError, ProcessLookupError):  # not ours, or it has just ended
         return 0
+    except FileNotFoundError:  # ended, or a system without /proc
+        return int(process.memory_full_info().uss) if process.is_running() else 0
     kept = [line.split() for line in rollup.splitlines() if line.startswith(_COUNTED)]
     return sum(int(words[1]) * 1024 for words in kept)
 
