@@ -430,6 +430,13 @@ RULES: dict[str, Rule] = {
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
     ),
+    # Memory
+    "SF450": Rule(
+        "error",
+        "a batch does not fit in the memory given",
+        "The rows of a batch are in memory while it is made and while it is used.",
+        "Take smaller batches, shorter rows, or more memory.",
+    ),
     # Probes: small experiments on the model
     "SF700": Rule(
         "info",
