@@ -20,6 +20,7 @@ from surefit.models.lora import (
     base_fingerprint,
     inject,
     is_adapted,
+    kept_modules,
 )
 from surefit.models.source import ModelSource
 
@@ -59,11 +60,17 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
     config = copy.deepcopy(adapter_config(part))
     config.inference_mode = True
     config.base_model_name_or_path = base
+    if not isinstance(config.target_modules, str):
+        config.target_modules = sorted(config.target_modules)
     if config.task_type is None and hasattr(part, "save_pretrained"):
         library = type(part).__module__.split(".")[0]
         config.auto_mapping = {"base_model_class": type(part).__name__, "parent_library": library}
     config.save_pretrained(str(folder))
-    facts = {"format_version": FORMAT_VERSION, "fingerprint": base_fingerprint(module)}
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": base_fingerprint(module),
+        "kept": [] if config.modules_to_save else list(kept_modules(part)),
+    }
     atomic.write_json(folder / BASE_FACTS, facts)
 
 
@@ -97,11 +104,12 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     from safetensors.torch import load_file
 
     part = adapted_part(module)
+    facts = _read_facts(folder)
     if not is_adapted(module):
-        inject(part, LoraConfig.from_pretrained(str(folder)))
+        inject(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
     saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
-    _check_base(module, folder)
+    _check_base(module, folder, facts["fingerprint"])
     try:
         result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
     except (RuntimeError, KeyError) as error:
@@ -118,11 +126,19 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     return module
 
 
-def _check_base(module: nn.Module, folder: Path) -> None:
+def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / BASE_FACTS
     if not path.is_file():  # adapters that peft wrote
-        return
-    expected = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
+        return {"fingerprint": None, "kept": []}
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    if facts["format_version"] != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    return dict(facts)
+
+
+def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
     found = base_fingerprint(module)
     if expected is not None and found is not None and expected != found:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from surefit.config import Lora
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
 from surefit.models.lora_targets import (
+    ends_are_clear,
     find_kept,
     find_targets,
+    in_short,
     output_embedding,
     shares_weights,
 )
@@ -67,36 +69,23 @@ def adapt(
     built: Built, settings: Lora, num_outputs: int | None, auto_class: str | None
 ) -> tuple[Adaptation, list[Finding]]:
     """Freeze the model and put adapters into it, in place; heads and new tokens stay trained."""
-    from peft import LoraConfig
-
     part = adapted_part(built.module)
     found: list[Finding] = []
     if not is_adapted(built.module):
         whole = part is built.module
         kept = find_kept(part, num_outputs if whole else None, built.fresh if whole else ())
-        alpha = settings.alpha if settings.alpha is not None else 2.0 * settings.r
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
             message = f"The rows of {len(built.added_tokens)} new tokens are trained in full."
             found.append(finding("SF324", message))
-        config = LoraConfig(
-            r=settings.r,
-            lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]
-            lora_dropout=settings.dropout,
-            target_modules=list(find_targets(part, settings.targets, kept)),
-            modules_to_save=list(kept) or None,
-            use_rslora=settings.rslora,
-            use_dora=settings.dora,
-            trainable_token_indices=rows or None,
-            task_type=TASK_TYPES.get(auto_class or "") if whole else None,
-        )
-        if getattr(part, "is_loaded_in_4bit", False):
-            from peft import prepare_model_for_kbit_training
-
-            prepare_model_for_kbit_training(  # type: ignore[no-untyped-call]
-                part, use_gradient_checkpointing=False
-            )
-        inject(part, config)
+        targets = find_targets(part, settings.targets, kept)
+        task_type = TASK_TYPES.get(auto_class or "") if whole else None
+        _freeze_quantized(part)
+        clear = ends_are_clear(part, kept)
+        config = _make_config(settings, in_short(part, targets), task_type)
+        config.modules_to_save = list(kept) if kept and clear else None
+        config.trainable_token_indices = rows or None
+        inject(part, config, () if clear else kept)
     has = adapter_config(part)
     asked = (settings.r, settings.dora, settings.rslora)
     if settings.r and (has.r, has.use_dora, has.use_rslora) != asked:
@@ -105,34 +94,74 @@ def adapt(
     return _describe(built.module, has), found
 
 
+def _make_config(settings: Lora, targets: list[str] | str, task_type: str | None) -> Any:
+    from peft import LoraConfig
+
+    alpha: Any = settings.alpha if settings.alpha is not None else 2 * settings.r
+    return LoraConfig(
+        r=settings.r,
+        lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        use_rslora=settings.rslora,
+        use_dora=settings.dora,
+        task_type=task_type,
+    )
+
+
+def _freeze_quantized(part: nn.Module) -> None:
+    """Keep norms and embeddings of a model in 4 bits in full precision, as QLoRA does."""
+    if getattr(part, "is_loaded_in_4bit", False):
+        from peft import prepare_model_for_kbit_training
+
+        prepare_model_for_kbit_training(  # type: ignore[no-untyped-call]
+            part, use_gradient_checkpointing=False
+        )
+
+
 def adapter_config(part: Any) -> Any:
     """The LoraConfig of the adapters in a module."""
     return part.peft_config[ADAPTER]
 
 
+def kept_modules(module: nn.Module) -> tuple[str, ...]:
+    """Names of the modules that are trained in full beside the adapters."""
+    from peft.utils.other import ModulesToSaveWrapper
+
+    return tuple(n for n, m in module.named_modules() if isinstance(m, ModulesToSaveWrapper))
+
+
 def _describe(module: nn.Module, config: Any) -> Adaptation:
     from peft.tuners.lora import LoraLayer
-    from peft.utils.other import ModulesToSaveWrapper
 
     trained = trainable_names(module)
     return Adaptation(
         r=config.r,
         alpha=float(config.lora_alpha),
         targets=tuple(n for n, m in module.named_modules() if isinstance(m, LoraLayer)),
-        kept=tuple(n for n, m in module.named_modules() if isinstance(m, ModulesToSaveWrapper)),
+        kept=kept_modules(module),
         trained=trained,
         resting=frozenset(name for name in trained if ".trainable_tokens_" in name),
     )
 
 
-def inject(part: nn.Module, config: Any) -> None:
-    """Put the layers of a LoraConfig into the module, in place."""
+def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
+    """Put the layers of a LoraConfig into the module, in place.
+
+    `kept` are modules to train in full whose names would mean more to peft than they do here.
+    """
     from peft import inject_adapter_in_model
+    from peft.utils.other import ModulesToSaveWrapper
     from torch import nn
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as the layout of Conv1D, which peft sets right
         inject_adapter_in_model(config, part, adapter_name=ADAPTER)
+    for name in kept:
+        parent, _, last = name.rpartition(".")
+        wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)  # type: ignore[no-untyped-call]
+        wrapper.set_adapter(ADAPTER, inference_mode=config.inference_mode)
+        setattr(part.get_submodule(parent), last, wrapper)
     for layer in part.modules():
         if isinstance(layer, nn.TransformerEncoderLayer):
             # its fast path reads weights past the adapters; any hook turns that path off

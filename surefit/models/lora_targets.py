@@ -22,13 +22,11 @@ def find_targets(part: nn.Module, wanted: Sequence[str], kept: Sequence[str]) ->
     layers = {name: layer for name, layer in layers.items() if not _within(name, kept)}
     if wanted:
         return _named(part, wanted, layers)
-    bypassed = _bypassed(part)
+    left_out = {output_embedding(part), *_bypassed(part)}
     free = {
         name: layer
         for name, layer in layers.items()
-        if not _is_embedding(layer)
-        and layer is not output_embedding(part)
-        and layer not in bypassed
+        if not _is_embedding(layer) and layer not in left_out
     }
     linear = [name for name, layer in free.items() if _is_linear(layer)]
     found = tuple(linear or free)
@@ -39,6 +37,22 @@ def find_targets(part: nn.Module, wanted: Sequence[str], kept: Sequence[str]) ->
             fix="Train the whole model: leave lora.r out.",
         )
     return found
+
+
+def in_short(part: nn.Module, names: Sequence[str]) -> list[str] | str:
+    """The same layers as peft is best told: by the ends of their names, else as an expression."""
+    every = [name for name, _ in part.named_modules()]
+    end = {name: name.rpartition(".")[2] for name in every}
+    others = {end[name] for name in every if name not in set(names)}
+    short = sorted({name if end[name] in others else end[name] for name in names})
+    meant = [name for name in every if any(f".{name}".endswith(f".{one}") for one in short)]
+    return short if set(meant) == set(names) else "|".join(map(re.escape, names))
+
+
+def ends_are_clear(part: nn.Module, names: Sequence[str]) -> bool:
+    """Whether no other module's name ends like one of these; peft keeps modules by such ends."""
+    every = [name for name, _ in part.named_modules()]
+    return {name for name in every if any(name.endswith(one) for one in names)} == set(names)
 
 
 def find_kept(part: nn.Module, num_outputs: int | None, fresh: Iterable[str]) -> tuple[str, ...]:
@@ -53,10 +67,8 @@ def find_kept(part: nn.Module, num_outputs: int | None, fresh: Iterable[str]) ->
     body = getattr(part, "base_model_prefix", "")
     owners = {name.rpartition(".")[0] for name in fresh}
     names |= {name for name in owners if name not in ("", body)}
-    # peft finds them by the ends of names, so whatever else ends like one of them is taken, too
-    every = [name for name, _ in part.named_modules() if name]
-    names = {name for name in every if any(name.endswith(end) for end in names)}
-    return tuple(name for name in every if name in names and not _within(name, names - {name}))
+    ordered = [name for name, _ in part.named_modules() if name in names]
+    return tuple(name for name in ordered if not _within(name, names - {name}))
 
 
 def output_embedding(part: nn.Module) -> nn.Module | None:

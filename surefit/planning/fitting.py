@@ -19,7 +19,7 @@ from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
-from surefit.models.lora import Adaptation, adapt
+from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.source import ModelSource
 from surefit.plan import Given
 from surefit.preflight.probe import find_unreached, probe
@@ -69,7 +69,7 @@ def build_model(
     built = source.build(task.head, encoder)
     found += built.findings
     adaptation = None
-    if config.lora.r:
+    if config.lora.r or is_adapted(built.module):
         torch.manual_seed(config.seed)
         adaptation, notes = adapt(
             built,
@@ -147,6 +147,8 @@ def settle_trained(
     if adaptation is None:
         return fitted
     _, batch = _probe_batch(fitted, task, train, seed, given)
+    for name in adaptation.trained:
+        fitted.module.get_parameter(name).requires_grad_(True)  # an earlier plan may have frozen it
     lost = find_unreached(fitted.module, fitted.call, batch, fitted.loss, adaptation.trained)
     if not lost:
         return fitted

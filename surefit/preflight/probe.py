@@ -52,7 +52,7 @@ def find_unreached(
     """Those of the named parameters that the loss of `batch` does not depend on."""
     import torch
 
-    named = {name: p for name, p in module.named_parameters() if name in names and p.requires_grad}
+    named = {name: p for name, p in module.named_parameters() if name in names}
     with _undisturbed(module):
         total, _ = loss(call(module, batch), batch)
         slopes = torch.autograd.grad(total, list(named.values()), allow_unused=True)
