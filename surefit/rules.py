@@ -392,6 +392,31 @@ RULES: dict[str, Rule] = {
         "masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
         "Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
     ),
+    "SF321": Rule(
+        "error",
+        "no layer for LoRA",
+        "An adapter on a layer that is not there, or that cannot have one, would train nothing.",
+        "Name layers of the model in lora.targets, or leave it out.",
+    ),
+    "SF322": Rule(
+        "info",
+        "adapters out of the loss's reach",
+        "Some layers take no part in this task, such as a pooler nobody reads; adapters on them "
+        "get no gradient.",
+        "Nothing to do.",
+    ),
+    "SF323": Rule(
+        "error",
+        "the model already has other adapters",
+        "Adapters on adapters could be neither merged nor loaded by peft.",
+        "Pass the module without its adapters, or ask for the same rank.",
+    ),
+    "SF324": Rule(
+        "info",
+        "new tokens trained beside the adapters",
+        "A frozen row of a token that the model never saw would stay random.",
+        "Nothing to do.",
+    ),
     "SF325": Rule(
         "fixed",
         "features projected to the model's width",

@@ -73,6 +73,8 @@ def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
                 f"{counted['trainable_parameters']:,} trained, lr {parts.lr:g}",
             )
         )
+        if counted["lora"] is not None:
+            lines.append(("lora", _lora_line(counted["lora"])))
         if parts.source.code is not None:
             lines.append(("code", f"{parts.source.code} is run for the model"))
     if ledger is not None:
@@ -97,6 +99,14 @@ def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
             )
         )
     return lines
+
+
+def _lora_line(lora: Mapping[str, Any]) -> str:
+    targets, kept = lora["targets"], lora["trained_in_full"]
+    shown = ", ".join(targets[:8]) + (" …" if len(targets) > 8 else "")
+    whole = ", ".join(kept[:4]) + (" …" if len(kept) > 4 else "")
+    in_full = f"; trained in full: {whole}" if kept else ""
+    return f"r {lora['r']}, alpha {lora['alpha']:g} on {lora['layers']} layers ({shown}){in_full}"
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:

@@ -13,7 +13,13 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
-from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
+from surefit.planning.fitting import (
+    Fitted,
+    build_model,
+    match_collated,
+    probe_model,
+    settle_trained,
+)
 from surefit.planning.reading import (
     Sides,
     encode_sides,
@@ -72,6 +78,7 @@ class _Draft:
             given.model if given.model is not None else config.model,
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
+            quantize=config.lora.quantize,
             beside=given.beside,
         )
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
@@ -121,6 +128,7 @@ class _Draft:
         self.found += probe_model(
             fitted, task, train, config.seed, given, longer=config.probes == "all"
         )
+        fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
@@ -136,11 +144,14 @@ class _Draft:
             fields=fitted.fields,
             num_steps=num_steps,
             lr=config.lr or _default_lr(fitted),
+            adaptation=fitted.adaptation,
         )
         return replace(self.so_far(), parts=parts)
 
 
 def _default_lr(fitted: Fitted) -> float:
+    if fitted.adaptation is not None:
+        return 2e-4
     untrained = fitted.source.untrained or fitted.source.kind == "object"
     return 1e-3 if untrained else 2e-5
 
