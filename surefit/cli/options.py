@@ -41,6 +41,9 @@ def _run_options(
         int | None, typer.Option(help="Micro-batches per optimizer step (1).")
     ] = None,
     max_seq_length: Annotated[int | None, typer.Option(help="Longest row in tokens.")] = None,
+    augmentation_factor: Annotated[
+        int | None, typer.Option(help="Views of every training row (1).")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Fresh weights from the model's config.")

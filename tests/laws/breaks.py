@@ -86,7 +86,7 @@ BREAKS = (
     Break(
         7,
         "data/encode.py",
-        'dropped.setdefault("nothing_to_learn", []).append(int(source_row))',
+        "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
     ),
     Break(
