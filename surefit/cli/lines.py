@@ -85,7 +85,7 @@ def evaluation_lines(
     if losses:
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
     parts += [
-        f"{NAMES.get(name, name)} {value:.4f}"
+        f"{NAMES.get(name, name)} {_figure(value)}"
         for name, value in event["metrics"].items()
         if isinstance(value, int | float)
     ]
@@ -98,6 +98,10 @@ def evaluation_lines(
         ):
             if text is not None:
                 yield Text(f"    {name:<10}{_one_line(text)}", style="dim")
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.4g}"
 
 
 def _one_line(text: str) -> str:

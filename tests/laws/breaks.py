@@ -78,6 +78,12 @@ BREAKS = (
         "random = np.random.default_rng()",
     ),
     Break(
+        5,
+        "data/augment/views.py",
+        "rng = np.random.default_rng([self.seed, number, view])",
+        "rng = np.random.default_rng()",
+    ),
+    Break(
         6,
         "data/store.py",
         'return np.memmap(path, dtype, mode="r")',
@@ -88,6 +94,12 @@ BREAKS = (
         "data/encode.py",
         "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
+    ),
+    Break(
+        7,
+        "planning/reading.py",
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation)',
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, views)',
     ),
     Break(
         8,
