@@ -56,10 +56,13 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
             f"{ledger.train_rows:,} training rows × {factor} = {ledger.train_views:,} after "
             f"augmentation; the {ledger.eval_rows:,} to evaluate on stay as they are",
         )
-    share = ledger.trained_tokens / max(ledger.tokens, 1)
+    labels = plan.task.fields.get("labels") if plan.task is not None else None
+    share = ""
+    if labels is not None and labels.rank == 1:  # tokens are what is learned
+        share = f" ({ledger.trained_tokens / max(ledger.tokens, 1):.1%})"
     yield (
         "tokens",
-        f"{ledger.tokens:,} an epoch; {ledger.trained_tokens:,} targets to learn ({share:.1%})",
+        f"{ledger.tokens:,} an epoch; {ledger.trained_tokens:,} targets to learn{share}",
     )
 
 
