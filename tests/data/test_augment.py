@@ -30,7 +30,7 @@ ALL: dict[str, dict[str, Any]] = {
 
 
 def views(factor: int = 3, seed: int = 0, **changes: Any) -> Views:
-    return Views(factor, seed, ("prompt", "messages"), ("answer", "messages"), changes or ALL)
+    return Views(factor, seed, ("prompt", "messages"), ("answer",), changes or ALL)
 
 
 def prompts(made: Views, row: dict[str, Any], number: int = 0) -> list[str]:

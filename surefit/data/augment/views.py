@@ -74,7 +74,7 @@ class Views:
     def draw(self, row: Mapping[str, Any], number: int, view: int) -> Iterator[dict[str, Any]]:
         """Rows drawn for one view, `TRIES` of them, of one random generator."""
         rng = np.random.default_rng([self.seed, number, view])
-        kept = {word for role in self.answers for text in _answers(row.get(role)) for word in text}
+        kept = {word for text in self._answers(row) for word in words_of(text)}
         for _ in range(TRIES):
             changed = dict(row)
             for role in self.roles:
@@ -82,6 +82,15 @@ class Views:
                     say = partial(self._say_otherwise, role=role, kept=kept, rng=rng)
                     changed[role] = _change_asked(row[role], say)
             yield changed
+
+    def _answers(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """The row's answers: those of its roles, and what others than the asker say."""
+        yield from (row[role] for role in self.answers if isinstance(row.get(role), str))
+        for said in (row[role] for role in self.roles if _is_dialogue(row.get(role))):
+            for message in said:
+                key = _text_key(message)
+                if key is not None and _speaker(message) not in _ASKING:
+                    yield message[key]
 
     def _say_otherwise(
         self, text: str, role: str, kept: Collection[str], rng: np.random.Generator
@@ -120,17 +129,6 @@ def _change_asked(value: Any, say: Callable[[str], str]) -> Any:
         return value
     last = value[asked[-1]]
     return [*value[: asked[-1]], {**last, key: say(last[key])}, *value[asked[-1] + 1 :]]
-
-
-def _answers(value: Any) -> Iterator[set[str]]:
-    """The words of an answer, or of all messages but those of the one who asks."""
-    if isinstance(value, str):
-        yield words_of(value)
-    elif _is_dialogue(value):
-        for message in value:
-            key = _text_key(message)
-            if key is not None and _speaker(message) not in _ASKING:
-                yield words_of(message[key])
 
 
 def _is_dialogue(value: Any) -> bool:
