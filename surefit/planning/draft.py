@@ -127,7 +127,9 @@ class _Draft:
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()
-        self.found += probe_model(fitted, task, train, config.seed, given)
+        self.found += probe_model(
+            fitted, task, train, config.seed, given, longer=config.probes == "all"
+        )
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
