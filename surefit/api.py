@@ -68,7 +68,8 @@ def train(
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
 
     `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
-    a function of the parameters; each callback gets every event.
+    a function of the parameters; each callback gets every event. Among the options, `augment` may
+    be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several.
     """
     if callable(callbacks):
         callbacks = (callbacks,)
@@ -127,11 +128,14 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
     def full(name: str) -> str:
         return str(Path(name).resolve()) if Path(name).exists() else name
 
+    synonyms = config.augment.synonyms
+    synonyms = full(synonyms) if isinstance(synonyms, str) else synonyms
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
+        "augment": config.augment.model_copy(update={"synonyms": synonyms}),
     }
 
 
@@ -220,6 +224,10 @@ def split_options(
     for name in ("loss_fn", "collate_fn", "optimizer", "callbacks"):
         if name in settings:
             objects[name] = settings.pop(name)
+    for name, key in (("augment", "augment.function"), ("scorer", "generate.scorer")):
+        if callable(settings.get(name)):
+            objects[name] = settings.pop(name)
+            settings[key] = f"python:{getattr(objects[name], '__name__', name)}"
     for name in ("data", "eval_data"):
         if name in settings:
             paths = _as_paths(settings[name])
@@ -356,10 +364,14 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     if module is None and run.config.model.startswith("python:"):
         module = run._module
     given = Given(model=module, task=run._task, collate_fn=run.collate_fn, beside=run.code_folder)
-    plan = make_plan(run.config, given, progress)
+    config = run.config  # held-out rows have no further views, and the scorer comes with the run
+    generate = config.generate.model_copy(update={"scorer": None})
+    stopping = type(config.early_stopping)()
+    plain = {"augmentation_factor": 1, "generate": generate, "early_stopping": stopping}
+    plan = make_plan(config.model_copy(update=plain), given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None
-    if plan.data_key != run.plan["data_key"]:
+    if plan.parts.evaluation.key != run.plan["eval_key"]:
         raise fail("SF403", f"The rows of {run.path} are not those it was trained on.")
     if not len(plan.parts.evaluation):
         raise UsageError(f"{run.path} held out no rows.", "Give rows to evaluate on.")

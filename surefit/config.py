@@ -114,6 +114,57 @@ class Generation(_Section):
     """Evaluation rows to generate for; 0 for none."""
     max_new_tokens: int = Field(64, ge=1)
     """Longest generated answer."""
+    scorer: str | None = None
+    """One's own score as module:function, f(expected, got) -> a number or a dict of them; more
+    is better."""
+
+    @field_validator("scorer")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "typos"]
+
+
+class Augmentation(_Section):
+    """How the further views of a training row differ from it."""
+
+    changes: tuple[ChangeName, ...] | None = None
+    """Changes to draw from: wording, synonyms, case, spacing, punctuation, typos. Left out: all
+    but typos, with synonyms where there is a table; none with a function of one's own."""
+    frames: tuple[str, ...] = ()
+    """Wordings of an instruction, with {} where it goes, instead of the English ones."""
+    typo_rate: float = Field(0.05, gt=0, le=1)
+    """Share of the words that can have a typo which get one."""
+    synonyms: str | dict[str, str | tuple[str, ...]] | None = None
+    """A JSON, CSV or TSV file of words and their synonyms, or the words themselves."""
+    function: str | None = None
+    """One's own change as module:function, f(text, rng) -> text."""
+
+    @field_validator("changes", "frames", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("frames")
+    @classmethod
+    def _with_room(cls, frames: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((frame for frame in frames if frame.count("{}") != 1), None)
+        if wrong is not None:
+            raise ValueError(f"expected {{}} once in each, where the text goes, not in {wrong!r}")
+        return frames
+
+    @field_validator("function")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+def _check_code_name(name: str | None) -> str | None:
+    if name is not None and ":" not in name:
+        raise ValueError("expected module:function")
+    return name
 
 
 class Lora(_Section):
@@ -179,6 +230,11 @@ class RunConfig(_Section):
     on_bad_file: Literal["error", "skip"] = "error"
     """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
 
+    augmentation_factor: int = Field(1, ge=1, le=1000)
+    """Views of every training row: the row itself, and others with its prompt said otherwise."""
+    augment: Augmentation = Augmentation()
+    """How the further views of a training row differ from it."""
+
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""
     max_steps: int | None = Field(None, ge=1)
@@ -215,7 +271,7 @@ class RunConfig(_Section):
     from_scratch: bool = False
     """Start from the model's config with fresh weights."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Decides the split, the order of rows, fresh weights and dropout."""
+    """Decides the split, the views, the order of rows, fresh weights and dropout."""
 
     eval_share: float = Field(0.1, ge=0, lt=1)
     """Share of the rows held out for evaluation when there is no eval_data."""

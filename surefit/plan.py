@@ -38,6 +38,8 @@ class Given:
     collate_fn: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
+    augment: Callable[..., str] | None = None
+    scorer: Callable[[str, str], Any] | None = None
     beside: Path | None = None
     """The config file's folder, where `module:function` is looked for first."""
 
@@ -93,6 +95,7 @@ class Plan:
             "model": _model_dict(self.parts) if self.parts else None,
             "steps": self.parts.num_steps if self.parts else None,
             "data_key": self.data_key,
+            "eval_key": self.parts.evaluation.key if self.parts else None,
             "version": __version__,
         }
 

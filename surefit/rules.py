@@ -282,6 +282,42 @@ RULES: dict[str, Rule] = {
         "The model is made for pictures of one shape.",
         "Set image.size to one number, or leave it out.",
     ),
+    "SF285": Rule(
+        "info",
+        "views alike",
+        "A view that equals another view of its row says nothing new; the row only weighs more.",
+        "Name more changes under augment.changes, or lower augmentation_factor.",
+    ),
+    "SF286": Rule(
+        "error",
+        "the augmenting function failed",
+        "A view without a text cannot be trained on, and leaving it out would weigh rows unevenly.",
+        "Let the function take (text, rng) and return the text, changed or not.",
+    ),
+    "SF287": Rule(
+        "warning",
+        "views left out",
+        "Rows with fewer views than others weigh less in training.",
+        "Raise max_seq_length, or let the augmenting function keep some text.",
+    ),
+    "SF288": Rule(
+        "info",
+        "your own code is run",
+        "Code runs only where it is named; this is the file it comes from.",
+        "Nothing to do.",
+    ),
+    "SF289": Rule(
+        "warning",
+        "nothing is augmented",
+        "Changes were asked for, but every row has one view, the row itself.",
+        "Give --augmentation-factor 2 or more.",
+    ),
+    "SF290": Rule(
+        "error",
+        "the scorer failed",
+        "It was tried on an expected answer before training, and would fail at each evaluation.",
+        "Let it take (expected, got) and return a number, or a dict of numbers by name.",
+    ),
     # Data against model
     "SF301": Rule(
         "error",

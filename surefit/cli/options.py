@@ -41,6 +41,9 @@ def _run_options(
         int | None, typer.Option(help="Micro-batches per optimizer step (1).")
     ] = None,
     max_seq_length: Annotated[int | None, typer.Option(help="Longest row in tokens.")] = None,
+    augmentation_factor: Annotated[
+        int | None, typer.Option(help="Views of every training row (1).")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     lora_r: Annotated[
         int | None, typer.Option(help="Rank of LoRA adapters; 0 trains the whole model (0).")

@@ -9,10 +9,11 @@ from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
+from surefit.planning.augmenting import check_views, make_views
 from surefit.planning.fitting import (
     Fitted,
     build_model,
@@ -28,6 +29,7 @@ from surefit.planning.reading import (
     open_training_table,
     split_table,
 )
+from surefit.planning.scoring import check_watched, find_scorer, try_scorer
 from surefit.preflight.checks import (
     check_batch_norm,
     check_ledger,
@@ -83,16 +85,23 @@ class _Draft:
         )
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         self.plan = replace(self.plan, task=task, roles=roles)
-        check_metric(config.early_stopping.metric, task)
+        scorer = find_scorer(config, given, task, found)
+        views = make_views(config, given, task, roles, found)
         sides = split_table(table, task, roles, config, given, found)
         encoder = make_encoder(sides, task, roles, source, config, found)
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )
-        train, evaluation = encode_sides(sides, task, fitted.encoder, fitted.fields, self.progress)
+        train, evaluation = encode_sides(
+            sides, task, fitted.encoder, fitted.fields, self.progress, views
+        )
+        found += check_views(train, views)
         self._check_encoded(sides, task, fitted, train, evaluation)
         if has_errors(found):
             return self.so_far()
+        task = try_scorer(scorer, task, evaluation, fitted.encoder)
+        check_watched(config, task, fitted)
+        self.plan = replace(self.plan, task=task)
         return self._with_parts(task, fitted, train, evaluation)
 
     def _check_encoded(
@@ -154,12 +163,3 @@ def _default_lr(fitted: Fitted) -> float:
         return 2e-4
     untrained = fitted.source.untrained or fitted.source.kind == "object"
     return 1e-3 if untrained else 2e-5
-
-
-def check_metric(metric: str | None, task: TaskSpec) -> None:
-    """Refuse a metric to watch that the task does not have, or that is no single number."""
-    if metric is not None and metric not in task.watchable_metrics:
-        raise UsageError(
-            f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
-            f"Choose one of: {', '.join(task.watchable_metrics)}.",
-        )

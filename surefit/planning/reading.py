@@ -10,6 +10,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.config import RunConfig
+from surefit.data.augment.views import Views
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
 from surefit.data.encoder import Encoder
 from surefit.data.images import with_files
@@ -57,17 +58,20 @@ def split_table(
 ) -> Sides:
     """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
-    hashes = hash_rows(table, columns)
+    hashes = hash_rows(table, columns, fold=True)
     if given.eval_data is None and not config.eval_data:
         split = split_rows(hashes, config.eval_share, config.seed)
         if split.num_duplicates:
-            message = f"{split.num_duplicates} of {table.num_rows} rows repeat another row."
+            message = (
+                f"{split.num_duplicates} of {table.num_rows} rows repeat another row, "
+                "but for case, spaces and punctuation at most."
+            )
             found.append(finding("SF214", message))
         eval_table = table
     else:
         data = given.eval_data if given.eval_data is not None else list(config.eval_data)
         eval_table = _open_eval_table(data, columns, config, found)
-        found += _shared_rows(eval_table, hash_rows(eval_table, columns), hashes)
+        found += _shared_rows(eval_table, hash_rows(eval_table, columns, fold=True), hashes)
         split = Split(np.arange(table.num_rows), np.arange(eval_table.num_rows), 0)
     return Sides(
         with_files(table, roles), split.train, with_files(eval_table, roles), split.evaluation
@@ -219,10 +223,11 @@ def encode_sides(
     encoder: Encoder,
     fields: Mapping[str, Field],
     progress: Progress,
+    views: Views | None = None,
 ) -> tuple[Store, Store]:
-    """Training and evaluation rows as flat columns on disk."""
+    """Training rows with their views, and evaluation rows as they are, as columns on disk."""
 
-    def encode(stage: str, table: Table, rows: Rows) -> Store:
+    def encode(stage: str, table: Table, rows: Rows, views: Views | None = None) -> Store:
         return encode_rows(
             table,
             rows,
@@ -232,7 +237,8 @@ def encode_sides(
             encoder=encoder,
             progress=progress,
             stage=stage,
+            views=views,
         )
 
-    train = encode("encoding training rows", sides.table, sides.train)
+    train = encode("encoding training rows", sides.table, sides.train, views)
     return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation)

@@ -113,6 +113,7 @@ def answer(
             attention_mask=torch.from_numpy(mask).to(device),
             max_new_tokens=max_new_tokens,
             do_sample=False,
+            use_cache=True,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=pad_token_id(tokenizer),
         )

@@ -130,6 +130,7 @@ SPEC = TaskSpec(
     summary="one number per text, or per row of numbers, categories and dates",
     needs=(("text", "label"), ("label",)),
     optional=("text_pair",),
+    augments=("text", "text_pair"),
     takes=takes,
     whole_rows=True,
     fields={"features": tabular.FIELD, "labels": TARGET},

@@ -101,6 +101,7 @@ SPEC = TaskSpec(
     needs=(("input_ids",), ("prompt", "answer")),
     optional=("labels", "mask", "input"),
     targets=("answer", "labels"),
+    augments=("prompt", "messages"),
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORED, "input_ids"),

@@ -116,6 +116,9 @@ class TaskSpec:
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
+    augments: tuple[str, ...] = ()
+    """Roles whose text may be said otherwise in a training row's further views, the targets
+    staying as they are; without any, augmentation is refused."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
@@ -144,12 +147,12 @@ class TaskSpec:
         return fields
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
-        """`prepare` as a pure function of (seed, epoch, row); None where the task has none."""
+        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
         prepare = self.prepare
         if prepare is None:
             return None
-        return lambda columns, epoch, row: prepare(
-            columns, encoder, np.random.default_rng([seed, epoch, row])
+        return lambda columns, epoch, row, view: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, view])
         )
 
     @property

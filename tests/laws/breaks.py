@@ -78,6 +78,12 @@ BREAKS = (
         "random = np.random.default_rng()",
     ),
     Break(
+        5,
+        "data/augment/views.py",
+        "rng = np.random.default_rng([self.seed, number, view])",
+        "rng = np.random.default_rng()",
+    ),
+    Break(
         6,
         "data/store.py",
         'return np.memmap(path, dtype, mode="r")',
@@ -86,8 +92,14 @@ BREAKS = (
     Break(
         7,
         "data/encode.py",
-        'dropped.setdefault("nothing_to_learn", []).append(int(source_row))',
+        "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
+    ),
+    Break(
+        7,
+        "planning/reading.py",
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation)',
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, views)',
     ),
     Break(
         8,
