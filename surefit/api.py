@@ -17,6 +17,7 @@ from surefit.data.images import with_files
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
 from surefit.data.store import Store
+from surefit.data.templates import is_file_name
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.models.call import match_arguments, with_own_loss
@@ -114,11 +115,13 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
     def full(name: str) -> str:
         return str(Path(name).resolve()) if Path(name).exists() else name
 
+    template = config.template
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
+        "template": full(template) if template and is_file_name(template) else template,
     }
 
 

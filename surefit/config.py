@@ -158,6 +158,9 @@ class RunConfig(_Section):
     """What happens to longer rows."""
     loss_on: Literal["answers", "all"] = "answers"
     """Which tokens of an instruction row are learned."""
+    template: str | None = None
+    """How a dialogue is written: chat (the tokenizer's own), plain, chatml, alpaca, a file, or
+    Jinja text; chat where the tokenizer has a template, else plain, if left out."""
 
     lr: float | None = Field(None, gt=0)
     """Peak learning rate; 2e-5, or 1e-3 for untrained models, if left out."""

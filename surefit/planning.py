@@ -179,6 +179,7 @@ class _Draft:
             settings={
                 "overlong": config.overlong,
                 "loss_on": config.loss_on,
+                "template": config.template,
                 "decoder_start": source.decoder_start,
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,
@@ -307,7 +308,7 @@ class _Draft:
     def _encode(
         self, stage: str, table: Table, rows: Any, encoder: Encoder, fields: Mapping[str, Field]
     ) -> Store:
-        return encode_rows(
+        store = encode_rows(
             table,
             rows,
             encode=self._task.encode,
@@ -317,6 +318,8 @@ class _Draft:
             progress=self.progress,
             stage=stage,
         )
+        self.findings += (Finding(**found) for found in store.notes.get("findings", ()))
+        return store
 
     def _with_batches(
         self,

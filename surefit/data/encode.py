@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,19 +39,31 @@ class RowFaultError(Exception):
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is to be said of a row without stopping the rest: a Finding's code, what, column."""
+
+    code: str
+    message: str
+    column: str | None = None
+    fix: str = ""
+
+
+@dataclass(frozen=True)
 class Encoded:
     """One encoded row, and what was done to it."""
 
     columns: Mapping[str, Any]
     truncated: bool = False
     learns_eos: bool = False
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A row with nothing to learn from, and the reason it is dropped."""
+    """A row with nothing to learn from, the reason it is dropped, and what is worth a Finding."""
 
     reason: str
+    remark: Remark | None = None
 
 
 def refuse_overlong(
@@ -74,10 +86,12 @@ class _Faults:
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError]] = field(default_factory=dict)
+    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
+        default_factory=dict
+    )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
-    def add(self, row: int, fault: RowFaultError) -> None:
+    def add(self, row: int, fault: RowFaultError | Remark) -> None:
         key = (fault.code, fault.column)
         self.first.setdefault(key, (row, fault))
         self.counts[key] += 1
@@ -114,7 +128,7 @@ def encode_rows(
     folder = cache_folder() / "encoded" / key
     if folder.exists():
         return Store(folder)
-    faults = _Faults(table, encoder)
+    faults, remarks = _Faults(table, encoder), _Faults(table, encoder)
     dropped: dict[str, list[int]] = {}
     counts: Counter[str] = Counter()
     notes: dict[str, Any] = {}
@@ -126,6 +140,8 @@ def encode_rows(
                 encoded = encode(encoder.read(raw), encoder)
                 if isinstance(encoded, Skip):
                     dropped.setdefault(encoded.reason, []).append(int(source_row))
+                    if encoded.remark is not None:
+                        remarks.add(int(source_row), encoded.remark)
                     continue
                 if not isinstance(encoded, Encoded):
                     encoded = Encoded(encoded)
@@ -138,6 +154,8 @@ def encode_rows(
             if num_targets == 0:
                 dropped.setdefault("nothing_to_learn", []).append(int(source_row))
                 continue
+            for remark in encoded.remarks:
+                remarks.add(int(source_row), remark)
             length = row_length(columns)
             writer.append(
                 columns, source_row=int(source_row), num_targets=num_targets, length=length
@@ -153,6 +171,7 @@ def encode_rows(
         notes["counts"] = dict(counts)
         notes["dropped"] = {reason: len(hit) for reason, hit in dropped.items()}
         notes["dropped_examples"] = {reason: hit[:3] for reason, hit in dropped.items()}
+        notes["findings"] = [asdict(found) for found in remarks.findings()]
     return Store(folder)
 
 
@@ -243,6 +262,10 @@ def collect_texts(
                 yield value
             elif isinstance(value, list) and all(isinstance(part, str) for part in value):
                 yield " ".join(value)
+            elif isinstance(value, list):  # a dialogue: what is said in it
+                for message in value:
+                    parts = message.values() if isinstance(message, dict) else ()
+                    yield from (part for part in parts if isinstance(part, str))
 
 
 def encode_key(

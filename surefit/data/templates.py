@@ -1,0 +1,294 @@
+"""Chat templates: which one a run uses, and where in its text the answers lie.
+
+A template is Jinja text, rendered in the sandbox of transformers. An answer begins where the
+generation prompt ends and ends with the template's end token, both found in the rendered text by
+rendering it again with marks around the answers and without them: the two must be equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from surefit.data.messages import Message
+from surefit.errors import UsageError
+
+CHAT = "chat"
+PLAIN = "plain"
+TEMPLATES = {
+    PLAIN: "{% for message in messages %}{{ message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token if message.role == 'assistant' else '\\n' }}{% endfor %}",
+    "chatml": "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    "alpaca": "{% for message in messages %}{% if message.role == 'assistant' %}"
+    "{{ '### Response:\\n' + message.content + eos_token + '\\n\\n' }}"
+    "{% elif message.role == 'user' %}"
+    "{{ '### Instruction:\\n' + (message.instruction or message.content) + '\\n\\n' }}"
+    "{% if message.input %}{{ '### Input:\\n' + message.input + '\\n\\n' }}{% endif %}"
+    "{% else %}{{ message.content + '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}",
+}
+"""The templates that go by a name, besides `chat`, which is the tokenizer's own."""
+
+_MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode: never characters of a text
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+# The date of the day would make encoded rows depend on when they were encoded.
+_NO_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
+
+
+class TemplateError(Exception):
+    """A dialogue that the template cannot show, or whose answers cannot be found in its text."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An answer in a rendered text: from the end of the generation prompt to its end token.
+
+    `ended` is whether the template writes an end token there, `whole` whether all of the answer is
+    in the text.
+    """
+
+    start: int
+    end: int
+    ended: bool = True
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template, the token that ends its answers, and whether it takes a system message."""
+
+    text: str = TEMPLATES[PLAIN]
+    end: str | None = None
+    joins_system: bool = False
+    tokenizer: Any = field(default=None, repr=False)
+
+    @cached_property
+    def end_ids(self) -> list[int]:
+        """The tokens at which a generated answer ends: the tokenizer's eos and the template's."""
+        found = [self.tokenizer.eos_token_id]
+        if self.end is not None:
+            found.append(self.tokenizer.convert_tokens_to_ids(self.end))
+        return list(dict.fromkeys(token for token in found if token is not None))
+
+    @cached_property
+    def _variables(self) -> dict[str, str]:
+        known = self.tokenizer.special_tokens_map
+        return {name: str(value) for name, value in known.items() if isinstance(value, str)}
+
+    @cached_property
+    def _source(self) -> str:
+        return _NO_CLOCK + self.text if "strftime_now" in self.text else self.text
+
+    def _render(
+        self, messages: Sequence[Message], tools: Any, generation: bool, spans: bool = False
+    ) -> tuple[str, list[tuple[int, int]]]:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            rendered, found = render_jinja_template(
+                [list(messages)],
+                tools=tools,
+                chat_template=self._source,
+                add_generation_prompt=generation,
+                return_assistant_tokens_mask=spans,
+                **self._variables,
+            )
+        except Exception as error:  # the template is code of others, and may raise anything
+            what = str(error).strip() or type(error).__name__
+            raise TemplateError("SF276", f"the template refuses the row: {what[:200]}") from error
+        return rendered[0], list(found[0]) if found else []
+
+    def render(
+        self, messages: Sequence[Message], tools: Any = None, generation: bool = False
+    ) -> str:
+        """The text of the dialogue, with the generation prompt at its end if asked for."""
+        return self._render(messages, tools, generation)[0]
+
+    def prepared(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as the template takes them: a system message may join the first user's."""
+        first = messages[0]
+        if not self.joins_system or first["role"] != "system" or len(messages) < 2:
+            return list(messages)
+        joined = {"role": "user", "content": f"{first['content']}\n\n{messages[1]['content']}"}
+        return [joined, *messages[2:]]
+
+    def locate(
+        self, messages: Sequence[Message], tools: Any = None, generation: bool = False
+    ) -> tuple[str, list[Turn]]:
+        """The text of the dialogue and its answers, in order."""
+        answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
+        if _GENERATION.search(self.text):
+            text, spans = self._render(messages, tools, generation, spans=True)
+            if len(spans) != len(answers):
+                what = f"its generation marks hold {len(spans)} of {len(answers)} answers"
+                raise TemplateError("SF277", f"the template cannot be masked: {what}")
+            return text, [self._marked_turn(text, *span) for span in spans]
+        text, messages, marks = self._find(messages, answers, tools, generation)
+        starts: list[int] = []
+        for number, place in enumerate(answers):
+            prompt = self.render(messages[:place], tools, generation=True)
+            begin, _ = marks[number]
+            found = len(prompt) if text.startswith(prompt) else begin
+            if found is None or (starts and found < starts[-1]):
+                what = f"answer {number} does not follow the generation prompt"
+                raise TemplateError("SF277", f"the template cannot be masked: {what}")
+            starts.append(found)
+        limits = [*starts[1:], len(text)]
+        return text, [
+            self._turn(text, messages[place], start, mark[1], limit)
+            for place, start, mark, limit in zip(answers, starts, marks, limits, strict=True)
+        ]
+
+    def _find(
+        self, messages: Sequence[Message], answers: Sequence[int], tools: Any, generation: bool
+    ) -> tuple[str, Sequence[Message], list[tuple[int | None, int | None]]]:
+        """The text, and where each answer's content begins and ends in it.
+
+        A template that trims contents shows trimmed ones alike, so these are tried next.
+        """
+        plain = [place for place in answers if not messages[place].get("tool_calls")]
+        for tried in (messages, _trimmed(messages)):
+            text = self.render(tried, tools, generation)
+            begin, end = _unused_marks(text)
+            marked = self.render(_marked(tried, plain, begin, end), tools, generation)
+            clean, marks = _read_marks(marked, begin, end)
+            if clean == text and len(marks) == len(plain):
+                given = dict(zip(plain, marks, strict=True))
+                return text, tried, [given.get(place, (None, None)) for place in answers]
+        what = "it changes the answers, so that they cannot be found in its text"
+        raise TemplateError("SF277", f"the template cannot be masked: {what}")
+
+    def _turn(self, text: str, message: Message, start: int, end: int | None, limit: int) -> Turn:
+        """The answer that begins at `start` and whose content ends at `end`, if that is known."""
+        at = -1
+        if self.end is not None:
+            at = text.find(self.end, start if end is None else end, limit)
+        if end is None and at < 0:
+            raise TemplateError("SF277", "the template cannot be masked: a tool call has no end")
+        if at >= 0 and (end is None or not text[end:at].strip()):
+            whole = end is None or message["content"].strip() in text[start:end]
+            return Turn(start, at + len(self.end or ""), whole=whole)
+        assert end is not None
+        return Turn(start, end, ended=False, whole=message["content"].strip() in text[start:end])
+
+    def _marked_turn(self, text: str, start: int, end: int) -> Turn:
+        """An answer that the template itself marks, with its end token inside or behind."""
+        kept = text[start:end].rstrip()
+        if self.end is None:
+            return Turn(start, start + len(kept), ended=False)
+        if kept.endswith(self.end):
+            return Turn(start, start + len(kept))
+        at = text.find(self.end, end)
+        ended = at >= 0 and not text[end:at].strip()
+        return Turn(start, at + len(self.end) if ended else end, ended=ended)
+
+    def find_prompt(
+        self, messages: Sequence[Message], place: int, tools: Any = None
+    ) -> tuple[str, str]:
+        """What the text has before the content of a user's message, and that content."""
+        for tried in (messages, _trimmed(messages)):
+            text = self.render(tried, tools, generation=True)
+            begin, end = _unused_marks(text)
+            marked = self.render(_marked(tried, [place], begin, end), tools, generation=True)
+            clean, marks = _read_marks(marked, begin, end)
+            if clean == text and len(marks) == 1 and marks[0][0] is not None:
+                return text[: marks[0][0]], text[marks[0][0] : marks[0][1]]
+        raise TemplateError("SF277", "the template changes the prompt, so that it cannot be cut")
+
+
+def _trimmed(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": message["content"].strip()} for message in messages]
+
+
+def _unused_marks(text: str) -> tuple[str, str]:
+    free = [mark for mark in _MARKS if mark not in text]
+    if len(free) < 2:
+        raise TemplateError("SF277", "the text holds every character that could mark its answers")
+    return free[0], free[1]
+
+
+def _marked(
+    messages: Sequence[Message], places: Sequence[int], begin: str, end: str
+) -> list[Message]:
+    marked = [dict(message) for message in messages]
+    for place in places:
+        message = marked[place]
+        message["content"] = f"{begin}{message['content']}{end}"
+        if "instruction" in message:
+            message["instruction"] = f"{begin}{message['instruction']}"
+            message["input"] = f"{message['input']}{end}"
+    return marked
+
+
+def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | None, int]]]:
+    """The text without the marks, and the places of each pair; the first of a pair may be gone."""
+    parts: list[str] = []
+    pairs: list[tuple[int | None, int]] = []
+    opened, length = None, 0
+    for part in re.split(f"([{begin}{end}])", text):
+        if part == begin:
+            opened = length
+        elif part == end:
+            pairs.append((opened, length))
+            opened = None
+        else:
+            parts.append(part)
+            length += len(part)
+    return "".join(parts), pairs
+
+
+def is_file_name(asked: str) -> bool:
+    """Whether a template is asked for by the name of a file."""
+    return asked not in (CHAT, *TEMPLATES) and "{{" not in asked and "{%" not in asked
+
+
+def choose_template(asked: str | None, tokenizer: Any) -> tuple[str, str]:
+    """Name and text of the template: a name of ours, a file, or Jinja text of one's own.
+
+    Left out, it is the tokenizer's own where it has one, else `plain`.
+    """
+    own = getattr(tokenizer, "chat_template", None)
+    if asked is None:
+        asked = CHAT if own else PLAIN
+    if asked == CHAT:
+        if not own:
+            raise UsageError(
+                "template is 'chat', but the tokenizer has no chat template.",
+                f"Choose one of {', '.join(TEMPLATES)}, or write one.",
+            )
+        return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()
+    if asked in TEMPLATES:
+        return asked, TEMPLATES[asked]
+    if not is_file_name(asked):
+        return "your own", asked
+    if Path(asked).is_file():
+        try:
+            return Path(asked).name, Path(asked).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UsageError(f"{asked} is not UTF-8 text.", "Save it as UTF-8.") from None
+    raise UsageError(
+        f"template is {asked!r}: no file, no Jinja text, and none of "
+        f"{', '.join((CHAT, *TEMPLATES))}.",
+        "Name one of these, a file, or write the template between quotes.",
+    )
+
+
+def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:
+    """The Template that was fitted, as an Encoder keeps it; `plain` where nothing was."""
+    if state is None:
+        return Template(end=tokenizer.eos_token, tokenizer=tokenizer)
+    return Template(state["text"], state["end"], state["joins_system"], tokenizer)
