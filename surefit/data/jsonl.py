@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from surefit.findings import Finding, fail, finding
 
 MOST_BROKEN = 0.2
 """The share of rows with text that is not UTF-8 from which the file is rather not UTF-8 at all."""
-_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
@@ -50,10 +48,6 @@ def _objects(
                 file=str(path),
                 line=number,
             )
-        if _HALF_PAIR.search(line) and number not in broken and _storable_text(value) != value:
-            what = "holds half a surrogate pair, which cannot be stored"
-            message = f"{path.name}, line {number}: {what}: {line.strip()[:60]!r}"
-            broken[number] = fail("SF102", message, file=str(path), line=number)
         yield number, value
 
 
@@ -80,7 +74,7 @@ def _without_broken(
 
 
 def _storable_text(value: Any) -> Any:
-    """The value with None for text that is not Unicode."""
+    """The value with None for text whose bytes were not UTF-8."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")

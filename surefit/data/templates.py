@@ -147,7 +147,7 @@ class Template:
                 what = f"answer {number} does not follow the generation prompt"
                 raise TemplateError("SF277", f"the template cannot be masked: {what}")
             starts.append(found)
-        limits = [*starts[1:], len(text)]
+        limits = [*starts[1:], len(text)][: len(starts)]
         return text, [
             self._turn(text, messages[place], start, mark[1], limit)
             for place, start, mark, limit in zip(answers, starts, marks, limits, strict=True)
