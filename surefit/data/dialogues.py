@@ -21,7 +21,10 @@ _TOLD: Message = {"role": "assistant", "content": "Hello"}
 
 @dataclass(frozen=True)
 class Tokens:
-    """A dialogue's tokens, which of them are to be learned, and where the last answer begins."""
+    """A dialogue's tokens, which of them are to be learned, and where the last answer begins.
+
+    Where an answer is to be generated, that is behind all of them.
+    """
 
     ids: list[int]
     learned: list[bool]
@@ -88,7 +91,8 @@ class Coder:
         if limit is not None:
             over = sum(map(len, parts)) - limit
             parts[0] = self._without_beginning(cuts[0][0], parts[0], over, messages, tools)
-        return _join(parts, [turn for _, turn in cuts], messages)
+        tokens = _join(parts, [turn for _, turn in cuts], messages)
+        return replace(tokens, last_answer=len(tokens.ids)) if generation else tokens
 
     def _without_beginning(
         self, text: str, ids: list[int], over: int, messages: Sequence[Message], tools: Any

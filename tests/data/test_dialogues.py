@@ -44,6 +44,7 @@ def test_the_prompt_is_what_the_model_gets_when_it_is_to_answer(style: str) -> N
         told = coder.tokenise(THREE[:turns])
         asked = coder.tokenise(THREE[: turns - 1], generation=True)
         assert told.ids[: told.last_answer] == asked.ids
+        assert asked.last_answer == len(asked.ids)
         shown = tokenizer.apply_chat_template(
             THREE[: turns - 1], tokenize=False, add_generation_prompt=True
         )
