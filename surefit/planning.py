@@ -22,6 +22,7 @@ from surefit.data.roles import extra_fields
 from surefit.data.split import Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
+from surefit.data.templates import read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, fail, finding, has_errors
@@ -179,7 +180,7 @@ class _Draft:
             settings={
                 "overlong": config.overlong,
                 "loss_on": config.loss_on,
-                "template": config.template,
+                "template": read_asked(config.template),
                 "decoder_start": source.decoder_start,
                 "features.steps": config.features.steps,
                 "features.width": config.features.width,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surefit.data.messages import Message
-from surefit.data.templates import Template, TemplateError, Turn, choose_template
+from surefit.data.templates import DATE, Template, TemplateError, Turn, choose_template
 from surefit.data.tokenizer import adds_bos
 from surefit.findings import Finding, fail, finding
 
@@ -47,8 +47,8 @@ class Coder:
         self.template = template
         self._tokenizer = template.tokenizer
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
-        self._newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
-        self._puts_space_first = joined != self._newline + alone
+        newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
+        self._puts_space_first = joined != newline + alone
 
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text alone, without special ones."""
@@ -56,15 +56,26 @@ class Coder:
         return [list(row) for row in ids]
 
     def _part_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each part of one text; SentencePiece would put a space before each."""
+        """The tokens of each part of one text.
+
+        SentencePiece puts a space before a text, so a part is tokenised behind what it follows:
+        the special token that ends the part before, else a line break.
+        """
         if not self._puts_space_first:
             return self.plain_ids(texts)
-        first, *rest = self.plain_ids([texts[0], *(f"\n{text}" for text in texts[1:])])
-        size = len(self._newline)
-        return [first] + [
-            ids[size:] if ids[:size] == self._newline else self.plain_ids([text])[0]
-            for text, ids in zip(texts[1:], rest, strict=True)
+        leads = ["", *(self._end_of(text) for text in texts[:-1])]
+        whole = self.plain_ids([lead + text for lead, text in zip(leads, texts, strict=True)])
+        lead_ids = [
+            ids if lead else [] for lead, ids in zip(leads, self.plain_ids(leads), strict=True)
         ]
+        return [
+            ids[len(lead) :] if ids[: len(lead)] == lead else self.plain_ids([text])[0]
+            for text, lead, ids in zip(texts, lead_ids, whole, strict=True)
+        ]
+
+    def _end_of(self, text: str) -> str:
+        known = self.template.special_tokens
+        return next((token for token in known if text.endswith(token)), "\n")
 
     def tokenise(
         self,
@@ -171,9 +182,10 @@ def fit_template(
     except TemplateError as fault:
         code = "SF274" if fault.code == "SF276" else "SF275"
         raise fail(code, f"The template {name!r} cannot be used: {fault.message}.") from None
-    found = [
-        finding("SF278", f"The template is {name!r}; answers end with {_shown_end(template)}.")
-    ]
+    date = f"; it shows {DATE} as the day" if template.asks_for_the_date else ""
+    ending = repr(end or tokenizer.eos_token)
+    message = f"The template is {name!r}; answers end with {ending}{date}."
+    found = [finding("SF278", message)]
     if end is None:
         if tokenizer.eos_token_id is None:
             message = f"The template {name!r} writes no end token, and the tokenizer has no eos."
@@ -184,22 +196,16 @@ def fit_template(
     return {"name": name, "text": text, "end": end, "joins_system": template.joins_system}, found
 
 
-def _shown_end(template: Template) -> str:
-    return repr(template.end or template.tokenizer.eos_token)
-
-
 def _find_end(template: Template) -> str | None:
     """The token that the template writes after an answer, if the tokenizer has it as one token."""
     text, turns = template.locate([_ASKED, _TOLD])
     if len(turns) != 1 or _TOLD["content"] not in text:
         raise TemplateError("SF277", "an answer is not in its text")
-    tokenizer = template.tokenizer
-    known = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
     inside, behind = text[: turns[0].end], text[turns[0].end :].lstrip()
-    for token in sorted(known, key=len, reverse=True):
+    for token in template.special_tokens:
         if behind.startswith(token) or inside.endswith(token):
-            ids = tokenizer(token, add_special_tokens=False)["input_ids"]
-            return str(token) if len(ids) == 1 else None
+            ids = template.tokenizer(token, add_special_tokens=False)["input_ids"]
+            return token if len(ids) == 1 else None
     return None
 
 

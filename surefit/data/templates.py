@@ -41,7 +41,8 @@ TEMPLATES = {
 _MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode: never characters of a text
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # The date of the day would make encoded rows depend on when they were encoded.
-_NO_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
+DATE = "26 Jul 2024"
+_NO_CLOCK = "{% macro strftime_now(format) %}" + DATE + "{% endmacro %}"
 
 
 class TemplateError(Exception):
@@ -85,13 +86,24 @@ class Template:
         return list(dict.fromkeys(token for token in found if token is not None))
 
     @cached_property
+    def special_tokens(self) -> list[str]:
+        """The tokens that the tokenizer finds in a text before anything else, longest first."""
+        known = {*self.tokenizer.get_added_vocab(), *self.tokenizer.all_special_tokens}
+        return sorted((str(token) for token in known), key=len, reverse=True)
+
+    @cached_property
     def _variables(self) -> dict[str, str]:
         known = self.tokenizer.special_tokens_map
         return {name: str(value) for name, value in known.items() if isinstance(value, str)}
 
+    @property
+    def asks_for_the_date(self) -> bool:
+        """Whether it would show the day on which it is rendered; it shows `DATE` instead."""
+        return "strftime_now" in self.text
+
     @cached_property
     def _source(self) -> str:
-        return _NO_CLOCK + self.text if "strftime_now" in self.text else self.text
+        return _NO_CLOCK + self.text if self.asks_for_the_date else self.text
 
     def _render(
         self, messages: Sequence[Message], tools: Any, generation: bool, spans: bool = False
@@ -256,35 +268,38 @@ def is_file_name(asked: str) -> bool:
     return asked not in (CHAT, *TEMPLATES) and "{{" not in asked and "{%" not in asked
 
 
+def read_asked(asked: str | None) -> str | None:
+    """The template that the config asks for: a known name, or Jinja text, from a file if named."""
+    if asked is None or not is_file_name(asked):
+        return asked
+    if not Path(asked).is_file():
+        raise UsageError(
+            f"template is {asked!r}: no file, no Jinja text, and none of "
+            f"{', '.join((CHAT, *TEMPLATES))}.",
+            "Name one of these, a file, or write the template between quotes.",
+        )
+    try:
+        return Path(asked).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{asked} is not UTF-8 text.", "Save it as UTF-8.") from None
+
+
 def choose_template(asked: str | None, tokenizer: Any) -> tuple[str, str]:
-    """Name and text of the template: a name of ours, a file, or Jinja text of one's own.
+    """Name and text of the template; `asked` is a name or Jinja text.
 
     Left out, it is the tokenizer's own where it has one, else `plain`.
     """
     own = getattr(tokenizer, "chat_template", None)
     if asked is None:
         asked = CHAT if own else PLAIN
-    if asked == CHAT:
-        if not own:
-            raise UsageError(
-                "template is 'chat', but the tokenizer has no chat template.",
-                f"Choose one of {', '.join(TEMPLATES)}, or write one.",
-            )
-        return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()
-    if asked in TEMPLATES:
-        return asked, TEMPLATES[asked]
-    if not is_file_name(asked):
-        return "your own", asked
-    if Path(asked).is_file():
-        try:
-            return Path(asked).name, Path(asked).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise UsageError(f"{asked} is not UTF-8 text.", "Save it as UTF-8.") from None
-    raise UsageError(
-        f"template is {asked!r}: no file, no Jinja text, and none of "
-        f"{', '.join((CHAT, *TEMPLATES))}.",
-        "Name one of these, a file, or write the template between quotes.",
-    )
+    if asked != CHAT:
+        return (asked, TEMPLATES[asked]) if asked in TEMPLATES else ("your own", asked)
+    if not own:
+        raise UsageError(
+            "template is 'chat', but the tokenizer has no chat template.",
+            f"Choose one of {', '.join(TEMPLATES)}, or write one.",
+        )
+    return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()
 
 
 def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:

@@ -55,7 +55,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=not predicting, remarks=remarks)
+    return Encoded(columns, overlong, learns_eos=labels[-1] != IGNORED, remarks=remarks)
 
 
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.data.dialogues import Tokens, fit_template
-from surefit.data.templates import TEMPLATES, TemplateError
+from surefit.data.templates import TEMPLATES, TemplateError, read_asked
+from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
 
 THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof Spain?", "Madrid")
@@ -179,7 +181,24 @@ def test_template_that_cannot_be_used(name: str) -> None:
 
 def test_unknown_template_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="chat, plain, chatml, alpaca"):
-        fit_template("chatlm", chat_tokenizer("chatml"), [])
+        read_asked("chatlm")
+    with pytest.raises(UsageError, match="no chat template"):
+        fit_template("chat", train_tokenizer(["a b"], 300), [])
+
+
+def test_the_day_is_no_part_of_the_rows() -> None:
+    tokenizer = chat_tokenizer("llama3")
+    _, (found, *_) = fit_template(None, tokenizer, [])
+    assert "26 Jul 2024" in found.message
+    assert "Today: 26 Jul 2024" in tokenizer.decode(coder_for(tokenizer).tokenise(THREE).ids)
+
+
+def test_tokenizer_that_puts_a_space_first(shared: Path) -> None:
+    tokenizer = load_tokenizer(str(shared / "weights" / "stories260K"))
+    tokens = coder_for(tokenizer, "plain").tokenise(said("Once", "upon", "a", "time"))
+    assert tokens.ids == tokenizer("Once\nupon</s>a\ntime</s>")["input_ids"]
+    apart = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("\n", "upon")]
+    assert tokenizer("\nupon", add_special_tokens=False)["input_ids"] != apart[0] + apart[1]
 
 
 @pytest.mark.parametrize("generation", [True, False])
