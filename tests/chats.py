@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.dialogues import Coder, fit_template
-from surefit.data.templates import read_template
+from surefit.data.rendering import read_template
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surefit.data.messages import Message
-from surefit.data.templates import DATE, Template, TemplateError, Turn, choose_template
+from surefit.data.rendering import DATE, Template, TemplateError, Turn
+from surefit.data.templates import choose_template
 from surefit.data.tokenizer import adds_bos
 from surefit.findings import Finding, fail, finding
 

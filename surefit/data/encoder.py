@@ -59,7 +59,7 @@ class Encoder:
     def dialogues(self) -> Coder:
         """What turns dialogues into tokens, by the template that was fitted."""
         from surefit.data.dialogues import Coder
-        from surefit.data.templates import read_template
+        from surefit.data.rendering import read_template
 
         return Coder(read_template(self.fitted.get("template"), self.tokenizer))
 

@@ -13,7 +13,7 @@ from surefit.data.dialogues import Dialogue, Tokens, fit_template
 from surefit.data.encode import Encoded, Remark, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.messages import Message, read_dialogue, read_tools
-from surefit.data.templates import TemplateError
+from surefit.data.rendering import TemplateError
 from surefit.tasks.causal import (
     answer,
     can_generate,

@@ -10,7 +10,8 @@ import pytest
 
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.data.dialogues import Tokens, fit_template
-from surefit.data.templates import TEMPLATES, TemplateError, read_asked
+from surefit.data.rendering import TemplateError
+from surefit.data.templates import TEMPLATES, read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
 

@@ -49,7 +49,7 @@ BREAKS = (
     ),
     Break(
         2,
-        "data/templates.py",
+        "data/rendering.py",
         'return Turn(start, at + len(self.end or ""), whole=whole)',
         "return Turn(start, at, whole=whole)",
     ),
