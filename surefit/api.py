@@ -18,6 +18,7 @@ from surefit.data.images import with_files
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
 from surefit.data.store import Store
+from surefit.data.templates import is_file_name
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.models.call import match_arguments, with_own_loss
@@ -130,12 +131,14 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
 
     synonyms = config.augment.synonyms
     synonyms = full(synonyms) if isinstance(synonyms, str) else synonyms
+    template = config.template
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
         "augment": config.augment.model_copy(update={"synonyms": synonyms}),
+        "template": full(template) if template and is_file_name(template) else template,
     }
 
 

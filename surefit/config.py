@@ -251,6 +251,9 @@ class RunConfig(_Section):
     """What happens to longer rows."""
     loss_on: Literal["answers", "all"] = "answers"
     """Which tokens of an instruction row are learned."""
+    template: str | None = None
+    """How a dialogue is written: chat (the tokenizer's own), plain, chatml, alpaca, a file, or
+    Jinja text; chat where the tokenizer has a template, else plain, if left out."""
 
     lora: Lora = Lora()
     """Low-rank adapters on a frozen model, instead of training all of it."""

@@ -112,6 +112,8 @@ class _Draft:
         key = fingerprint(train.key, evaluation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, sides.table), (evaluation, sides.eval_table))
+        for store, _ in both:
+            self.found += (Finding(**noted) for noted in store.notes["findings"])
         self.found += check_ledger(ledger, both, self.plan.config.max_dropped_share)
         positions = num_positions(task, fitted.source, fitted.encoder)
         for store, table in both:
