@@ -124,7 +124,8 @@ def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
     rows += [{"input": "Hi", "target": "b " * 60_000}]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    assert command(["check", "--data", str(path), "--model", "tiny:llama", "--json"]) == 0
+    options = ["--model", "tiny:llama", "--set", "eval_share=0", "--json"]
+    assert command(["check", "--data", str(path), *options]) == 0
     plan = json.loads(capsys.readouterr().out)
     rows_of = {f["code"]: f["where"].get("row") for f in plan["findings"]}
     assert plan["ledger"]["dropped_rows"] == {"empty": 2, "overlong": 1}
