@@ -60,7 +60,7 @@ def reading_inputs(encoder: Encoder, task: TaskSpec) -> Encoder:
 
 
 def _check_columns(encoder: Encoder, table: Table) -> None:
-    optional = ("mask", "labels")
+    optional = ("mask", "labels", "input", "tools")
     for role, column in encoder.roles.items():
         if column not in table.columns and role not in optional:
             raise fail(

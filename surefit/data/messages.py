@@ -100,6 +100,8 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
             return Skip("bad_messages", Remark("SF271", fault, column))
         messages.append(message)
         before = role
+    if predicting and before == "system":
+        return Skip("empty", Remark("SF270", "there is nothing to answer", column))
     if predicting:
         return messages[:-1] if before == "assistant" else messages
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
@@ -143,13 +145,21 @@ def _without_missing(value: Any) -> Any:
     """Without keys that only other rows have, and with JSON read."""
     if isinstance(value, Mapping):
         return {
-            name.removesuffix(JSON): json.loads(inner)
+            name.removesuffix(JSON): _parsed(inner)
             if name.endswith(JSON)
             else _without_missing(inner)
             for name, inner in value.items()
             if inner is not None
         }
     return [_without_missing(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _parsed(text: Any) -> Any:
+    """What JSON text says; anything else as it is."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -165,22 +175,19 @@ def _read_call(call: Any) -> Any:
         return call
     inner = call.get("function", call)
     if isinstance(inner, Mapping) and isinstance(inner.get("arguments"), str):
-        try:
-            inner = {**inner, "arguments": json.loads(inner["arguments"])}
-        except ValueError:
-            return call
+        inner = {**inner, "arguments": _parsed(inner["arguments"])}
     return {**call, "function": inner} if "function" in call else inner
 
 
-def read_tools(value: Any) -> list[Any] | None:
+def read_tools(value: Any, column: str) -> list[Any] | Skip | None:
     """The tools a row offers, as a list of objects or as JSON text of one; None without any."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    tools = _without_missing(value)
-    return tools if isinstance(tools, list) and tools else None
+    tools = _without_missing(_parsed(value) if isinstance(value, str) and value.strip() else value)
+    if not tools:
+        return None
+    if isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools):
+        return tools
+    fault = f"the tools are {_shown(tools)}; expected a list of objects"
+    return Skip("bad_messages", Remark("SF272", fault, column))
 
 
 def _says_something(message: Message) -> bool:

@@ -63,7 +63,10 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
     predicting = bool(encoder.settings.get("predicting"))
     if "messages" in row:
         messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
-        return messages if isinstance(messages, Skip) else (messages, read_tools(row.get("tools")))
+        if isinstance(messages, Skip):
+            return messages
+        tools = read_tools(row.get("tools"), encoder.column_of("tools"))
+        return tools if isinstance(tools, Skip) else (messages, tools)
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():

@@ -83,6 +83,7 @@ BAD: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "no content": ([{"role": "user", "content": None}, TURNS[1]], "SF272"),
     "an unknown role": ([{"role": "narrator", "content": "x"}, TURNS[1]], "SF272"),
+    "no role at all": ([{"content": "x"}, TURNS[1]], "SF272"),
     "no role": ([{"role": None, "content": "x"}, TURNS[1]], "SF272"),
 }
 
@@ -111,7 +112,7 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
     assert "byte 0xff" in message
     assert "1 more row like it" in message
     assert plan.ledger is not None
-    assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 10}
+    assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 11}
     assert plan.ledger.used_rows == 21
 
 
@@ -132,6 +133,23 @@ def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert plan["ledger"]["truncated_rows"] == 1
     assert rows_of["SF270"] == 20
     assert rows_of["SF279"] == 23
+
+
+@pytest.mark.parametrize(
+    ("tools", "fits"),
+    [('[{"name": "f"}]', True), ("", True), (None, True), ("no JSON", False), ('{"a": 1}', False)],
+)
+def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
+    tokenizer = chat_tokenizer("mistral", adds_bos=False)
+    text = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    state = {"text": text, "end": "</s>", "joins_system": False}
+    roles = {"messages": "messages", "tools": "tools"}
+    encoder = Encoder("sft", roles, tokenizer, None, SETTINGS, {"template": state})
+    encoded = encode({"messages": TURNS[:2], "tools": tools}, encoder)
+    assert isinstance(encoded, Encoded) == fits
+    if isinstance(encoded, Encoded):
+        shown = tokenizer.decode(encoded.columns["input_ids"])
+        assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
 
 
 def test_refusal_names_example_rows() -> None:
@@ -201,6 +219,7 @@ def test_chat_model_is_trained_evaluated_and_asked_by_its_template(
     for given, answer in zip(asked, surefit.predict("run", asked), strict=True):
         assert answer["prediction"] == "Paris"
         assert answer["prompt"].endswith(f"{given['messages'][2]['content']}\nmodel")
+    assert command(["predict", "run", "--text", "And 7?"]) == 0
     state = json.loads((tmp_path / "run/model/encoder.json").read_text())
     assert state["fitted"]["template"]["end"] == "<end_of_turn>"
     assert surefit.evaluate("run")["exact_match"] == 1.0
