@@ -151,18 +151,31 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
     `kept` are modules to train in full whose names would mean more to peft than they do here.
     """
     from peft import inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
     from peft.utils.other import ModulesToSaveWrapper
     from torch import nn
+    from torch.nn.modules.conv import _ConvNd
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as the layout of Conv1D, which peft sets right
-        inject_adapter_in_model(config, part, adapter_name=ADAPTER)
+        try:
+            inject_adapter_in_model(config, part, adapter_name=ADAPTER)
+        except ValueError as error:
+            raise fail("SF321", f"peft refuses these layers: {error}"[:300]) from error
     for name in kept:
         parent, _, last = name.rpartition(".")
         wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)  # type: ignore[no-untyped-call]
         wrapper.set_adapter(ADAPTER, inference_mode=config.inference_mode)
         setattr(part.get_submodule(parent), last, wrapper)
-    for layer in part.modules():
+    for layer in list(part.modules()):
+        if isinstance(layer, LoraLayer) and isinstance(layer.get_base_layer(), _ConvNd):
+            for name in (
+                "kernel_size",
+                "stride",
+                "padding",
+                "dilation",
+            ):  # some models read them to pad
+                setattr(layer, name, getattr(layer.get_base_layer(), name))
         if isinstance(layer, nn.TransformerEncoderLayer):
             # its fast path reads weights past the adapters; any hook turns that path off
             layer.register_forward_hook(lambda *_: None)

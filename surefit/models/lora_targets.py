@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.findings import fail
@@ -151,7 +151,7 @@ def _is_linear(layer: nn.Module) -> bool:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    return isinstance(layer, nn.Linear | Conv1D)
+    return _computes_as(layer, nn.Linear, Conv1D)
 
 
 def _is_embedding(layer: nn.Module) -> bool:
@@ -166,13 +166,27 @@ def _adaptable(layer: nn.Module) -> bool:
 
     if isinstance(getattr(layer, "weight", None), UninitializedParameter):
         return False
-    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return layer.groups == 1
-    return _is_linear(layer) or _is_embedding(layer)
+    if _computes_as(layer, nn.Conv1d, nn.Conv2d, nn.Conv3d):
+        return bool(layer.groups == 1)
+    return _is_linear(layer) or _computes_as(layer, nn.Embedding)
 
 
-def _bypassed(part: nn.Module) -> set[nn.Module]:
+def _computes_as(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a layer is of a kind and has its forward, so that an adapter adds to the same.
+
+    A router that is a Linear and returns scores and places is not.
+    """
+    return any(isinstance(layer, k) and type(layer).forward is k.forward for k in kinds)
+
+
+def _bypassed(part: nn.Module) -> Iterator[nn.Module]:
     """Layers whose weights are read without calling them, where an adapter would do nothing."""
     from torch import nn
 
-    return {m.out_proj for m in part.modules() if isinstance(m, nn.MultiheadAttention)}
+    for parent in part.modules():
+        if isinstance(parent, nn.MultiheadAttention):
+            yield parent.out_proj
+        elif re.search("Mamba|Mixer", type(parent).__name__):  # by the kernels of state spaces
+            for name in ("out_proj", "dt_proj", "conv1d"):
+                if hasattr(parent, name):
+                    yield getattr(parent, name)
