@@ -114,9 +114,7 @@ def _freeze_quantized(part: nn.Module) -> None:
     if getattr(part, "is_loaded_in_4bit", False):
         from peft import prepare_model_for_kbit_training
 
-        prepare_model_for_kbit_training(  # type: ignore[no-untyped-call]
-            part, use_gradient_checkpointing=False
-        )
+        prepare_model_for_kbit_training(part, use_gradient_checkpointing=False)
 
 
 def adapter_config(part: Any) -> Any:
@@ -164,7 +162,7 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
             raise fail("SF321", f"peft refuses these layers: {error}"[:300]) from error
     for name in kept:
         parent, _, last = name.rpartition(".")
-        wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)  # type: ignore[no-untyped-call]
+        wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)
         wrapper.set_adapter(ADAPTER, inference_mode=config.inference_mode)
         setattr(part.get_submodule(parent), last, wrapper)
     for layer in list(part.modules()):

@@ -125,7 +125,9 @@ class _Draft:
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()
-        self.found += probe_model(fitted, task, train, config.seed, given)
+        self.found += probe_model(
+            fitted, task, train, config.seed, given, longer=config.probes == "all"
+        )
         fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
