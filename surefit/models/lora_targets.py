@@ -151,7 +151,30 @@ def _is_linear(layer: nn.Module) -> bool:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    return _computes_as(layer, nn.Linear, Conv1D)
+    if _computes_as(layer, nn.Linear, Conv1D):
+        return True
+    return isinstance(layer, nn.Linear) and _acts_linear(layer)
+
+
+def _acts_linear(layer: nn.Linear) -> bool:
+    """Whether a Linear with a forward of its own still gives weight times input plus bias.
+
+    Falcon's does; a router, which returns scores and places, does not. One of bitsandbytes does
+    as well, with weights that are packed.
+    """
+    import torch
+
+    if type(layer).__module__.startswith("bitsandbytes."):
+        return True
+    weight = layer.weight.detach()
+    inputs = torch.linspace(-1, 1, layer.in_features, dtype=weight.dtype, device=weight.device)
+    try:
+        with torch.no_grad():
+            given = layer(inputs[None])
+            expected = torch.nn.functional.linear(inputs[None], weight, layer.bias)
+    except Exception:  # whatever it wants, it is not the input of a linear layer
+        return False
+    return isinstance(given, torch.Tensor) and torch.allclose(given, expected, atol=1e-4)
 
 
 def _is_embedding(layer: nn.Module) -> bool:
@@ -172,10 +195,7 @@ def _adaptable(layer: nn.Module) -> bool:
 
 
 def _computes_as(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a layer is of a kind and has its forward, so that an adapter adds to the same.
-
-    A router that is a Linear and returns scores and places is not.
-    """
+    """Whether a layer is of a kind and has its forward, so that an adapter adds to the same."""
     return any(isinstance(layer, k) and type(layer).forward is k.forward for k in kinds)
 
 
