@@ -558,6 +558,12 @@ RULES: dict[str, Rule] = {
         "The model was trained on features of another width, so its projection starts anew.",
         "Give features of the width the model was trained on, if they are meant to be the same.",
     ),
+    "SF328": Rule(
+        "error",
+        "the loss reaches no adapter",
+        "The adapters would get no gradient: the run would train nothing, or the head alone.",
+        "Train the whole model (leave lora.r out), or name other layers in lora.targets.",
+    ),
     # What will be learned
     "SF401": Rule(
         "error",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Lora
-from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
 from surefit.models.lora_targets import (
     ends_are_clear,
@@ -21,6 +20,7 @@ from surefit.models.lora_targets import (
     output_embedding,
     shares_weights,
 )
+from surefit.models.quantize import prepare_quantized
 from surefit.models.source import Built
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def adapt(
             found.append(finding("SF324", message))
         targets = find_targets(part, settings.targets, kept)
         task_type = TASK_TYPES.get(auto_class or "") if whole else None
-        _freeze_quantized(part)
+        prepare_quantized(part)
         clear = ends_are_clear(part, kept)
         config = _make_config(settings, in_short(part, targets), task_type)
         config.modules_to_save = list(kept) if kept and clear else None
@@ -107,14 +107,6 @@ def _make_config(settings: Lora, targets: list[str] | str, task_type: str | None
         use_dora=settings.dora,
         task_type=task_type,
     )
-
-
-def _freeze_quantized(part: nn.Module) -> None:
-    """Keep norms and embeddings of a model in 4 bits in full precision, as QLoRA does."""
-    if getattr(part, "is_loaded_in_4bit", False):
-        from peft import prepare_model_for_kbit_training
-
-        prepare_model_for_kbit_training(part, use_gradient_checkpointing=False)
 
 
 def adapter_config(part: Any) -> Any:
@@ -149,18 +141,31 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
     `kept` are modules to train in full whose names would mean more to peft than they do here.
     """
     from peft import inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
     from peft.utils.other import ModulesToSaveWrapper
     from torch import nn
+    from torch.nn.modules.conv import _ConvNd
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as the layout of Conv1D, which peft sets right
-        inject_adapter_in_model(config, part, adapter_name=ADAPTER)
+        try:
+            inject_adapter_in_model(config, part, adapter_name=ADAPTER)
+        except ValueError as error:
+            raise fail("SF321", f"peft refuses these layers: {error}"[:300]) from error
     for name in kept:
         parent, _, last = name.rpartition(".")
         wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)
         wrapper.set_adapter(ADAPTER, inference_mode=config.inference_mode)
         setattr(part.get_submodule(parent), last, wrapper)
-    for layer in part.modules():
+    for layer in list(part.modules()):
+        if isinstance(layer, LoraLayer) and isinstance(layer.get_base_layer(), _ConvNd):
+            for name in (
+                "kernel_size",
+                "stride",
+                "padding",
+                "dilation",
+            ):  # some models read them to pad
+                setattr(layer, name, getattr(layer.get_base_layer(), name))
         if isinstance(layer, nn.TransformerEncoderLayer):
             # its fast path reads weights past the adapters; any hook turns that path off
             layer.register_forward_hook(lambda *_: None)
@@ -286,29 +291,3 @@ def base_fingerprint(module: nn.Module) -> str | None:
         digest.update(f"{plain} {list(parameter.shape)}".encode())
         digest.update(sample.contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def quantization(bits: str) -> Any:
-    """How transformers is to load frozen weights in 4 bits; refuses where that cannot work."""
-    import importlib.util
-
-    import torch
-
-    missing = []
-    if not torch.cuda.is_available():
-        missing.append("a CUDA device")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        missing.append("the package bitsandbytes")
-    if missing:
-        raise UsageError(
-            f"lora.quantize={bits} needs {' and '.join(missing)}, which this machine lacks.",
-            "Leave lora.quantize out; LoRA on unquantised weights works on any device.",
-        )
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16,
-    )

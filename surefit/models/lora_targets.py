@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.findings import fail
@@ -151,7 +151,30 @@ def _is_linear(layer: nn.Module) -> bool:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    return isinstance(layer, nn.Linear | Conv1D)
+    if _computes_as(layer, nn.Linear, Conv1D):
+        return True
+    return isinstance(layer, nn.Linear) and _acts_linear(layer)
+
+
+def _acts_linear(layer: nn.Linear) -> bool:
+    """Whether a Linear with a forward of its own still gives weight times input plus bias.
+
+    Falcon's does; a router, which returns scores and places, does not. One of bitsandbytes does
+    as well, with weights that are packed.
+    """
+    import torch
+
+    if type(layer).__module__.startswith("bitsandbytes."):
+        return True
+    weight = layer.weight.detach()
+    inputs = torch.linspace(-1, 1, layer.in_features, dtype=weight.dtype, device=weight.device)
+    try:
+        with torch.no_grad():
+            given = layer(inputs[None])
+            expected = torch.nn.functional.linear(inputs[None], weight, layer.bias)
+    except Exception:  # whatever it wants, it is not the input of a linear layer
+        return False
+    return isinstance(given, torch.Tensor) and torch.allclose(given, expected, atol=1e-4)
 
 
 def _is_embedding(layer: nn.Module) -> bool:
@@ -166,13 +189,24 @@ def _adaptable(layer: nn.Module) -> bool:
 
     if isinstance(getattr(layer, "weight", None), UninitializedParameter):
         return False
-    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return layer.groups == 1
-    return _is_linear(layer) or _is_embedding(layer)
+    if _computes_as(layer, nn.Conv1d, nn.Conv2d, nn.Conv3d):
+        return bool(layer.groups == 1)
+    return _is_linear(layer) or _computes_as(layer, nn.Embedding)
 
 
-def _bypassed(part: nn.Module) -> set[nn.Module]:
+def _computes_as(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a layer is of a kind and has its forward, so that an adapter adds to the same."""
+    return any(isinstance(layer, k) and type(layer).forward is k.forward for k in kinds)
+
+
+def _bypassed(part: nn.Module) -> Iterator[nn.Module]:
     """Layers whose weights are read without calling them, where an adapter would do nothing."""
     from torch import nn
 
-    return {m.out_proj for m in part.modules() if isinstance(m, nn.MultiheadAttention)}
+    for parent in part.modules():
+        if isinstance(parent, nn.MultiheadAttention):
+            yield parent.out_proj
+        elif re.search("Mamba|Mixer", type(parent).__name__):  # by the kernels of state spaces
+            for name in ("out_proj", "dt_proj", "conv1d"):
+                if hasattr(parent, name):
+                    yield getattr(parent, name)

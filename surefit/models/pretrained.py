@@ -13,6 +13,7 @@ from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
+from surefit.models.quantize import quantization
 from surefit.models.sizes import max_positions, room_for
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
@@ -36,7 +37,7 @@ def open_pretrained(
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
     name = _model_folder(name)
-    more = _quantized(quantize) if quantize is not None and not from_scratch else {}
+    more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
@@ -147,18 +148,6 @@ def _model_folder(name: str) -> str:
         )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
-
-
-def _quantized(bits: str) -> dict[str, Any]:
-    """What transformers is told so that it loads frozen weights in 4 bits, for QLoRA."""
-    import torch
-
-    from surefit.models.lora import quantization
-
-    return {
-        "quantization_config": quantization(bits),
-        "device_map": {"": torch.cuda.current_device()},
-    }
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:

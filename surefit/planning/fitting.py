@@ -163,6 +163,11 @@ def settle_trained(
     lost = find_unreached(fitted.module, fitted.call, batch, fitted.loss, adaptation.trained)
     if not lost:
         return fitted
+    if all(name in lost for name in adaptation.trained if ".lora_" in name):
+        raise fail(
+            "SF328",
+            f"None of the adapters on {len(adaptation.targets)} layers takes part in the loss.",
+        )
     for name in lost:
         fitted.module.get_parameter(name).requires_grad_(False)
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")

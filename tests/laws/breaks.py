@@ -108,6 +108,12 @@ BREAKS = (
         "str(path)",
     ),
     Break(
+        8,
+        "models/adapters.py",
+        'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
+        "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
+    ),
+    Break(
         9,
         "atomic.py",
         'return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")',

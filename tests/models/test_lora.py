@@ -55,6 +55,7 @@ def codes(plan: Any) -> list[str]:
         ("llama", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
         ("gpt2", {"c_attn", "c_proj", "c_fc"}),
         ("gpt_neox", {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+        ("mamba", {"in_proj", "x_proj"}),
         ("opt", {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"}),
     ],
 )
@@ -375,9 +376,26 @@ def test_peft_models_are_trained_as_they_are(tmp_path: Path) -> None:
         surefit.train(model=own, output=str(tmp_path / "other"), **{**options, "lora_r": 4})
 
 
-def test_four_bits_need_cuda_and_bitsandbytes(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine could do it")
+def test_four_bits_need_cuda_and_bitsandbytes(tmp_path: Path) -> None:
     tiny("llama").save_pretrained(tmp_path / "base")
-    options = ["--lora-r", "4", "--set", "lora.quantize=4bit", "--data", "x.jsonl"]
-    assert command(["check", *options, "--model", str(tmp_path / "base")]) == 2
-    said = capsys.readouterr().err
-    assert "bitsandbytes" in said or "no file" in said.lower()
+    options: dict[str, Any] = {"data": echo_rows(20), "lora": {"r": 4, "quantize": "4bit"}}
+    with pytest.raises(surefit.UsageError, match="needs a CUDA device"):
+        surefit.check(model=str(tmp_path / "base"), **options)
+    with pytest.raises(surefit.UsageError, match="tiny:llama is none"):
+        surefit.check(model="tiny:llama", **options)
+
+
+def test_adapters_that_nothing_calls_are_an_error() -> None:
+    class Past(MeanPool):
+        """Reads the weights of its body without calling it."""
+
+        def forward(
+            self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor
+        ) -> torch.Tensor:
+            hidden = nn.functional.linear(inputs_embeds, self.body.weight).tanh()
+            return self.head(hidden.mean(1))
+
+    plan = surefit.check(data=feature_rows(40), model=Past(), lora_r=4)
+    assert "SF328" in codes(plan)
+    assert not plan.ok

@@ -53,10 +53,21 @@ def find_unreached(
     import torch
 
     named = {name: p for name, p in module.named_parameters() if name in names}
-    with undisturbed(module):
+
+    def slopes() -> Any:
         total, _ = loss(call(module, batch), batch)
-        slopes = torch.autograd.grad(total, list(named.values()), allow_unused=True)
-    return [name for name, slope in zip(named, slopes, strict=True) if slope is None]
+        return torch.autograd.grad(total, list(named.values()), allow_unused=True)
+
+    with undisturbed(module):
+        try:
+            found = slopes()
+        except RuntimeError:  # some models have no backward in evaluation mode, such as RWKV
+            module.train()
+            try:
+                found = slopes()
+            except RuntimeError as error:
+                raise fail("SF305", f"The backward pass raised {error}"[:300]) from error
+    return [name for name, slope in zip(named, found, strict=True) if slope is None]
 
 
 def _check_kind(outputs: Any, call: Call) -> None:
