@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
-from surefit.config import ROLES, RunConfig, make_config
+from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.data.encode import Progress, encode_rows, silent
 from surefit.data.images import with_files
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
 from surefit.data.store import Store
+from surefit.data.templates import is_file_name
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.models.call import match_arguments, with_own_loss
@@ -129,12 +131,14 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
 
     synonyms = config.augment.synonyms
     synonyms = full(synonyms) if isinstance(synonyms, str) else synonyms
+    template = config.template
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
         "augment": config.augment.model_copy(update={"synonyms": synonyms}),
+        "template": full(template) if template and is_file_name(template) else template,
     }
 
 
@@ -191,9 +195,8 @@ def _refuse_errors(plan: Plan) -> None:
 
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
     config = config.model_copy(update=_absolute(config))
-    fields = {key.split(".")[0] for key in options} & set(RunConfig.model_fields)
-    for name in sorted(fields - {"output"}):
-        asked, stored = getattr(config, name), getattr(run.config, name)
+    for name in sorted(_given_keys(options) - {"output"}):
+        asked, stored = attrgetter(name)(config), attrgetter(name)(run.config)
         if asked != stored and not _is_object(name, stored):
             raise UsageError(
                 f"--resume contradicts {name}: the run has {stored!r}, you gave {asked!r}.",
@@ -203,6 +206,12 @@ def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> No
         raise UsageError(
             f"--resume goes on in {run.path}, not in {config.output}.", "Leave --output out."
         )
+
+
+def _given_keys(options: set[str]) -> set[str]:
+    """The keys of a config that options set, sections as the single keys in them."""
+    named = {SHORT_KEYS.get(key, key) for key in options}
+    return {key for key in known_keys() if key in named or key.split(".")[0] in named}
 
 
 def _is_object(name: str, stored: Any) -> bool:

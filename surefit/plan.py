@@ -15,6 +15,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.store import Store
 from surefit.findings import Finding, has_errors
 from surefit.models.call import Call
+from surefit.models.lora import Adaptation
 from surefit.models.source import ModelSource
 from surefit.preflight.ledger import Ledger
 from surefit.tasks.spec import Loss, TaskSpec
@@ -58,6 +59,7 @@ class Parts:
     fields: Mapping[str, Field]
     num_steps: int
     lr: float
+    adaptation: Adaptation | None = None
 
 
 @dataclass(frozen=True)
@@ -116,5 +118,6 @@ def _model_dict(parts: Parts) -> dict[str, Any]:
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "max_length": parts.encoder.max_length,
         "lr": parts.lr,
+        "lora": parts.adaptation.as_dict() if parts.adaptation is not None else None,
         "columns": dict(parts.call.arguments),
     }

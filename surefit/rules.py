@@ -282,6 +282,92 @@ RULES: dict[str, Rule] = {
         "The model is made for pictures of one shape.",
         "Set image.size to one number, or leave it out.",
     ),
+    # Dialogues and their templates
+    "SF270": Rule(
+        "warning",
+        "answer or prompt missing",
+        "There is nothing to learn from such a row, or nothing to learn it for; it is dropped.",
+        "Fill in the named row, or leave it out of the data.",
+    ),
+    "SF271": Rule(
+        "warning",
+        "messages in a wrong order",
+        "Templates take one system message, then user and assistant in turn, tools after an "
+        "assistant; such a row is dropped.",
+        "Put the messages of the named row in order.",
+    ),
+    "SF272": Rule(
+        "warning",
+        "message that cannot be read",
+        "A message has a role that is known and content that is text; such a row is dropped.",
+        "Repair the named message.",
+    ),
+    "SF273": Rule(
+        "warning",
+        "text of a row that is not UTF-8",
+        "Wrongly decoded text trains the model on noise, so it is taken as missing.",
+        "Write the named line as UTF-8.",
+    ),
+    "SF274": Rule(
+        "error",
+        "template that cannot be used",
+        "It is no valid Jinja text, asks for what the sandbox forbids, or fails on a dialogue.",
+        "Repair it, or choose another one with template.",
+    ),
+    "SF275": Rule(
+        "error",
+        "template that cannot be masked",
+        "What is to be learned must be found in the template's text to the character.",
+        "Let it write every answer as it is, or put generation marks around it.",
+    ),
+    "SF276": Rule(
+        "warning",
+        "row that the template refuses",
+        "The template raises on it, as it would when the model is used; the row is dropped.",
+        "Change the named row, or choose another template.",
+    ),
+    "SF277": Rule(
+        "warning",
+        "row whose answers are not found",
+        "The template changes its answers, so what is to be learned is unknown; it is dropped.",
+        "Change the named row, or choose another template.",
+    ),
+    "SF278": Rule(
+        "info",
+        "template",
+        "It decides the text the model learns from, and is kept with the model.",
+        "Set template to plain, chat or another one if it was meant otherwise.",
+    ),
+    "SF279": Rule(
+        "warning",
+        "overlong row dropped",
+        "An answer without its end teaches the model never to stop, so it is not cut.",
+        "Raise max_seq_length if the model allows it, or shorten the row.",
+    ),
+    "SF280": Rule(
+        "warning",
+        "template leaves a part of an answer out",
+        "Some templates show the thoughts of the last answer only; the rest is learned.",
+        "Make a row of each answer whose thoughts are to be learned.",
+    ),
+    "SF281": Rule(
+        "info",
+        "messages behind the last answer",
+        "No answer follows them, so there is nothing to learn from them; they are left out.",
+        "Nothing to do.",
+    ),
+    "SF282": Rule(
+        "fixed",
+        "eos put after answers",
+        "Without an end that is learned, a model never stops.",
+        "Nothing to do; a template that writes the tokenizer's eos needs no such help.",
+    ),
+    "SF283": Rule(
+        "fixed",
+        "system message joined to the first prompt",
+        "The template takes no system message.",
+        "Nothing to do.",
+    ),
     "SF285": Rule(
         "info",
         "views alike",
@@ -427,6 +513,31 @@ RULES: dict[str, Rule] = {
         "no mask token",
         "masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
         "Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
+    ),
+    "SF321": Rule(
+        "error",
+        "no layer for LoRA",
+        "An adapter on a layer that is not there, or that cannot have one, would train nothing.",
+        "Name layers of the model in lora.targets, or leave it out.",
+    ),
+    "SF322": Rule(
+        "info",
+        "adapters out of the loss's reach",
+        "Some layers take no part in this task, such as a pooler nobody reads; adapters on them "
+        "get no gradient.",
+        "Nothing to do.",
+    ),
+    "SF323": Rule(
+        "error",
+        "the model already has other adapters",
+        "Adapters on adapters could be neither merged nor loaded by peft.",
+        "Pass the module without its adapters, or ask for the same rank.",
+    ),
+    "SF324": Rule(
+        "info",
+        "new tokens trained beside the adapters",
+        "A frozen row of a token that the model never saw would stay random.",
+        "Nothing to do.",
     ),
     "SF325": Rule(
         "fixed",

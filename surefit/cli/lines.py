@@ -37,9 +37,19 @@ def _model_lines(plan: Plan, parts: Parts) -> Iterator[tuple[str, str]]:
     whole, trained = counted["parameters"], counted["trainable_parameters"]
     yield "model", f"{counted['name']}: {whole:,} parameters"
     yield "trained", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {parts.lr:g}"
+    if counted["lora"] is not None:
+        yield "lora", _lora_line(counted["lora"])
     if parts.source.code is not None:
         yield "code", f"{parts.source.code} is run for the model"
     yield "device", device_name()
+
+
+def _lora_line(lora: Mapping[str, Any]) -> str:
+    targets, kept = lora["targets"], lora["trained_in_full"]
+    shown = ", ".join(targets[:8]) + (" …" if len(targets) > 8 else "")
+    whole = ", ".join(kept[:4]) + (" …" if len(kept) > 4 else "")
+    in_full = f"; trained in full: {whole}" if kept else ""
+    return f"r {lora['r']}, alpha {lora['alpha']:g} on {lora['layers']} layers ({shown}){in_full}"
 
 
 def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,9 @@ def _run_options(
         int | None, typer.Option(help="Views of every training row (1).")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    lora_r: Annotated[
+        int | None, typer.Option(help="Rank of LoRA adapters; 0 trains the whole model (0).")
+    ] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Fresh weights from the model's config.")
     ] = False,
@@ -81,13 +84,10 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     """The config file's keys, then those of --set, then the options, later ones winning."""
-    from surefit.config import parse_setting, read_yaml
+    from surefit.config import parse_setting, read_yaml, spell_out
 
-    assigned = values.pop("set_") or []
-    settings = read_yaml(path) if path is not None else {}
-    settings |= dict(parse_setting(text) for text in assigned)
-    if not values.pop("from_scratch"):
-        return settings | {k: v for k, v in values.items() if v not in (None, [])}
-    return (
-        settings | {k: v for k, v in values.items() if v not in (None, [])} | {"from_scratch": True}
-    )
+    assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
+    settings = spell_out(read_yaml(path) if path is not None else {})
+    from_scratch = {"from_scratch": True} if values.pop("from_scratch") else {}
+    options = {k: v for k, v in values.items() if v not in (None, [])}
+    return settings | spell_out(assigned | options) | from_scratch

@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,19 +43,31 @@ class RowFaultError(Exception):
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is to be said of a row without stopping the rest: a Finding's code, what, column."""
+
+    code: str
+    message: str
+    column: str | None = None
+    fix: str = ""
+
+
+@dataclass(frozen=True)
 class Encoded:
     """One encoded row, and what was done to it."""
 
     columns: Mapping[str, Any]
     truncated: bool = False
     learns_eos: bool = False
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A row with nothing to learn from, and the reason it is dropped."""
+    """A row with nothing to learn from, the reason it is dropped, and what is worth a Finding."""
 
     reason: str
+    remark: Remark | None = None
 
 
 def refuse_overlong(
@@ -77,6 +89,7 @@ class EncodedRow:
     num_targets: int
     truncated: bool
     learns_eos: bool
+    remarks: tuple[Remark, ...] = ()
 
     def content(self) -> bytes:
         """The columns' values, by which two rows are alike."""
@@ -92,10 +105,12 @@ class _Faults:
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError]] = field(default_factory=dict)
+    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
+        default_factory=dict
+    )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
-    def add(self, row: int, fault: RowFaultError) -> None:
+    def add(self, row: int, fault: RowFaultError | Remark) -> None:
         key = (fault.code, fault.column)
         self.first.setdefault(key, (row, fault))
         self.counts[key] += 1
@@ -116,17 +131,25 @@ class _Faults:
 class _Tally:
     """What became of rows and of their views; rows count once, however many views they have."""
 
+    remarks: _Faults
     counts: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, list[int]] = field(default_factory=dict)
     dropped_views: Counter[str] = field(default_factory=Counter)
 
     def drop_row(self, number: int, skip: Skip) -> None:
         self.dropped.setdefault(skip.reason, []).append(number)
+        if skip.remark is not None:
+            self.remarks.add(number, skip.remark)
 
     def add_row(
-        self, first: EncodedRow, further: Sequence[tuple[int, EncodedRow | Skip, bool]]
+        self,
+        number: int,
+        first: EncodedRow,
+        further: Sequence[tuple[int, EncodedRow | Skip, bool]],
     ) -> list[tuple[int, EncodedRow]]:
         """Count a row and its further views; returns the views that are kept, by number."""
+        for remark in first.remarks:
+            self.remarks.add(number, remark)
         kept = [(0, first)]
         for view, made, alike in further:
             self.counts["alike_views"] += alike
@@ -146,6 +169,7 @@ class _Tally:
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
             "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
             "dropped_views": dict(self.dropped_views),
+            "findings": [asdict(found) for found in self.remarks.findings()],
         }
 
 
@@ -173,7 +197,7 @@ def encode_rows(
     if folder.exists():
         return Store(folder)
     faults = _Faults(table, encoder)
-    tally = _Tally()
+    tally = _Tally(_Faults(table, encoder))
     notes: dict[str, Any] = {}
     encode_one = partial(
         encode_row, encode=encode, encoder=encoder, fields=fields, count_targets=count_targets
@@ -194,7 +218,7 @@ def encode_rows(
             except RowFaultError as fault:
                 faults.add(number, fault)
                 continue
-            kept = tally.add_row(made, further)
+            kept = tally.add_row(number, made, further)
             for view, each in kept:
                 writer.append(
                     each.columns,
@@ -231,7 +255,7 @@ def encode_row(
     num_targets = count_targets(columns)
     if num_targets == 0:
         return Skip("nothing_to_learn")
-    return EncodedRow(columns, num_targets, encoded.truncated, encoded.learns_eos)
+    return EncodedRow(columns, num_targets, encoded.truncated, encoded.learns_eos, encoded.remarks)
 
 
 def row_length(columns: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from surefit.data.table import (
     Table,
     array_rank,
     is_array,
+    is_dialogue,
     is_picture,
     is_scalar_number,
     is_text,
@@ -21,6 +22,16 @@ from surefit.data.table import (
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
     "answer": ("completion", "answer", "response", "output", "target"),
+    "messages": (
+        "messages",
+        "conversations",
+        "conversation",
+        "dialogue",
+        "dialog",
+        "chat",
+        "turns",
+    ),
+    "tools": ("tools",),
     "text": (
         *("text", "sentence", "content", "review", "message", "question", "document", "body"),
         *("sentence1", "premise", "question1", "text1"),
@@ -108,6 +119,8 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     kind = table.column_type(column)
     if role in ("text", "text_pair", "source", "target"):
         return is_text(kind)
+    if role == "messages":
+        return is_dialogue(kind)
     if role == "tokens":
         return is_text_list(kind)
     if role == "tags":
@@ -117,7 +130,8 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     if role == "image":
         return is_picture(kind, named)
     if role == "label":
-        return (not is_array(kind) or is_whole_list(kind)) and not is_picture(kind, False)
+        held = is_picture(kind, False) or is_dialogue(kind)
+        return (not is_array(kind) or is_whole_list(kind)) and not held
     return True
 
 

@@ -136,6 +136,14 @@ def is_text_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_dialogue(kind: pa.DataType) -> bool:
+    """Whether a column holds a list of objects per row, as dialogues are."""
+    return bool(
+        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
+        and pa.types.is_struct(kind.value_type)
+    )
+
+
 def is_whole_list(kind: pa.DataType) -> bool:
     """Whether a column holds a list of whole numbers per row."""
     return is_array(kind) and array_rank(kind) == 1 and bool(pa.types.is_integer(kind.value_type))

@@ -14,7 +14,13 @@ from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.augmenting import check_views, make_views
-from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
+from surefit.planning.fitting import (
+    Fitted,
+    build_model,
+    match_collated,
+    probe_model,
+    settle_trained,
+)
 from surefit.planning.reading import (
     Sides,
     encode_sides,
@@ -74,6 +80,7 @@ class _Draft:
             given.model if given.model is not None else config.model,
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
+            quantize=config.lora.quantize,
             beside=given.beside,
         )
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
@@ -105,6 +112,8 @@ class _Draft:
         key = fingerprint(train.key, evaluation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, sides.table), (evaluation, sides.eval_table))
+        for store, _ in both:
+            self.found += (Finding(**noted) for noted in store.notes["findings"])
         self.found += check_ledger(ledger, both, self.plan.config.max_dropped_share)
         positions = num_positions(task, fitted.source, fitted.encoder)
         for store, table in both:
@@ -130,6 +139,7 @@ class _Draft:
         self.found += probe_model(
             fitted, task, train, config.seed, given, longer=config.probes == "all"
         )
+        fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
@@ -145,10 +155,13 @@ class _Draft:
             fields=fitted.fields,
             num_steps=num_steps,
             lr=config.lr or _default_lr(fitted),
+            adaptation=fitted.adaptation,
         )
         return replace(self.so_far(), parts=parts)
 
 
 def _default_lr(fitted: Fitted) -> float:
+    if fitted.adaptation is not None:
+        return 2e-4
     untrained = fitted.source.untrained or fitted.source.kind == "object"
     return 1e-3 if untrained else 2e-5

@@ -18,6 +18,7 @@ from surefit.data.open import open_table
 from surefit.data.split import Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table
+from surefit.data.templates import read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
@@ -127,6 +128,7 @@ def make_encoder(
         settings={
             "overlong": config.overlong,
             "loss_on": config.loss_on,
+            "template": read_asked(config.template),
             "decoder_start": source.decoder_start,
             "features.steps": config.features.steps,
             "features.width": config.features.width,

@@ -29,6 +29,7 @@ from surefit.training.checkpoints import (
 from surefit.training.evaluate import Evaluator
 from surefit.training.events import Event, Observer, cut_events, event_writer
 from surefit.training.loop import Pace, note_evaluation, train
+from surefit.training.moved import check_trained, watch_moves
 from surefit.training.schedule import lr_factor
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ def run_plan(
     if is_main():
         cut_events(run.events_path, state.step)
     emit = _emitter(accelerator, run, config, (*observers, *plan.given.callbacks))
+    if parts.adaptation is not None:
+        check_trained(parts.module, parts.adaptation.trained)
+        if state.step == 0:
+            moving = parts.adaptation.trained - parts.adaptation.resting
+            skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
+            emit = watch_moves(parts.module, moving, skipped, emit)
 
     prepare = plan.task.preparer(parts.encoder, config.seed)
 

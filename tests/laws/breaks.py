@@ -49,9 +49,9 @@ BREAKS = (
     ),
     Break(
         2,
-        "tasks/sft.py",
-        "told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]",
-        "told = _ids(tokenizer, answer)",
+        "data/rendering.py",
+        'return Turn(start, at + len(self.end or ""), whole=whole)',
+        "return Turn(start, at, whole=whole)",
     ),
     Break(
         3,

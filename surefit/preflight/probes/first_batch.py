@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
@@ -40,6 +40,23 @@ def probe(
     if not bool(total.isfinite()):
         raise fail("SF315", f"The loss is {total.item()} before the first step.")
     return found
+
+
+def find_unreached(
+    module: nn.Module,
+    call: Call,
+    batch: Mapping[str, torch.Tensor],
+    loss: Loss,
+    names: Collection[str],
+) -> list[str]:
+    """Those of the named parameters that the loss of `batch` does not depend on."""
+    import torch
+
+    named = {name: p for name, p in module.named_parameters() if name in names}
+    with undisturbed(module):
+        total, _ = loss(call(module, batch), batch)
+        slopes = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return [name for name, slope in zip(named, slopes, strict=True) if slope is None]
 
 
 def _check_kind(outputs: Any, call: Call) -> None:
