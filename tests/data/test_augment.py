@@ -117,22 +117,14 @@ def test_alike_views_are_counted() -> None:
     assert plan.ledger.train_views == 54
 
 
-def test_change_that_the_tokenizer_undoes_makes_no_new_view() -> None:
-    made = list(
-        views(2, case={}).further(
-            {"prompt": "Tell me"}, 0, _encoded("tell me"), lambda row: _encoded(row["prompt"])
-        )
-    )
-    assert [alike for _, _, alike in made] == [False]
-    made = list(
-        views(2, case={}).further(
-            {"prompt": "Tell me"},
-            0,
-            _encoded("tell me"),
-            lambda row: _encoded(row["prompt"].lower()),
-        )
-    )
-    assert [alike for _, _, alike in made] == [True]
+@pytest.mark.parametrize("fold", [False, True], ids=["cased", "uncased"])
+def test_change_that_the_tokenizer_undoes_makes_no_new_view(fold: bool) -> None:
+    def encode(row: Any) -> Any:
+        return _encoded(row["prompt"].lower() if fold else row["prompt"])
+
+    row = {"prompt": "Tell me"}
+    made = list(views(2, case={}).further(row, 0, encode(row), encode))
+    assert [alike for _, _, alike in made] == [fold]
 
 
 def _encoded(text: str) -> Any:
@@ -223,7 +215,8 @@ def test_code_lines_keep_every_character() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "made"),
     [
-        ("case", "Tell Tom. Now!", {"tell Tom. now!", "TELL TOM. NOW!"}),
+        ("case", "Tell Tom. Now!", {"tell Tom. now!"}),
+        ("case", "tell Tom. Now!", {"tell Tom. now!", "Tell Tom. Now!"}),
         ("spacing", "find 3 cats here", {"find 3 cats  here"}),
         ("punctuation", "Find it.", {"Find it", "Find it ."}),
         ("punctuation", "Find it", {"Find it."}),

@@ -1,4 +1,4 @@
-"""case: sentences that begin in lower or upper case, or words in capitals."""
+"""case: sentences that begin in lower or in upper case."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from surefit.data.augment.words import free_words, put
 
 
 def change_case(text: str, kept: Collection[str], rng: np.random.Generator) -> str:
-    """Sentences begun otherwise, or all free words in capitals; names keep theirs.
+    """Sentences begun in the other case; names within them keep their capitals.
 
-    >>> change_case("Tell me who Ada was.", (), np.random.default_rng(0))
-    'TELL ME WHO ADA WAS.'
+    Words all in capitals would cost several times the tokens, and may read as anger.
+
+    >>> change_case("Tell me who Ada was. Be brief!", (), np.random.default_rng(0))
+    'tell me who Ada was. be brief!'
     """
-    words = free_words(text, kept)
-    starts = [word for word in words if word.starts_sentence]
+    starts = [word for word in free_words(text, kept) if word.starts_sentence]
     ways = (
         put(text, [(word, word.text[0].lower() + word.text[1:]) for word in starts]),
         put(text, [(word, word.text[0].upper() + word.text[1:]) for word in starts]),
-        put(text, [(word, word.text.upper()) for word in words]),
     )
     others = [way for way in ways if way != text]
     return others[rng.integers(len(others))] if others else text

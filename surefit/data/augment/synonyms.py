@@ -52,13 +52,13 @@ def read_synonyms(given: str | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         cells = [cell.strip() if isinstance(cell, str) else cell for cell in row]
         if len(cells) < 2 or not all(isinstance(cell, str) and cell for cell in cells):
             raise UsageError(
-                f"{where}: expected a word and its synonyms, found {row!r}.",
+                f"{where}: expected a word and its synonyms, found {str(row)[:80]!r}.",
                 'Write one line per word: big,large,huge (or JSON: {"big": ["large"]}).',
             )
         word = cells[0].lower()
         if len(word.split()) > 1:
             raise UsageError(
-                f"{where}: expected single words to replace, found {cells[0]!r}.",
+                f"{where}: expected single words to replace, found {cells[0][:80]!r}.",
                 "Give one word per line; what it is replaced by may be several.",
             )
         table[word] = (*table.get(word, ()), *cells[1:])
