@@ -19,6 +19,7 @@ NAMES = [
     "UsageError",
     "check",
     "evaluate",
+    "explain",
     "inspect",
     "load",
     "loaders",

@@ -21,9 +21,13 @@ class Call:
     """Arguments of `forward` and the columns they are given."""
 
     arguments: Mapping[str, str]
+    on_batch: Callable[[Batch], None] | None = None
+    """Told of each batch before the model is."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; the result has `.logits`, `.loss` or both."""
+        if self.on_batch is not None:
+            self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         return as_outputs(model(**given))
 
