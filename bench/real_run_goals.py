@@ -88,8 +88,9 @@ FLAT_ROW = Goal("nested row shown flat", 1, _flat_row)
 def _same_again(done: Finished) -> float:
     """Share of new pictures that the reloaded module itself sees as `surefit predict` does."""
     import numpy as np
-    import surefit
     import torch
+
+    import surefit
     from surefit.data.encoder import load_encoder
     from surefit.data.open import open_table
     from surefit.data.pixels import read_format

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 PAIRS = 300
 PICTURES_PER_CLASS = 600
-CLASSES = tuple("top trousers pullover dress coat sandal shirt sneaker bag boot".split())
+CLASSES = (
+    "top",
+    "trousers",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "boot",
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ def class_folders(data: Path, work: Path) -> None:
 def few_pictures(data: Path, work: Path) -> None:
     """The first 240 pictures of fashion-mnist as arrays, and the next 16."""
     import numpy as np
+
     from surefit.data.open import open_table
 
     table = open_table(str(data / "fashion-mnist" / "t10k-images-idx3-ubyte.gz"))

@@ -146,6 +146,7 @@ def data_files(spec: RealRun, which: str, work: Path, renamed: bool) -> list[str
     path = work / f"{which}.parquet"
     if not path.exists():
         import pyarrow.parquet
+
         from surefit.data.open import open_table
 
         table = open_table(files).arrow
