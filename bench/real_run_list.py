@@ -179,14 +179,14 @@ RUNS: tuple[RealRun, ...] = (
     RealRun(
         "xquad as sft, tiny:llama",
         ("$DATA/xquad/xquad.en.json",),
-        "--model tiny:llama --task sft --epochs 2 --max-seq-length 384 --batch-size 8",
+        "--model tiny:llama --task sft --max-steps 100 --max-seq-length 384",
         (goals.falls(0.1), goals.FLAT_ROW),
         XQUAD,
     ),
     RealRun(
         "xquad as seq2seq, tiny:t5",
         ("$DATA/xquad/xquad.en.json",),
-        "--model tiny:t5 --task seq2seq --epochs 2 --max-seq-length 384 --batch-size 8",
+        "--model tiny:t5 --task seq2seq --max-steps 100 --max-seq-length 384",
         (goals.falls(0.1), goals.FLAT_ROW),
         XQUAD,
     ),

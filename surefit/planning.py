@@ -19,7 +19,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.images import with_files
 from surefit.data.open import open_table
 from surefit.data.roles import extra_fields
-from surefit.data.split import Rows, Split, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
@@ -151,7 +151,8 @@ class _Draft:
                 file=file,
                 column=missing,
             )
-        shared = np.isin(hash_rows(eval_table, columns), hashes)
+        eval_hashes = hash_rows(eval_table, columns)
+        shared = np.isin(eval_hashes, hashes) & (eval_hashes != NO_CONTENT)
         if shared.any():
             where = eval_table.where(int(np.argmax(shared)))
             message = (

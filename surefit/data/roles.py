@@ -117,7 +117,8 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     if role == "image":
         return is_picture(kind, named)
     if role == "label":
-        return (not is_array(kind) or is_whole_list(kind)) and not is_picture(kind, False)
+        is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
+        return (not is_array(kind) or is_list) and not is_picture(kind, False)
     return True
 
 

@@ -14,6 +14,9 @@ from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
 
+NO_CONTENT = 0
+"""The hash of every row whose values are all missing or blank text."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -25,10 +28,19 @@ class Split:
 
 
 def hash_rows(table: Table, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of the given columns of each row; equal rows have equal hashes."""
+    """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
+
+    Rows without content have NO_CONTENT: they are no examples that could be repeated or leaked.
+    """
     hashes = np.empty(table.num_rows, np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows()):
+        if all(
+            value is None or (isinstance(value, str) and not value.strip())
+            for value in row.values()
+        ):
+            hashes[place] = NO_CONTENT
+            continue
         digest = hashlib.blake2b(digest_size=8)
         for value in row.values():
             digest.update(_bytes(value))
@@ -66,4 +78,5 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
             room -= int(sizes[group])
     is_held = held[group_of]
     rows = np.arange(num_rows)
-    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes))
+    num_blank = max(0, int((hashes == NO_CONTENT).sum()) - 1)
+    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes) - num_blank)

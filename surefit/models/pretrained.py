@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.hub import model_place
 from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
@@ -32,7 +33,7 @@ BODY_VOCABULARY = 16
 
 def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
-    name = _model_folder(name)
+    name = model_place(_model_folder(name))
     config = _read_config(name, trust_remote_code)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
