@@ -83,11 +83,15 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
-    """The config file's keys, then those of --set, then the options, later ones winning."""
+    """The config file's keys, then those of --set and the options, which win."""
     from surefit.config import parse_setting, read_yaml, spell_out
+    from surefit.errors import UsageError
 
     assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
+    given = {name: value for name, value in values.items() if value not in (None, [], False)}
+    twice = next((name for name in given if name in assigned), None)
+    if twice is not None:
+        option = f"--{twice.replace('_', '-')}"
+        raise UsageError(f"{option} and --set {twice}=… are both given.", "Give one of them.")
     settings = spell_out(read_yaml(path) if path is not None else {})
-    from_scratch = {"from_scratch": True} if values.pop("from_scratch") else {}
-    options = {k: v for k, v in values.items() if v not in (None, [])}
-    return settings | spell_out(assigned | options) | from_scratch
+    return settings | spell_out(assigned | given)

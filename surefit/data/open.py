@@ -35,7 +35,7 @@ from surefit.data.text import is_text_file
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 Opener = Callable[[Path, Reading], Opened]
 
@@ -66,6 +66,8 @@ def open_table(data: Any, reading: Reading | None = None) -> Table:
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
+    elif not all(str(item).strip() for item in data):
+        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
     elif data:
         table = _open_paths([Path(item) for item in data], reading or Reading())
     else:

@@ -130,8 +130,9 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     if role == "image":
         return is_picture(kind, named)
     if role == "label":
+        is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
         held = is_picture(kind, False) or is_dialogue(kind)
-        return (not is_array(kind) or is_whole_list(kind)) and not held
+        return (not is_array(kind) or is_list) and not held
     return True
 
 

@@ -15,6 +15,9 @@ from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
 
+NO_CONTENT = 0
+"""The hash of every row whose values are all missing or blank text."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -28,11 +31,18 @@ class Split:
 def hash_rows(table: Table, columns: Sequence[str], fold: bool = False) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
 
-    With `fold`, so have rows whose texts differ in case, spaces or punctuation only.
+    With `fold`, so have rows whose texts differ in case, spaces or punctuation only. Rows without
+    content have NO_CONTENT: they are no examples that could be repeated or leaked.
     """
     hashes = np.empty(table.num_rows, np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows()):
+        if all(
+            value is None or (isinstance(value, str) and not value.strip())
+            for value in row.values()
+        ):
+            hashes[place] = NO_CONTENT
+            continue
         digest = hashlib.blake2b(digest_size=8)
         for value in row.values():
             digest.update(_bytes(_folded(value) if fold else value))
@@ -86,4 +96,5 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
             room -= int(sizes[group])
     is_held = held[group_of]
     rows = np.arange(num_rows)
-    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes))
+    num_blank = max(0, int((hashes == NO_CONTENT).sum()) - 1)
+    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes) - num_blank)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.hub import model_place
 from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
@@ -36,7 +37,7 @@ def open_pretrained(
     name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
-    name = _model_folder(name)
+    name = model_place(_model_folder(name))
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
 

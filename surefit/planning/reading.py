@@ -15,7 +15,7 @@ from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_r
 from surefit.data.encoder import Encoder
 from surefit.data.images import with_files
 from surefit.data.open import open_table
-from surefit.data.split import Rows, Split, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table
 from surefit.data.templates import read_asked
@@ -97,7 +97,7 @@ def _open_eval_table(
 
 
 def _shared_rows(eval_table: Table, eval_hashes: Any, hashes: Any) -> list[Finding]:
-    shared = np.isin(eval_hashes, hashes)
+    shared = np.isin(eval_hashes, hashes) & (eval_hashes != NO_CONTENT)
     if not shared.any():
         return []
     where = eval_table.where(int(np.argmax(shared)))

@@ -25,7 +25,7 @@ def probe(
     num_targets: int,
     num_outputs: int | None,
 ) -> list[Finding]:
-    """Send `batch` through model and loss; raise what keeps it from working."""
+    """Send `batch` through model and loss, and back; raise what keeps it from working."""
     found = []
     with undisturbed(module):
         outputs = _forward(module, call, batch)
@@ -33,6 +33,7 @@ def probe(
         if num_outputs is not None and outputs.logits is not None:
             found += _check_outputs(outputs.logits, batch, num_outputs)
         total, count = _loss(loss, outputs, batch)
+        _backward(module, total, batch)
     if outputs.logits is None:
         found.append(finding("SF310", "The model returns a loss of its own and no logits."))
     elif int(count) != num_targets:
@@ -107,6 +108,22 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
             fix="Return a sum (and a count), and do not detach it.",
         )
     return total, count
+
+
+def _backward(module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> None:
+    """Compute the gradients once, and keep none of them."""
+    import torch
+
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        torch.autograd.grad(total, trained, allow_unused=True)
+    except Exception as error:
+        raise fail(
+            "SF305",
+            f"The model can be run, but computing its gradients raised {type(error).__name__}: "
+            f"{error} (shapes: {_shapes(batch)})",
+            fix="Choose another model, or repair its backward.",
+        ) from error
 
 
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
