@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import surefit
 from builders import write_jsonl
 from surefit.data.open import open_table
 from surefit.data.rows import open_rows
