@@ -13,6 +13,7 @@ from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
 from surefit.config import ROLES, RunConfig, make_config
 from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.inspect import DataReport, inspect_table
 from surefit.data.open import open_table
@@ -294,6 +295,7 @@ def evaluate_run(
                     f"has {', '.join(table.columns)}.",
                     column=encoder.roles[role],
                 )
+        encoder, _ = relaid(encoder, table)
         store = encode_rows(
             table,
             np.arange(table.num_rows),

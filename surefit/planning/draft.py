@@ -82,7 +82,9 @@ class _Draft:
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )
-        train, evaluation = encode_sides(sides, task, fitted.encoder, fitted.fields, self.progress)
+        train, evaluation = encode_sides(
+            sides, task, fitted.encoder, fitted.fields, self.progress, found
+        )
         self._check_encoded(sides, task, fitted, train, evaluation)
         if has_errors(found):
             return self.so_far()

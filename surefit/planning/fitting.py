@@ -64,7 +64,7 @@ def build_model(
 
     progress("building the model", 0, 1)
     torch.manual_seed(config.seed)
-    built = source.build(task.head, encoder)
+    built = source.build(task.head_for(encoder), encoder)
     progress("building the model", 1, 1)
     found += built.findings
     columns = list(task.fields_for(encoder))
@@ -121,7 +121,7 @@ def probe_model(
     rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
     prepare = task.preparer(fitted.encoder, seed)
     batch = load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)
-    head = task.head
+    head = task.head_for(fitted.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(fitted.encoder)

@@ -12,6 +12,7 @@ from surefit.batches.field import Field
 from surefit.config import RunConfig
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.open import open_table
 from surefit.data.split import Rows, Split, hash_rows, split_rows
@@ -23,6 +24,7 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.sizes import room_for
 from surefit.models.source import ModelSource
 from surefit.plan import Given
+from surefit.planning.feature_rows import plan_features
 from surefit.tasks.spec import Fit, TaskSpec
 
 LONGEST_DEFAULT = 1024
@@ -124,8 +126,7 @@ def make_encoder(
             "overlong": config.overlong,
             "loss_on": config.loss_on,
             "decoder_start": source.decoder_start,
-            "features.steps": config.features.steps,
-            "features.width": config.features.width,
+            "features.layout": plan_features(sides.table, task, roles, source, config, found),
             "seed": config.seed,
             "image.size": config.image.size,
             "image.model": source.image,
@@ -141,9 +142,14 @@ def make_encoder(
 
 
 def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int | None:
-    """How long rows may be for the model; a small body for features is made to fit them."""
-    made_to_fit = source.kind == "tiny" and task.head is not None and task.head.body is not None
-    return room_for(encoder.fitted["longest"]) if made_to_fit else source.max_positions
+    """How long rows may be for the model; an untrained body for features is made to fit them."""
+    head = task.head_for(encoder)
+    if not source.follows_rows or head is None or head.body is None:
+        return source.max_positions
+    if source.kind == "tiny":
+        return room_for(encoder.fitted["longest"])
+    limits = (source.max_positions, encoder.fitted["longest"])
+    return max(limits) if source.max_positions is not None else None
 
 
 def _length_for_model(
@@ -151,7 +157,8 @@ def _length_for_model(
 ) -> int | None:
     """The limit of rows of features, once it is known how long they are."""
     asked = config.max_seq_length is not None and source.kind != "tiny"
-    if task.head is None or task.head.body is None or asked:
+    head = task.head_for(encoder)
+    if head is None or head.body is None or asked:
         return encoder.max_length
     limits = (encoder.max_length, num_positions(task, source, encoder))
     return min((limit for limit in limits if limit is not None), default=None)
@@ -219,10 +226,11 @@ def encode_sides(
     encoder: Encoder,
     fields: Mapping[str, Field],
     progress: Progress,
+    found: list[Finding],
 ) -> tuple[Store, Store]:
     """Training and evaluation rows as flat columns on disk."""
 
-    def encode(stage: str, table: Table, rows: Rows) -> Store:
+    def encode(stage: str, table: Table, rows: Rows, encoder: Encoder) -> Store:
         return encode_rows(
             table,
             rows,
@@ -234,5 +242,8 @@ def encode_sides(
             stage=stage,
         )
 
-    train = encode("encoding training rows", sides.table, sides.train)
-    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation)
+    train = encode("encoding training rows", sides.table, sides.train, encoder)
+    if sides.eval_table.key != sides.table.key:
+        encoder, notes = relaid(encoder, sides.eval_table)
+        found += notes
+    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)
