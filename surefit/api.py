@@ -260,7 +260,7 @@ def iter_predictions(
         module,
         encoder,
         run.task,
-        open_table(data, config.read),
+        open_table(data, config.read, config.on_bad_file),
         config.batch_size,
         config.generate.max_new_tokens,
         run.collate_fn,
@@ -286,7 +286,7 @@ def evaluate_run(
     if data is None:
         store = _held_out(run, model, progress)
     else:
-        table = with_files(open_table(data, config.read), encoder.roles)
+        table = with_files(open_table(data, config.read, config.on_bad_file), encoder.roles)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
                 raise fail(

@@ -140,7 +140,8 @@ class RunConfig(_Section):
     image: Images = Images()
     """How pictures are brought to one size."""
     on_bad_file: Literal["error", "skip"] = "error"
-    """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
+    """What becomes of a picture, or of one of several data files, that cannot be read: it stops the
+    plan, or is left out."""
 
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""

@@ -46,7 +46,7 @@ def open_training_table(config: RunConfig, given: Given) -> Table:
     if given.data is None and not config.data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     data = given.data if given.data is not None else list(config.data)
-    return open_table(data, config.read).without(config.ignore)
+    return open_table(data, config.read, config.on_bad_file).without(config.ignore)
 
 
 def split_table(
@@ -79,7 +79,7 @@ def split_table(
 def _open_eval_table(
     data: Any, columns: list[str], config: RunConfig, found: list[Finding]
 ) -> Table:
-    eval_table = open_table(data, config.read)
+    eval_table = open_table(data, config.read, config.on_bad_file)
     found += eval_table.findings
     missing = next((c for c in columns if c not in eval_table.columns), None)
     if missing is not None:
