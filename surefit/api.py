@@ -15,11 +15,12 @@ from surefit.config import ROLES, RunConfig, make_config
 from surefit.data.encode import Progress, encode_rows, silent
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
-from surefit.data.inspect import DataReport, inspect_table
+from surefit.data.inspect import DataReport
 from surefit.data.open import open_table
 from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
+from surefit.inspection import inspect_data
 from surefit.models.call import match_arguments, with_own_loss
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
@@ -350,9 +351,12 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     return plan.parts.evaluation
 
 
-def inspect(data: Any) -> DataReport:
-    """Columns, types, lengths, empties and duplicates of a data set."""
-    return inspect_table(open_table(data))
+def inspect(data: Any, model: Any = None) -> DataReport:
+    """Columns, types, lengths, empties and duplicates; arrays, and how features will be read.
+
+    With a model, also what it expects of feature sequences.
+    """
+    return inspect_data(data, RunConfig(), model)
 
 
 def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:

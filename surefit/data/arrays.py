@@ -24,6 +24,8 @@ from surefit.findings import Finding, fail, finding
 
 Array = npt.NDArray[Any]
 
+WRITE_ANEW = "Write the file anew, or leave it out with --set on_bad_file=skip."
+
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
@@ -34,9 +36,12 @@ def map_npy(path: Path, shown: str) -> Array:
     except (ValueError, EOFError, OSError) as error:
         if "Python objects" in str(error):
             raise fail(
-                "SF104", f"{shown} holds pickled Python objects, not numbers.", file=shown
+                "SF104",
+                f"{shown} holds pickled Python objects, not numbers; they are not read.",
+                file=shown,
             ) from None
-        raise fail("SF102", f"{shown} is not a readable .npy file: {error}", file=shown) from None
+        message = f"{shown} is not a readable .npy file: {_what_is_wrong(path, error)}."
+        raise fail("SF102", message, fix=WRITE_ANEW, file=shown) from None
     if array.ndim == 0:
         raise fail("SF208", f"{shown} holds a single value, not rows.", file=shown)
     if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
@@ -49,6 +54,15 @@ def map_npy(path: Path, shown: str) -> Array:
     if array.flags.c_contiguous and array.dtype.isnative:
         return np.asarray(array)
     return _rewritten(path, array)
+
+
+def _what_is_wrong(path: Path, error: Exception) -> str:
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
+        return "it is empty"
+    if "mmap length" in str(error):
+        return f"it was cut off after {size} bytes"
+    return str(error).rstrip(".")
 
 
 def shape_of(path: Path) -> tuple[int, ...] | None:

@@ -132,6 +132,18 @@ def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, lis
     return replace(layout, drop=tuple(drop)), [*found, *note]
 
 
+def planned_axes(shape: RowShape, layout: Layout) -> tuple[Axis, Axis]:
+    """The axes [steps, width] of rows that the layout was applied to."""
+    axes = [axis for at, axis in enumerate(shape.axes) if at not in layout.drop]
+    if len(axes) == 2:
+        first, last = axes
+        return (last, first) if layout.transposed else (first, last)
+    cut = layout.width or 1
+    steps = Axis(axes[0].least // cut, axes[0].most // cut, max(1, axes[0].divisor // cut))
+    width = layout.places or layout.width or 1
+    return steps, Axis(width, width, width)
+
+
 def _plan_axes(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list[Finding]]:
     first, last = shape.axes
     if hints.width is not None or hints.steps is not None:
@@ -166,7 +178,8 @@ def _given(hints: Hints) -> str:
 def _why_transposed(first: Axis, last: Axis, hints: Hints) -> str | None:
     """What says that rows are [width, steps]; None where nothing does."""
     if last.size is None:
-        return "only the number of steps may differ between rows" if first.size else None
+        sure = first.size is not None and last.is_ragged
+        return "only the number of steps may differ between rows" if sure else None
     if first.size is None:
         return None
     if hints.accepts is not None:

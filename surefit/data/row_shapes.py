@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,22 +13,32 @@ import pyarrow.compute as pc
 
 from surefit.data.table import Table
 
+MOSTLY_EQUAL = 0.9
+"""From this share of equal sizes on, other sizes are faults of their rows."""
+
 
 @dataclass(frozen=True)
 class Axis:
     """One axis over all rows that hold something: its shortest and longest size.
 
-    `divisor` is the largest number that divides every size.
+    `divisor` is the largest number that divides every size, `common` the share of the size that
+    is met most often.
     """
 
     least: int
     most: int
     divisor: int
+    common: float = 1.0
 
     @property
     def size(self) -> int | None:
         """The size, where it is the same in all rows."""
         return self.least if self.least == self.most else None
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sizes differ as those of sequences do, and not in an odd row or two."""
+        return self.common < MOSTLY_EQUAL
 
     def __str__(self) -> str:
         return str(self.least) if self.size is not None else f"{self.least}…{self.most}"
@@ -78,15 +90,17 @@ def _axis(chunks: Sequence[pa.Array]) -> Axis:
     if pa.types.is_fixed_size_list(chunks[0].type):
         size = chunks[0].type.list_size
         return Axis(size, size, size)
-    least, most, divisor = 0, 0, 0
+    counts = Counter[int]()
     for chunk in chunks:
-        sizes = np.asarray(pc.list_value_length(chunk).drop_null())
-        sizes = sizes[sizes > 0]  # a row without steps says nothing about their number
-        if len(sizes):
-            least = min(least or int(sizes.min()), int(sizes.min()))
-            most = max(most, int(sizes.max()))
-            divisor = int(np.gcd(divisor, np.gcd.reduce(sizes)))
-    return Axis(least, most, divisor)
+        found, times = np.unique(
+            np.asarray(pc.list_value_length(chunk).drop_null()), return_counts=True
+        )
+        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+    del counts[0]  # a row without steps says nothing about their number
+    if not counts:
+        return Axis(0, 0, 0)
+    common = counts.most_common(1)[0][1] / counts.total()
+    return Axis(min(counts), max(counts), math.gcd(*counts), common)
 
 
 def _range(chunks: Sequence[pa.Array]) -> tuple[int, int] | None:

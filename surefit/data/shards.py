@@ -27,6 +27,10 @@ CHUNK_BYTES = 1 << 24
 SHOWN_FILES = 3
 
 
+_SHOWN = {"float": "float32", "double": "float64", "halffloat": "float16"}
+"""Types by the names they have outside of Arrow."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """The rows of one file: sizes of their axes, None where they differ, and their type."""
@@ -37,7 +41,7 @@ class Kind:
 
     def __str__(self) -> str:
         shown = ", ".join("*" if size is None else str(size) for size in self.sizes)
-        return f"[{shown}] {self.dtype}"
+        return f"[{shown}] {_SHOWN.get(self.dtype, self.dtype)}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from surefit.data.feature_layout import Hints
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.models.own_widths import (
+    accepts,
     find_misfit,
     module_hints,
     put_projection,
@@ -61,6 +62,9 @@ def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
     if misfit is None:
         return Built(module)
     projection = put_projection(module, misfit.layer, width, misfit.takes)
+    if not accepts(module, fitted["longest"], width):  # something else is wrong, too
+        take_out_projection(module, misfit.takes)
+        return Built(module)
     projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
     message = (
         f"layer {misfit.layer!r} takes width {misfit.takes}, the data has width {width}: a "

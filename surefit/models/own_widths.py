@@ -31,7 +31,7 @@ _SIZES = ("in_features", "input_size", "embed_dim")
 
 @dataclass(frozen=True)
 class Misfit:
-    """A layer that fails on the features, for it takes another width."""
+    """A layer or part that fails on the features, for it takes another width."""
 
     layer: str
     takes: int
@@ -64,28 +64,34 @@ def accepts(module: nn.Module, steps: int, width: int) -> bool:
 
 
 def find_misfit(module: nn.Module, steps: int, width: int) -> Misfit | None:
-    """The layer that such rows fail at, where it takes another width than they have."""
+    """The part that such rows fail in, where a layer of it takes another width than they have."""
     if _is_lazy(module):
         return None
     failed = _try(module, steps, width)
     if failed is None or failed.layer is None or failed.width != width:
         return None
     takes = layer_width(failed.layer)
-    name = next(name for name, part in module.named_modules() if part is failed.layer)
-    return Misfit(name, takes) if takes not in (None, width) and takes is not None else None
+    part = failed.part or failed.layer
+    name = next(name for name, each in module.named_modules() if each is part)
+    return Misfit(name, takes) if takes is not None and takes != width else None
 
 
 @dataclass
 class _Failure:
-    """The last layer that was entered, and the width it was given."""
+    """The last sized layer that was entered, and the outermost part that was given the rows."""
 
+    rows: Any = None
     layer: nn.Module | None = None
     width: int | None = None
+    part: nn.Module | None = None
 
-    def enter(self, layer: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def enter(self, part: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         given: Any = next(iter([*args, *kwargs.values()]), None)
-        self.layer = layer
-        self.width = given.shape[-1] if getattr(given, "ndim", 0) else None
+        if self.part is None and given is self.rows:
+            self.part = part
+        if layer_width(part) is not None:
+            self.layer = part
+            self.width = given.shape[-1] if getattr(given, "ndim", 0) else None
 
 
 def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
@@ -97,9 +103,9 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
         "attention_mask": torch.ones(2, steps, dtype=torch.int64),
         "masked_steps": torch.zeros(2, steps, dtype=torch.int64),
     }
-    failure = _Failure()
-    layers = [layer for layer in module.modules() if layer_width(layer) is not None]
-    hooks = [layer.register_forward_pre_hook(failure.enter, with_kwargs=True) for layer in layers]
+    failure = _Failure(batch["inputs_embeds"])
+    parts = [part for part in module.modules() if part is not module or not list(part.children())]
+    hooks = [part.register_forward_pre_hook(failure.enter, with_kwargs=True) for part in parts]
     try:
         call, _ = match_arguments(module, list(batch))
         with _undisturbed(module):
@@ -134,10 +140,12 @@ class _Project:
         self.projection = projection
 
     def __call__(self, layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (self.projection(args[0]), *args[1:]), kwargs
-        name = next(iter(kwargs))
-        return args, {**kwargs, name: self.projection(kwargs[name])}
+        given = next(iter([*args, *kwargs.values()]))
+        projected = self.projection(given)  # attention is given it as query, key and value
+        return (
+            tuple(projected if each is given else each for each in args),
+            {key: projected if each is given else each for key, each in kwargs.items()},
+        )
 
 
 def put_projection(module: nn.Module, layer: str, width: int, takes: int) -> AdaptiveProjection:
@@ -155,7 +163,7 @@ def put_projection(module: nn.Module, layer: str, width: int, takes: int) -> Ada
 
 
 def take_out_projection(module: nn.Module, width: int) -> None:
-    """Take out a projection that an earlier plan put in for data of another width."""
+    """Take out a projection that was put in for data of another width."""
     projection = getattr(module, NAME, None)
     layer = getattr(projection, "before", None)
     if projection is None or layer is None or projection.width == width:

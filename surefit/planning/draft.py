@@ -13,6 +13,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
+from surefit.planning.feature_rows import plan_features
 from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
 from surefit.planning.reading import (
     Sides,
@@ -77,8 +78,9 @@ class _Draft:
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         self.plan = replace(self.plan, task=task, roles=roles)
         check_metric(config.early_stopping.metric, task)
+        layout = plan_features(table, roles, source, config, found)
         sides = split_table(table, task, roles, config, given, found)
-        encoder = make_encoder(sides, task, roles, source, config, found)
+        encoder = make_encoder(sides, task, roles, source, config, layout, found)
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )

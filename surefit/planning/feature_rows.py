@@ -7,20 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from surefit.config import RunConfig
-from surefit.data.feature_layout import Layout, plan_layout
-from surefit.data.row_shapes import Axis, RowShape, row_shape
+from surefit.data.feature_layout import plan_layout, planned_axes
+from surefit.data.row_shapes import Axis, row_shape
 from surefit.data.table import Table, is_array
 from surefit.findings import Finding, fail, finding
 from surefit.models.sizes import batch_bytes, rows_that_fit
 from surefit.models.source import ModelSource
-from surefit.tasks.spec import TaskSpec
 
 GB = 10**9
 
 
 def plan_features(
     table: Table,
-    task: TaskSpec,
     roles: Mapping[str, str],
     source: ModelSource,
     config: RunConfig,
@@ -36,20 +34,9 @@ def plan_features(
     steps, width = planned_axes(shape, layout)
     found += [*notes, *_lengths(steps, column, roles)]
     limit = None if source.follows_rows else source.max_positions
-    _check_batch(steps, width, limit, config)
+    if isinstance(config.batch_size, int):  # else it is chosen to fit
+        _check_batch(min(config.batch_size, table.num_rows), steps, width, limit, config)
     return layout.as_dict()
-
-
-def planned_axes(shape: RowShape, layout: Layout) -> tuple[Axis, Axis]:
-    """The axes [steps, width] of rows that the layout was applied to."""
-    axes = [axis for at, axis in enumerate(shape.axes) if at not in layout.drop]
-    if len(axes) == 2:
-        first, last = axes
-        return (last, first) if layout.transposed else (first, last)
-    cut = layout.width or 1
-    steps = Axis(axes[0].least // cut, axes[0].most // cut, max(1, axes[0].divisor // cut))
-    width = layout.places or layout.width or 1
-    return steps, Axis(width, width, width)
 
 
 def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding]:
@@ -61,13 +48,12 @@ def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding
     return [finding("SF426", message, column=column)]
 
 
-def _check_batch(steps: Axis, width: Axis, positions: int | None, config: RunConfig) -> None:
+def _check_batch(
+    rows: int, steps: Axis, width: Axis, positions: int | None, config: RunConfig
+) -> None:
     """Refuse a batch that cannot be held, before rows are read and encoded for it."""
-    if not isinstance(config.batch_size, int):  # it is chosen to fit
-        return
     limits = (config.max_seq_length, config.max_tokens, positions)
     longest = min([steps.most, *(limit for limit in limits if limit is not None)])
-    rows = config.batch_size
     if config.max_tokens is not None and longest:
         rows = min(rows, max(1, config.max_tokens // longest))
     limit_bytes, whose = memory_limit(config)

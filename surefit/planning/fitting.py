@@ -14,6 +14,7 @@ from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import read_layout
 from surefit.data.roles import extra_fields
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
@@ -85,7 +86,7 @@ def build_model(
 
 def _casts(table: Table, encoder: Encoder) -> list[Finding]:
     column = encoder.roles.get("features")
-    if column is None:
+    if column is None or read_layout(encoder.settings.get("features.layout")).places:
         return []
     shown = describe_type(table.column_type(column))
     if shown.startswith("float "):

@@ -24,7 +24,6 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.sizes import room_for
 from surefit.models.source import ModelSource
 from surefit.plan import Given
-from surefit.planning.feature_rows import plan_features
 from surefit.tasks.spec import Fit, TaskSpec
 
 LONGEST_DEFAULT = 1024
@@ -111,6 +110,7 @@ def make_encoder(
     roles: Mapping[str, str],
     source: ModelSource,
     config: RunConfig,
+    layout: dict[str, Any] | None,
     found: list[Finding],
 ) -> Encoder:
     """The Encoder for the model, with what the task learns from the training rows."""
@@ -126,7 +126,7 @@ def make_encoder(
             "overlong": config.overlong,
             "loss_on": config.loss_on,
             "decoder_start": source.decoder_start,
-            "features.layout": plan_features(sides.table, task, roles, source, config, found),
+            "features.layout": layout,
             "seed": config.seed,
             "image.size": config.image.size,
             "image.model": source.image,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
-from surefit.data.table import Table
+from surefit.data.roles import NAMES
+from surefit.data.table import Table, is_fractional
 from surefit.findings import fail
 from surefit.tasks import features, tabular
 from surefit.tasks.classes import is_continuous
@@ -90,7 +91,14 @@ def head_of(encoder: Encoder) -> Head:
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether the label is an amount, and there is something to tell it from."""
     known = "text" in roles or "features" in roles or tabular.has_columns(table, roles)
-    return known and is_continuous(table, roles["label"])
+    label = roles["label"]
+    if (
+        "features" in roles
+        and not is_fractional(table, label)
+        and label.lower() not in NAMES["label"]
+    ):
+        return False  # the numbers of rows, rather than amounts
+    return known and is_continuous(table, label)
 
 
 def _values(outputs: Any) -> torch.Tensor:
