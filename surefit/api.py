@@ -14,13 +14,15 @@ from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
 from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
-from surefit.data.inspect import DataReport, inspect_table
+from surefit.data.inspect import DataReport
 from surefit.data.open import open_table
 from surefit.data.store import Store
 from surefit.data.templates import is_file_name
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
+from surefit.inspection import inspect_data
 from surefit.models.call import match_arguments, with_own_loss
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
@@ -288,7 +290,7 @@ def iter_predictions(
         module,
         encoder,
         run.task,
-        open_table(data, config.read),
+        open_table(data, config.read, config.on_bad_file),
         config.batch_size,
         config.generate.max_new_tokens,
         run.collate_fn,
@@ -314,7 +316,7 @@ def evaluate_run(
     if data is None:
         store = _held_out(run, model, progress)
     else:
-        table = with_files(open_table(data, config.read), encoder.roles)
+        table = with_files(open_table(data, config.read, config.on_bad_file), encoder.roles)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
                 raise fail(
@@ -323,6 +325,7 @@ def evaluate_run(
                     f"has {', '.join(table.columns)}.",
                     column=encoder.roles[role],
                 )
+        encoder, _ = relaid(encoder, table)
         store = encode_rows(
             table,
             np.arange(table.num_rows),
@@ -381,9 +384,12 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     return plan.parts.evaluation
 
 
-def inspect(data: Any) -> DataReport:
-    """Columns, types, lengths, empties and duplicates of a data set."""
-    return inspect_table(open_table(data))
+def inspect(data: Any, model: Any = None) -> DataReport:
+    """Columns, types, lengths, empties and duplicates; arrays, and how features will be read.
+
+    With a model, also what it expects of feature sequences.
+    """
+    return inspect_data(data, RunConfig(), model)
 
 
 def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:

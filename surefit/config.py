@@ -228,7 +228,8 @@ class RunConfig(_Section):
     image: Images = Images()
     """How pictures are brought to one size."""
     on_bad_file: Literal["error", "skip"] = "error"
-    """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
+    """What becomes of a picture, or of one of several data files, that cannot be read: it stops the
+    plan, or is left out."""
 
     augmentation_factor: int = Field(1, ge=1, le=1000)
     """Views of every training row: the row itself, and others with its prompt said otherwise."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.loading import to_batch
 from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.table import Table
 from surefit.findings import fail
@@ -40,6 +41,7 @@ def predict_table(
     encoder = reading_inputs(encoder, task)
     table = _only_column(encoder, table)
     _check_columns(encoder, table)
+    encoder, _ = relaid(encoder, table)
     table = with_files(table, encoder.roles)
     module.eval()
     chunk: list[dict[str, Any]] = []

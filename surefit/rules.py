@@ -583,6 +583,111 @@ RULES: dict[str, Rule] = {
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
     ),
+    # Feature sequences and their files
+    "SF420": Rule(
+        "fixed",
+        "flat rows cut into steps",
+        "Rows were saved as [steps * width]; a sequence model reads [steps, width].",
+        "Overrule it with features.steps or features.width.",
+    ),
+    "SF421": Rule(
+        "error",
+        "flat rows with more than one reading",
+        "Cut at the wrong places, every step would mix values of two; a guess would train on that.",
+        "Say what they are: --set features.width=W, or --set features.steps=T.",
+    ),
+    "SF422": Rule(
+        "fixed",
+        "axes exchanged",
+        "Rows were saved as [width, steps]; steps come first.",
+        "Overrule it with features.width.",
+    ),
+    "SF423": Rule(
+        "fixed",
+        "stray axis dropped",
+        "An axis of length 1 is left over from a batch or a picture; rows are [steps, width].",
+        "Save the array without it to be rid of this note.",
+    ),
+    "SF424": Rule(
+        "fixed",
+        "ids read as one-hot steps",
+        "Ids are names, not amounts: as numbers, id 8 would count as twice id 4.",
+        "Give features.width to cut the rows into numbers instead.",
+    ),
+    "SF425": Rule(
+        "info",
+        "steps are distributions",
+        "Each step sums to 1, as one-hot steps and probabilities do; such steps are left as they "
+        "are, and feature-pretraining learns them by cross-entropy.",
+        "",
+    ),
+    "SF426": Rule(
+        "info",
+        "rows of different lengths",
+        "They are padded within their batch; the mask keeps padding out of model and loss.",
+        "",
+    ),
+    "SF427": Rule(
+        "fixed",
+        "file brought to the shape of the others",
+        "Rows of several files are read as one table, so their axes and types must agree.",
+        "Save the files alike to be rid of this note.",
+    ),
+    "SF428": Rule(
+        "error",
+        "files that disagree in shape",
+        "Rows of several files are read as one table; no exchange of axes makes these agree.",
+        "Leave the file out, or save it with the width of the others.",
+    ),
+    "SF429": Rule(
+        "info",
+        "labels from the file beside",
+        "The file of features has no labels of its own, and one beside it is named for them.",
+        "Rename the file of labels if it does not belong to these rows.",
+    ),
+    "SF430": Rule(
+        "warning",
+        "file left out",
+        "on_bad_file=skip was asked for, and the file cannot be read.",
+        "Write the file anew.",
+    ),
+    "SF431": Rule(
+        "error",
+        "a batch does not fit in memory",
+        "The rows of one batch alone take more than there is, before any model or gradient.",
+        "Choose a smaller --batch-size, or cut rows with --max-seq-length.",
+    ),
+    "SF432": Rule(
+        "fixed",
+        "model config follows the data",
+        "A fresh model is made for the width and the length of the rows it will read.",
+        "",
+    ),
+    "SF433": Rule(
+        "fixed",
+        "projection put before a layer",
+        "The module's first layer takes another width than the data has; a layer that is trained "
+        "and saved with the module brings it there.",
+        "Make the module for this width to be rid of the projection.",
+    ),
+    "SF434": Rule(
+        "info",
+        "parts of a run taken over",
+        "Training goes on from what that run has learned.",
+        "",
+    ),
+    "SF435": Rule(
+        "error",
+        "rows do not have the axes that were given",
+        "features.steps and features.width name the axes of every row.",
+        "Give the sizes the rows have, or leave the keys out.",
+    ),
+    "SF436": Rule(
+        "error",
+        "too many ids to be features",
+        "Features are numbers; ids of a large vocabulary need an embedding.",
+        "Use a task that reads tokens.",
+    ),
     # Memory
     "SF450": Rule(
         "error",

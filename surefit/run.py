@@ -20,7 +20,7 @@ from surefit.models.save import load_model
 from surefit.tasks.find import find_task
 from surefit.tasks.scoring import with_scorer
 from surefit.tasks.spec import TaskSpec
-from surefit.training.events import read_events
+from surefit.training.events import read_events, summarise_epochs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,6 +75,15 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """All events so far."""
         return read_events(self.events_path)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """Each epoch so far: `epoch`, `train_loss`, `eval_loss`, `seconds`.
+
+        The training loss is the mean over the epoch's steps, the evaluation loss that of its last
+        evaluation (None without one), the time that of its steps.
+        """
+        return summarise_epochs(self.history)
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from surefit.batches.field import Field
 from surefit.data.table import (
     Table,
     array_rank,
+    fixed_sizes,
     is_array,
     is_dialogue,
     is_picture,
@@ -126,7 +127,7 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     if role == "tags":
         return is_text_list(kind) or is_whole_list(kind)
     if role == "features":
-        return is_array(kind) and array_rank(kind) <= 2
+        return is_array(kind) and (array_rank(kind) <= 2 or 1 in fixed_sizes(kind))
     if role == "image":
         return is_picture(kind, named)
     if role == "label":

@@ -213,7 +213,9 @@ class _Column:
         same_rank = len(shape) == len(expected)
         # pictures may differ in every axis, rows of features in their first
         is_picture = len(shape) == 3 or array.dtype == np.uint8
-        pairs = zip(shape[1:], expected[1:], strict=True) if same_rank and not is_picture else ()
+        is_turned = len(shape) == 2 and shape[:1] == expected[:1]  # rows may be [width, steps]
+        free = is_picture or is_turned or not same_rank
+        pairs = () if free else zip(shape[1:], expected[1:], strict=True)
         if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
             shown = ", ".join("*" if size is None else str(size) for size in expected)
             what = f"has shape {shape}, but [{shown}] before; only the number of steps may differ."

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import Hints
 from surefit.data.hub import model_place
 from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
 from surefit.models.quantize import quantization
-from surefit.models.sizes import max_positions, room_for
+from surefit.models.sizes import input_size, max_positions, room_for
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 
@@ -63,7 +65,24 @@ def open_pretrained(
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
+        hints=partial(_hints, name, config),
+        follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
+    )
+
+
+def _hints(name: str, config: Any) -> Hints:
+    """The sizes that a body's config names; a trained projection speaks for itself."""
+    from surefit.models.feature_bodies import has_parts, trained_width
+
+    if has_parts(Path(name)):
+        return Hints(trained=trained_width(Path(name)))
+    text = config.get_text_config()
+    hidden = getattr(text, "hidden_size", None)
+    return Hints(
+        vocab_size=getattr(text, "vocab_size", None),
+        hidden_size=input_size(text) if isinstance(hidden, int) else None,
+        positions=max_positions(text),
     )
 
 
@@ -109,6 +128,7 @@ def open_tiny(arch: str) -> ModelSource:
         & auto_classes(probe),
         makes_tokenizer=True,
         untrained=True,
+        follows_rows=True,
         image={"multiple_of": 32},
     )
 

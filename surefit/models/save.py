@@ -10,6 +10,7 @@ from surefit import atomic
 from surefit.data.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
 from surefit.models import adapters, custom, feature_bodies, lora, mlp
+from surefit.models.own_widths import projection_recipe, restore_projection
 from surefit.models.pretrained import open_pretrained, quiet
 from surefit.models.source import ModelSource
 from surefit.tasks.spec import TaskSpec
@@ -43,7 +44,7 @@ def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None
             module.save_pretrained(folder)  # type: ignore[operator]
     else:
         save_weights(module, str(folder / WEIGHTS))
-        atomic.write_json(folder / RECIPE, recipe)
+        atomic.write_json(folder / RECIPE, {**recipe, **projection_recipe(module)})
 
 
 def _save_adapted(
@@ -84,6 +85,7 @@ def load_model(
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
         module = _make_again(recipe, task, encoder)
+    restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
 
@@ -120,7 +122,7 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
 
 def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
     if recipe.get("tiny") == mlp.NAME:
-        return mlp.open_mlp().build(task.head, encoder).module
+        return mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
             f"The run trained a {recipe['class']} object given from Python; its code is not in "
@@ -128,7 +130,8 @@ def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.
             "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
     beside = Path(recipe["code"]).parent if recipe.get("code") else None
-    return custom.open_function(recipe["function"], beside).build(task.head, encoder).module
+    head = task.head_for(encoder)
+    return custom.open_function(recipe["function"], beside).build(head, encoder).module
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:

@@ -14,6 +14,7 @@ from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.augmenting import check_views, make_views
+from surefit.planning.feature_rows import plan_features
 from surefit.planning.fitting import (
     Fitted,
     build_model,
@@ -87,13 +88,14 @@ class _Draft:
         self.plan = replace(self.plan, task=task, roles=roles)
         scorer = find_scorer(config, given, task, found)
         views = make_views(config, given, task, roles, found)
+        layout = plan_features(table, roles, source, config, found)
         sides = split_table(table, task, roles, config, given, found)
-        encoder = make_encoder(sides, task, roles, source, config, found)
+        encoder = make_encoder(sides, task, roles, source, config, layout, found)
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )
         train, evaluation = encode_sides(
-            sides, task, fitted.encoder, fitted.fields, self.progress, views
+            sides, task, fitted.encoder, fitted.fields, self.progress, found, views
         )
         found += check_views(train, views)
         self._check_encoded(sides, task, fitted, train, evaluation)

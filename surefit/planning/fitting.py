@@ -14,6 +14,7 @@ from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import read_layout
 from surefit.data.roles import extra_fields
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
@@ -68,7 +69,8 @@ def build_model(
 
     progress("building the model", 0, 1)
     torch.manual_seed(config.seed)
-    built = source.build(task.head, encoder)
+    head = task.head_for(encoder)
+    built = source.build(head, encoder)
     found += built.findings
     adaptation = None
     if config.lora.r or is_adapted(built.module):
@@ -76,8 +78,8 @@ def build_model(
         adaptation, notes = adapt(
             built,
             config.lora,
-            task.head.size(encoder) if task.head is not None and task.head.size else None,
-            task.head.auto_class if task.head is not None else None,
+            head.size(encoder) if head is not None and head.size else None,
+            head.auto_class if head is not None else None,
         )
         found += notes
     progress("building the model", 1, 1)
@@ -99,7 +101,7 @@ def build_model(
 
 def _casts(table: Table, encoder: Encoder) -> list[Finding]:
     column = encoder.roles.get("features")
-    if column is None:
+    if column is None or read_layout(encoder.settings.get("features.layout")).places:
         return []
     shown = describe_type(table.column_type(column))
     if shown.startswith("float "):
@@ -133,7 +135,7 @@ def probe_model(
 ) -> list[Finding]:
     """The longest and the shortest training row go through the model together."""
     rows, batch = _probe_batch(fitted, task, train, seed, given)
-    head = task.head
+    head = task.head_for(fitted.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(fitted.encoder)

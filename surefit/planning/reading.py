@@ -13,6 +13,7 @@ from surefit.config import RunConfig
 from surefit.data.augment.views import Views
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.open import open_table
 from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
@@ -46,7 +47,7 @@ def open_training_table(config: RunConfig, given: Given) -> Table:
     if given.data is None and not config.data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     data = given.data if given.data is not None else list(config.data)
-    return open_table(data, config.read).without(config.ignore)
+    return open_table(data, config.read, config.on_bad_file).without(config.ignore)
 
 
 def split_table(
@@ -82,7 +83,7 @@ def split_table(
 def _open_eval_table(
     data: Any, columns: list[str], config: RunConfig, found: list[Finding]
 ) -> Table:
-    eval_table = open_table(data, config.read)
+    eval_table = open_table(data, config.read, config.on_bad_file)
     found += eval_table.findings
     missing = next((c for c in columns if c not in eval_table.columns), None)
     if missing is not None:
@@ -114,6 +115,7 @@ def make_encoder(
     roles: Mapping[str, str],
     source: ModelSource,
     config: RunConfig,
+    layout: dict[str, Any] | None,
     found: list[Finding],
 ) -> Encoder:
     """The Encoder for the model, with what the task learns from the training rows."""
@@ -130,8 +132,7 @@ def make_encoder(
             "loss_on": config.loss_on,
             "template": read_asked(config.template),
             "decoder_start": source.decoder_start,
-            "features.steps": config.features.steps,
-            "features.width": config.features.width,
+            "features.layout": layout,
             "seed": config.seed,
             "image.size": config.image.size,
             "image.model": source.image,
@@ -147,9 +148,14 @@ def make_encoder(
 
 
 def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int | None:
-    """How long rows may be for the model; a small body for features is made to fit them."""
-    made_to_fit = source.kind == "tiny" and task.head is not None and task.head.body is not None
-    return room_for(encoder.fitted["longest"]) if made_to_fit else source.max_positions
+    """How long rows may be for the model; an untrained body for features is made to fit them."""
+    head = task.head_for(encoder)
+    if not source.follows_rows or head is None or head.body is None:
+        return source.max_positions
+    if source.kind == "tiny":
+        return room_for(encoder.fitted["longest"])
+    limits = (source.max_positions, encoder.fitted["longest"])
+    return max(limits) if source.max_positions is not None else None
 
 
 def _length_for_model(
@@ -157,7 +163,8 @@ def _length_for_model(
 ) -> int | None:
     """The limit of rows of features, once it is known how long they are."""
     asked = config.max_seq_length is not None and source.kind != "tiny"
-    if task.head is None or task.head.body is None or asked:
+    head = task.head_for(encoder)
+    if head is None or head.body is None or asked:
         return encoder.max_length
     limits = (encoder.max_length, num_positions(task, source, encoder))
     return min((limit for limit in limits if limit is not None), default=None)
@@ -225,11 +232,14 @@ def encode_sides(
     encoder: Encoder,
     fields: Mapping[str, Field],
     progress: Progress,
+    found: list[Finding],
     views: Views | None = None,
 ) -> tuple[Store, Store]:
     """Training rows with their views, and evaluation rows as they are, as columns on disk."""
 
-    def encode(stage: str, table: Table, rows: Rows, views: Views | None = None) -> Store:
+    def encode(
+        stage: str, table: Table, rows: Rows, encoder: Encoder, views: Views | None = None
+    ) -> Store:
         return encode_rows(
             table,
             rows,
@@ -242,5 +252,8 @@ def encode_sides(
             views=views,
         )
 
-    train = encode("encoding training rows", sides.table, sides.train, views)
-    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation)
+    train = encode("encoding training rows", sides.table, sides.train, encoder, views)
+    if sides.eval_table.key != sides.table.key:
+        encoder, notes = relaid(encoder, sides.eval_table)
+        found += notes
+    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)

@@ -50,7 +50,7 @@ class Head:
 
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection, and the outputs are one per row or one per step. What was fitted then has
-    `width`, `longest`, `mean` and `scale` (see `tasks/features.py`).
+    `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/features.py`).
     """
 
     auto_class: str | None = None
@@ -124,6 +124,8 @@ class TaskSpec:
     fit: Fit | None = None
     """What is learned from training rows, such as the class names; `findings` among it are
     handed to the plan."""
+    head_of: Callable[[Encoder], Head] | None = None
+    """The head, where it depends on the roles that were found."""
     fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
     """The Fields, where they depend on the roles that were found or on what was fitted."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
@@ -145,6 +147,10 @@ class TaskSpec:
         if encoder.tokenizer is not None and "input_ids" in fields:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
+
+    def head_for(self, encoder: Encoder) -> Head | None:
+        """The head for the roles that were found."""
+        return self.head_of(encoder) if self.head_of is not None else self.head
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
         """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""

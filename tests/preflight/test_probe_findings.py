@@ -46,7 +46,6 @@ class Raises(MeanPool):
         (OneNumber(), "SF305"),
         (Raises(), "SF305"),
         (MeanPool(num_classes=2), "SF303"),
-        (MeanPool(width=7), "SF305"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
