@@ -430,4 +430,17 @@ RULES: dict[str, Rule] = {
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
     ),
+    # How the work is done
+    "SF500": Rule(
+        "info",
+        "head computed at every position",
+        "Logits at positions without a label cost time and memory and are not used.",
+        "Nothing to do; the results are the same.",
+    ),
+    "SF501": Rule(
+        "info",
+        "rows are padded",
+        "Rows laid end to end need no padding, but only some models can keep them apart.",
+        "Nothing to do; padding_free=off leaves the question out.",
+    ),
 }

@@ -63,6 +63,7 @@ class Batches:
     grad_accum: int = 1
     num_processes: int = 1
     max_tokens: int | None = None
+    end_to_end: bool = False
 
     @property
     def micro_per_step(self) -> int:
@@ -93,12 +94,23 @@ class Batches:
 
     def padding_share(self, epoch: int = 0) -> float:
         """Share of an epoch's positions that are padding."""
+        if self.end_to_end:
+            return 0.0
         rows, longest = self._micro_shapes(epoch)
         padded = int((rows * longest).sum())
         return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def longest(self, epoch: int = 0) -> tuple[int, int]:
-        """Rows and padded length of the micro-batch with the most positions."""
+        """Rows and padded length of the micro-batch with the most positions.
+
+        Rows that lie end to end are one long row.
+        """
+        if self.end_to_end:
+            order = self.epoch(epoch)
+            sums = np.add.reduceat(
+                self.lengths[order.rows], order.micro_starts[:-1], dtype=np.int64
+            )
+            return 1, int(sums.max())
         rows, longest = self._micro_shapes(epoch)
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
@@ -119,7 +131,8 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     steps_by_window: list[Rows] = []
     for start, end in _windows(num_rows, batches):
         window = rows[start:end]
-        window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
+        if not batches.end_to_end:
+            window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
         sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))

@@ -13,6 +13,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
+from surefit.planning.choosing import choose_ways
 from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
 from surefit.planning.reading import (
     Sides,
@@ -119,6 +120,9 @@ class _Draft:
         if has_errors(self.found):
             return self.so_far()
         self.found += probe_model(fitted, task, train, config.seed, given)
+        longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
+        fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
+        batches = replace(batches, end_to_end=fitted.layout.end_to_end)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
@@ -132,10 +136,11 @@ class _Draft:
             evaluation=evaluation,
             batches=batches,
             fields=fitted.fields,
+            layout=fitted.layout,
             num_steps=num_steps,
             lr=config.lr or _default_lr(fitted),
         )
-        return replace(self.so_far(), parts=parts)
+        return replace(self.so_far(), parts=parts, choices=choices)
 
 
 def _default_lr(fitted: Fitted) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress
@@ -38,6 +39,7 @@ class Fitted:
     loss: Loss
     encoder: Encoder
     fields: Mapping[str, Field]
+    layout: Layout = PADDED
 
     @property
     def vocab_size(self) -> int | None:

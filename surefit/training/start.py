@@ -63,7 +63,9 @@ def run_plan(
 
     def load(store: Store, rows: Any, epoch: int = 0) -> dict[str, Any]:
         collate_fn, device = plan.given.collate_fn, accelerator.device
-        return load_batch(store, rows, parts.fields, collate_fn, device, prepare, epoch)
+        return load_batch(
+            store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
+        )
 
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
     pace = Pace(
