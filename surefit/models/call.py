@@ -57,7 +57,9 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
                 fix="For rows of numbers and categories choose tiny:mlp or a module of your own.",
             )
         # A cache of keys and values is for generating; in training it would only be copied.
-        fixed = {"use_cache": False} if "use_cache" in names else {}
+        inner = getattr(module, "get_base_model", lambda: module)()  # without its adapter
+        caches = "use_cache" in inspect.signature(inner.forward).parameters
+        fixed = {"use_cache": False} if caches else {}
         return Call({column: column for column in wanted}, fixed), []
     given = {c: c for c in columns if c in names or takes_all}
     required = [

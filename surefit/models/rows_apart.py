@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 NAME = "surefit_rows"
 CLOSE_LOGITS = 1e-4
-_LIMITS = ("window", "attention_chunk", "local_attention")
+_LIMITS = ("window", "window_size", "window_length", "attention_chunk_size", "local_attention")
+"""How settings end that make a model look at less than a whole row."""
 
 
 def keep_rows_apart(module: Any) -> bool:
@@ -82,7 +83,7 @@ def sees_whole_rows(module: Any, longest: int) -> str | None:
     config = _pretrained(module).config
     for each in (config, getattr(config, "text_config", None)):
         for name, value in vars(each).items() if each is not None else ():
-            limited = any(word in name for word in _LIMITS) and isinstance(value, int)
+            limited = name.endswith(_LIMITS) and isinstance(value, int)
             if limited and not isinstance(value, bool) and 0 < value < longest:
                 return f"{name} = {value}"
     return None
