@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from surefit.models.head_probe import from_choice
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
 from surefit.prediction import predict_table
+from surefit.preflight.foreign import Checkup, check_trainer
 from surefit.processes import is_main, num_processes
 from surefit.run import Run, choose_folder, create_run, open_run
 from surefit.tasks.spec import TaskSpec
@@ -35,12 +36,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def check(**options: Any) -> Plan:
+@overload
+def check(*, trainer: Any) -> Checkup: ...
+@overload
+def check(**options: Any) -> Plan: ...
+def check(*, trainer: Any = None, **options: Any) -> Plan | Checkup:
     """Plan a run and stop there: `plan.ok`, `plan.findings`, `plan.ledger`.
 
     Takes the options of `surefit train` with underscores; `data` may be a list of dicts and
-    `model` an nn.Module.
+    `model` an nn.Module. Or takes a `transformers.Trainer` (or TRL's) alone, and checks that.
     """
+    if trainer is not None:
+        if options:
+            raise UsageError(
+                f"trainer was given together with {', '.join(options)}.",
+                "Pass the trainer alone: it has its own data, model and settings.",
+            )
+        return check_trainer(trainer)
     config, given = split_options(options)
     return make_plan(config, given)
 

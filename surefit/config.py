@@ -204,6 +204,8 @@ class RunConfig(_Section):
     max_dropped_share: float = Field(0.5, ge=0, le=1)
     """Refuse the data if a larger share of its rows would be dropped."""
 
+    probes: Literal["quick", "all"] = "quick"
+    """Experiments on the model before training; all of them also learn one batch by heart."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers of Accelerate, such as tensorboard."""
     trust_remote_code: bool = False

@@ -430,6 +430,13 @@ RULES: dict[str, Rule] = {
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
     ),
+    # Memory
+    "SF450": Rule(
+        "error",
+        "a batch does not fit in the memory given",
+        "The rows of a batch are in memory while it is made and while it is used.",
+        "Take smaller batches, shorter rows, or more memory.",
+    ),
     # How the work is done
     "SF500": Rule(
         "info",
@@ -442,5 +449,94 @@ RULES: dict[str, Rule] = {
         "rows are padded",
         "Rows laid end to end need no padding, but only some models can keep them apart.",
         "Nothing to do; padding_free=off leaves the question out.",
+    ),
+    # Probes: small experiments on the model
+    "SF700": Rule(
+        "info",
+        "outputs differ from call to call",
+        "A model that draws random numbers in evaluation mode cannot be compared with itself.",
+        "Draw them in training mode only (self.training), if they are not meant to be there.",
+    ),
+    "SF701": Rule(
+        "warning",
+        "padding changes the outputs",
+        "What the model says of a row depends on how long the other rows of its batch are.",
+        "Let forward take attention_mask, and leave padded positions out of sums and means.",
+    ),
+    "SF702": Rule(
+        "warning",
+        "rows of a batch influence each other",
+        "What the model says of a row depends on the rows it happens to be batched with.",
+        "Keep the batch axis apart: no sum, mean or normalisation over it.",
+    ),
+    "SF703": Rule(
+        "error",
+        "a label is seen by the position that predicts it",
+        "Labels that are not shifted, or attention that is not causal, teach copying: the loss "
+        "falls to nothing and the model can predict nothing.",
+        "Compare the outputs at position t with the label at t + 1, and mask later tokens.",
+    ),
+    "SF704": Rule(
+        "error",
+        "labels are shifted twice",
+        "The model learns to predict the token after the next one.",
+        "Shift once: give labels equal to input_ids to a model that shifts them itself.",
+    ),
+    "SF705": Rule(
+        "warning",
+        "the loss is not a sum over rows",
+        "Accumulated micro-batches then give another gradient than one batch, and the evaluation "
+        "loss depends on the batch size.",
+        "Return the sum over targets and their count, and let no row's loss depend on others.",
+    ),
+    "SF707": Rule(
+        "warning",
+        "one batch cannot be learned by heart",
+        "A model that cannot fit a handful of rows will hardly learn from thousands.",
+        "Check that the loss depends on the inputs, the rate, and which layers are frozen.",
+    ),
+    "SF708": Rule(
+        "info",
+        "a probe could not be run",
+        "The model takes batches of the shape that is trained on, and not the one that was tried.",
+        "Nothing to do; what the probe asks remains unknown.",
+    ),
+    # Other people's runs
+    "SF720": Rule(
+        "error",
+        "the data collator fails",
+        "It pads only the columns it knows, or meets a row of another shape.",
+        "Use surefit.Collator(tokenizer) as the data_collator: it pads every column by length.",
+    ),
+    "SF721": Rule(
+        "warning",
+        "rows with nothing to learn",
+        "They cost time, and a batch of them alone has a loss of 0 or NaN.",
+        "Leave them out, or keep the end of the answer when rows are cut.",
+    ),
+    "SF722": Rule(
+        "warning",
+        "the end is never learned",
+        "Where pad is eos, a collator that masks by token id masks the true eos, too: the model "
+        "never stops.",
+        "Use surefit.Collator(tokenizer) as the data_collator: it masks by length.",
+    ),
+    "SF723": Rule(
+        "warning",
+        "columns dropped by the trainer",
+        "What the model or the loss was to use of them is not there.",
+        "Name them in forward, or set remove_unused_columns=False.",
+    ),
+    "SF724": Rule(
+        "warning",
+        "a row begins with bos twice",
+        "A template wrote bos and the tokenizer added it again; the model never saw that.",
+        "Tokenize with add_special_tokens=False what a template has written.",
+    ),
+    "SF725": Rule(
+        "warning",
+        "micro-batches weigh the same whatever they hold",
+        "The mean of means is another loss: a short micro-batch counts as much as a long one.",
+        "Let forward take num_items_in_batch, or use a loss that is a sum over a count.",
     ),
 }

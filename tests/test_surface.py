@@ -21,6 +21,8 @@ NAMES = [
     "evaluate",
     "inspect",
     "load",
+    "loaders",
+    "open_data",
     "predict",
     "train",
 ]

@@ -119,7 +119,9 @@ class _Draft:
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()
-        self.found += probe_model(fitted, task, train, config.seed, given)
+        self.found += probe_model(
+            fitted, task, train, config.seed, given, longer=config.probes == "all"
+        )
         longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
         fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
         batches = replace(batches, end_to_end=fitted.layout.end_to_end)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.field import SEQUENCES, Field, well_known_fields
 from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
@@ -22,7 +22,9 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
 from surefit.models.source import ModelSource
 from surefit.plan import Given
-from surefit.preflight.probe import probe
+from surefit.preflight.probes import run_probes
+from surefit.preflight.probes.first_batch import probe
+from surefit.preflight.probes.subject import Subject
 from surefit.tasks.spec import Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def match_collated(fitted: Fitted, train: Store, given: Given, found: list[Findi
 
 
 def probe_model(
-    fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given
+    fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given, longer: bool
 ) -> list[Finding]:
     """The longest and the shortest training row go through the model together."""
     rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
@@ -128,4 +130,13 @@ def probe_model(
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(fitted.encoder)
     num_targets = int(train.num_targets[rows].sum())
-    return probe(fitted.module, fitted.call, batch, fitted.loss, num_targets, outputs)
+    found = probe(fitted.module, fitted.call, batch, fitted.loss, num_targets, outputs)
+    subject = Subject(
+        fitted.module,
+        batch,
+        forward=lambda batch: fitted.call(fitted.module, batch),
+        loss=fitted.loss,
+        fields={**well_known_fields(), **fitted.fields},
+        causal=task.predicts_next,
+    )
+    return [*found, *run_probes(subject, longer)]

@@ -112,4 +112,5 @@ SPEC = TaskSpec(
     metrics=token_metrics(from_before),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
     head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    predicts_next=True,
 )

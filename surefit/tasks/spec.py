@@ -138,6 +138,8 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+    predicts_next: bool = False
+    """Whether each label is to be predicted from the tokens before it, and from no other."""
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""

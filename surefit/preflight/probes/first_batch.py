@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call
+from surefit.preflight.probes.subject import undisturbed
 from surefit.tasks.spec import Loss
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def probe(
 ) -> list[Finding]:
     """Send `batch` through model and loss; raise what keeps it from working."""
     found = []
-    with _undisturbed(module):
+    with undisturbed(module):
         outputs = _forward(module, call, batch)
         _check_kind(outputs, call)
         if num_outputs is not None and outputs.logits is not None:
@@ -159,17 +159,3 @@ def _check_outputs(
 def _shapes(batch: Mapping[str, Any]) -> str:
     shown = {name: list(v.shape) for name, v in batch.items() if hasattr(v, "shape")}
     return ", ".join(f"{name} {shape}" for name, shape in shown.items())
-
-
-@contextmanager
-def _undisturbed(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode; the random state and the mode are put back afterwards."""
-    import torch
-
-    training = module.training
-    with torch.enable_grad(), torch.random.fork_rng():
-        module.eval()
-        try:
-            yield
-        finally:
-            module.train(training)
