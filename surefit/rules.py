@@ -450,6 +450,12 @@ RULES: dict[str, Rule] = {
         "Rows laid end to end need no padding, but only some models can keep them apart.",
         "Nothing to do; padding_free=off leaves the question out.",
     ),
+    "SF502": Rule(
+        "info",
+        "nothing to compile",
+        "compile=on compiles the layers that a model repeats, and this model repeats none.",
+        "Nothing to do; the run is the same without it.",
+    ),
     # Probes: small experiments on the model
     "SF700": Rule(
         "info",

@@ -20,6 +20,7 @@ from surefit.batches.loading import to_batch
 from surefit.config import RunConfig
 from surefit.data.store import Store
 from surefit.findings import Finding, finding
+from surefit.models.compiling import choose_compile, repeated_layers
 from surefit.models.head_probe import as_choice, choose_head, from_choice
 from surefit.models.rows_apart import (
     keep_rows_apart,
@@ -67,6 +68,21 @@ def choose_ways(
     if keeps:
         layout, choices["rows"] = replace(layout, end_to_end=True), "end to end"
     return replace(fitted, call=replace(fitted.call, head=head), layout=layout), choices
+
+
+def choose_compiling(
+    fitted: Fitted, num_steps: int, config: RunConfig, given: Given, found: list[Finding]
+) -> dict[str, Any]:
+    """Whether the model's layers are compiled, and why, for the plan to keep."""
+    import torch
+
+    if given.choices and "compile" in given.choices:
+        return {"compile": given.choices["compile"]}
+    layers, on_cuda = len(repeated_layers(fitted.module)), torch.cuda.is_available()
+    compiled, why = choose_compile(config.compile, layers, num_steps, on_cuda)
+    if config.compile == "on" and not compiled:
+        found.append(finding("SF502", f"The model is not compiled: {why}."))
+    return {"compile": {"compiled": compiled, "why": why}}
 
 
 def _may_lie_end_to_end(

@@ -13,7 +13,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
-from surefit.planning.choosing import choose_ways
+from surefit.planning.choosing import choose_compiling, choose_ways
 from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
 from surefit.planning.reading import (
     Sides,
@@ -128,6 +128,7 @@ class _Draft:
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
+        choices |= choose_compiling(fitted, num_steps, config, given, self.found)
         parts = Parts(
             source=fitted.source,
             module=fitted.module,

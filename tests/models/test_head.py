@@ -100,7 +100,7 @@ def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
         ("granite", {"logits_scaling": 8.0}, Tail(0.125)),
         ("cohere", {"logit_scale": 0.25}, Tail(0.25)),
         ("phi", {}, Tail()),  # a head with a bias
-        ("mamba", {}, Tail()),
+        ("gpt_neox", {}, Tail()),
         ("stablelm", {}, Tail()),
     ],
 )
