@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from surefit.batches.field import SEQUENCES
+from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.data.encode import Progress, encode_rows, silent
@@ -24,6 +25,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
 from surefit.inspection import inspect_data
 from surefit.models.call import match_arguments, with_own_loss
+from surefit.models.head_probe import from_choice
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
 from surefit.prediction import predict_table
@@ -164,7 +166,7 @@ def resume_run(
     if run.finished:
         return run
     stored = run.plan
-    given = replace(given, beside=given.beside or run.code_folder)
+    given = replace(given, beside=given.beside or run.code_folder, choices=stored.get("choices"))
     plan = make_plan(run.config, given, progress)
     if plan.ok and plan.data_key != stored["data_key"]:
         changed = finding("SF403", f"The rows of {run.path} are not those it was begun with.")
@@ -344,13 +346,20 @@ def evaluate_run(
     if run.collate_fn is not None:
         columns = list(load_batch(store, np.arange(1), fields, run.collate_fn))
     call, _ = match_arguments(module, columns)
+    layout = PADDED
+    choice = run.plan.get("choices", {}).get("head")
+    if choice is not None and task.head is not None:  # as in training, without trying again
+        call = replace(call, head=from_choice(module, choice))
+        layout = Layout(learns=task.head.learns if call.head is not None else None)
     prepare = task.preparer(encoder, config.seed)
     evaluator = Evaluator(
         task,
         call,
         with_own_loss(task.loss),
         encoder,
-        lambda store, rows: load_batch(store, rows, fields, run.collate_fn, prepare=prepare),
+        lambda store, rows: load_batch(
+            store, rows, fields, run.collate_fn, prepare=prepare, layout=layout
+        ),
         config.batch_size,
         config.max_tokens,
         config.generate.rows,
@@ -369,7 +378,13 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     module = model
     if module is None and run.config.model.startswith("python:"):
         module = run._module
-    given = Given(model=module, task=run._task, collate_fn=run.collate_fn, beside=run.code_folder)
+    given = Given(
+        model=module,
+        task=run._task,
+        collate_fn=run.collate_fn,
+        beside=run.code_folder,
+        choices=run.plan.get("choices"),
+    )
     config = run.config  # held-out rows have no further views, and the scorer comes with the run
     generate = config.generate.model_copy(update={"scorer": None})
     stopping = type(config.early_stopping)()

@@ -39,6 +39,9 @@ Role = Literal[
 ROLES: tuple[str, ...] = get_args(Role)
 
 
+Switch = Literal["auto", "on", "off"]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -49,6 +52,8 @@ class _Section(BaseModel):
     def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML reads `yes` and `on` as true, which Python would take for the number 1."""
         kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind == Switch:
+            return "on" if value else "off"
         if isinstance(value, bool) and kind is not bool:
             raise ValueError("expected a value, not true or false")
         return value
@@ -270,6 +275,10 @@ class RunConfig(_Section):
     """Largest gradient norm; 0 for no clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    padding_free: Switch = "auto"
+    """Rows of a micro-batch end to end, without padding, where the model keeps them apart."""
+    compile: Switch = "auto"
+    """torch.compile for the model's layers; auto where it pays for itself."""
     deterministic: bool = False
     """Use deterministic kernels on CUDA, so that a resumed run is equal to the bit."""
     from_scratch: bool = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.batches.field import Field
+from surefit.batches.layout import Layout
 from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.encoder import Encoder
@@ -42,6 +43,8 @@ class Given:
     scorer: Callable[[str, str], Any] | None = None
     beside: Path | None = None
     """The config file's folder, where `module:function` is looked for first."""
+    choices: Mapping[str, Any] | None = None
+    """What an earlier plan of the same run chose by trying, to be taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Parts:
     evaluation: Store
     batches: Batches
     fields: Mapping[str, Field]
+    layout: Layout
     num_steps: int
     lr: float
     adaptation: Adaptation | None = None
@@ -74,6 +78,8 @@ class Plan:
     parts: Parts | None = None
     given: Given = Given()
     data_key: str = ""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen by trying or measuring; a resumed run does not choose again."""
 
     @property
     def ok(self) -> bool:
@@ -94,6 +100,7 @@ class Plan:
             "roles": dict(self.roles),
             "model": _model_dict(self.parts) if self.parts else None,
             "steps": self.parts.num_steps if self.parts else None,
+            "choices": dict(self.choices),
             "data_key": self.data_key,
             "eval_key": self.parts.evaluation.key if self.parts else None,
             "version": __version__,

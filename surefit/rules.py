@@ -695,6 +695,25 @@ RULES: dict[str, Rule] = {
         "The rows of a batch are in memory while it is made and while it is used.",
         "Take smaller batches, shorter rows, or more memory.",
     ),
+    # How the work is done
+    "SF500": Rule(
+        "info",
+        "head computed at every position",
+        "Logits at positions without a label cost time and memory and are not used.",
+        "Nothing to do; the results are the same.",
+    ),
+    "SF501": Rule(
+        "info",
+        "rows are padded",
+        "Rows laid end to end need no padding, but only some models can keep them apart.",
+        "Nothing to do; padding_free=off leaves the question out.",
+    ),
+    "SF502": Rule(
+        "info",
+        "nothing to compile",
+        "compile=on compiles the layers that a model repeats, and this model repeats none.",
+        "Nothing to do; the run is the same without it.",
+    ),
     # Probes: small experiments on the model
     "SF700": Rule(
         "info",

@@ -14,6 +14,7 @@ from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.augmenting import check_views, make_views
+from surefit.planning.choosing import choose_compiling, choose_ways
 from surefit.planning.feature_rows import plan_features
 from surefit.planning.fitting import (
     Fitted,
@@ -142,9 +143,13 @@ class _Draft:
             fitted, task, train, config.seed, given, longer=config.probes == "all"
         )
         fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
+        longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
+        fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
+        batches = replace(batches, end_to_end=fitted.layout.end_to_end)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         if config.max_steps is not None:
             num_steps = min(num_steps, config.max_steps)
+        choices |= choose_compiling(fitted, num_steps, config, given, self.found)
         parts = Parts(
             source=fitted.source,
             module=fitted.module,
@@ -155,11 +160,12 @@ class _Draft:
             evaluation=evaluation,
             batches=batches,
             fields=fitted.fields,
+            layout=fitted.layout,
             num_steps=num_steps,
             lr=config.lr or _default_lr(fitted),
             adaptation=fitted.adaptation,
         )
-        return replace(self.so_far(), parts=parts)
+        return replace(self.so_far(), parts=parts, choices=choices)
 
 
 def _default_lr(fitted: Fitted) -> float:

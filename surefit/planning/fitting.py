@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import SEQUENCES, Field, well_known_fields
+from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress
@@ -43,6 +44,7 @@ class Fitted:
     encoder: Encoder
     fields: Mapping[str, Field]
     adaptation: Adaptation | None = None
+    layout: Layout = PADDED
 
     @property
     def vocab_size(self) -> int | None:
@@ -147,7 +149,7 @@ def probe_model(
         forward=lambda batch: fitted.call(fitted.module, batch),
         loss=fitted.loss,
         fields={**well_known_fields(), **fitted.fields},
-        causal=task.predicts_next,
+        causal=head is not None and head.learns == "from_before",
     )
     return [*found, *run_probes(subject, longer)]
 

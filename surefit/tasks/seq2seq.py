@@ -126,5 +126,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSeq2SeqLM",
         config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
+        learns="in_place",
     ),
 )

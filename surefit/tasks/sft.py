@@ -177,6 +177,5 @@ SPEC = TaskSpec(
     loss=token_loss(from_before),
     metrics=token_metrics(from_before),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
-    head=Head(auto_class="AutoModelForCausalLM"),
-    predicts_next=True,
+    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
 )

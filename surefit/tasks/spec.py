@@ -10,6 +10,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
+from surefit.batches.layout import Learns
 from surefit.batches.loading import Prepare
 from surefit.data.encode import EncodeRow, count_labelled
 from surefit.data.encoder import Encoder
@@ -51,12 +52,16 @@ class Head:
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/features.py`).
+
+    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    positions without one (see `models/head.py`); left out, the head runs everywhere.
     """
 
     auto_class: str | None = None
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
+    learns: Learns | None = None
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,6 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
-    predicts_next: bool = False
-    """Whether each label is to be predicted from the tokens before it, and from no other."""
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""

@@ -14,6 +14,7 @@ from surefit.config import RunConfig
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import UsageError
+from surefit.models.compiling import compile_layers
 from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
 from surefit.processes import is_main, on_cpu
@@ -55,6 +56,8 @@ def run_plan(
         state, scaler = load_checkpoint(latest, parts.module, optimizer)
         for group in optimizer.param_groups:
             group["lr"] = group.get("initial_lr", parts.lr)
+    if plan.choices.get("compile", {}).get("compiled"):
+        compile_layers(parts.module)
     model, prepared = accelerator.prepare(parts.module, optimizer)
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
@@ -72,7 +75,9 @@ def run_plan(
 
     def load(store: Store, rows: Any, epoch: int = 0) -> dict[str, Any]:
         collate_fn, device = plan.given.collate_fn, accelerator.device
-        return load_batch(store, rows, parts.fields, collate_fn, device, prepare, epoch)
+        return load_batch(
+            store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
+        )
 
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
     pace = Pace(

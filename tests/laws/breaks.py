@@ -86,7 +86,7 @@ BREAKS = (
     Break(
         6,
         "data/store.py",
-        'return np.memmap(path, dtype, mode="r")',
+        'return np.asarray(np.memmap(path, dtype, mode="r"))',
         "return np.fromfile(path, dtype)",
     ),
     Break(
