@@ -20,7 +20,9 @@ GROUPS = {
     "1": "Reading the data",
     "2": "Rows and columns",
     "3": "Data against model",
-    "4": "What will be learned",
+    "4": "What will be learned, and whether it fits",
+    "5": "Speed",
+    "7": "Probes, and other people's runs",
 }
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
     from surefit.batches.collator import Collator
     from surefit.batches.field import Field
+    from surefit.data.loaders import loaders
+    from surefit.data.on_disk import open_data
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.findings import Finding
     from surefit.models.features import AdaptiveProjection
@@ -35,6 +37,8 @@ _HOMES = {
     "explain": "surefit.preflight.explain",
     "inspect": "surefit.api",
     "load": "surefit.api",
+    "loaders": "surefit.data.loaders",
+    "open_data": "surefit.data.on_disk",
     "predict": "surefit.api",
     "train": "surefit.api",
 }
@@ -54,6 +58,8 @@ __all__ = [
     "explain",
     "inspect",
     "load",
+    "loaders",
+    "open_data",
     "predict",
     "train",
 ]
