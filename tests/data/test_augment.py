@@ -266,6 +266,30 @@ def test_only_the_last_question_of_a_dialogue_is_changed() -> None:
         assert "Nile" in drawn[3]["content"]
 
 
+@pytest.mark.parametrize("form", ["messages", "conversations"])
+def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> None:
+    keys = ("role", "content") if form == "messages" else ("from", "value")
+    who = ("user", "assistant") if form == "messages" else ("human", "gpt")
+    rows = []
+    for place in range(30):
+        said = ("Describe list one.", "Fine.", f"Describe the list {place}.", "red")
+        rows.append(
+            {form: [dict(zip(keys, (who[n % 2], t), strict=True)) for n, t in enumerate(said)]}
+        )
+    plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
+    assert plan.ok
+    assert plan.parts is not None
+    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    assert len(store) == 3 * 27
+    for place in range(0, len(store), 3):
+        views_of = [store.row(place + view) for view in range(3)]
+        learned = {tuple(row["labels"][row["labels"] != -100].tolist()) for row in views_of}
+        assert len(learned) == 1
+        told = [tokenizer.decode(row["input_ids"]) for row in views_of]
+        assert len({*told}) == 3
+        assert all(text.count("Describe list one.") == 1 for text in told)
+
+
 # Splitting
 
 
