@@ -387,6 +387,24 @@ def test_another_function_is_another_set_of_rows() -> None:
     assert texts(second, 1)[1][0].endswith("today")
 
 
+def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
+    def shout(text: str, rng: np.random.Generator) -> str:
+        return text + "!" * int(rng.integers(1, 9))
+
+    def cut(event: Any) -> None:
+        if event["step"] == 2:
+            raise KeyError("cut")
+
+    options: dict[str, Any] = {"data": task_rows(20), "model": "tiny:llama", "save_every": 1}
+    options |= {"augmentation_factor": 2, "max_steps": 3}
+    run = tmp_path / "run"
+    with pytest.raises(KeyError, match="cut"):
+        surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
+    with pytest.raises(UsageError, match=r"was a Python function \(shout\)"):
+        surefit.train(**options, resume=run)
+    assert surefit.train(**options, augment=shout, resume=run).finished
+
+
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".tsv"])
 def test_synonyms_of_a_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"words{suffix}"
