@@ -12,6 +12,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.table import Table
+from surefit.data.tokenising import finished
 from surefit.findings import fail
 from surefit.models.call import Call, match_arguments
 from surefit.models.pretrained import quiet
@@ -120,7 +121,7 @@ def _encode(
     raw: Mapping[str, Any], encoder: Encoder, task: TaskSpec, table: Table, place: int
 ) -> Mapping[str, Any] | Skip:
     try:
-        encoded = task.encode(encoder.read(raw), encoder)
+        encoded = finished(task.encode(encoder.read(raw), encoder), encoder.tokenizer)
     except RowFaultError as fault:
         where = table.where(place)
         message = f"row {where['row']}: {fault.message}"

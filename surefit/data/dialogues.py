@@ -15,6 +15,9 @@ from surefit.findings import Finding, fail, finding
 Dialogue = tuple[Sequence[Message], Any]
 """Messages, and the tools that are offered in them."""
 
+Part = tuple[str, Turn | None]
+"""A part of a text, and the answer that it is, if it is one."""
+
 _SAMPLE = 8
 _ASKED: Message = {"role": "user", "content": "Hi"}
 _TOLD: Message = {"role": "assistant", "content": "Hello"}
@@ -89,12 +92,34 @@ class Coder:
 
         It loses as many tokens as it takes and it has, so the row may still be longer.
         """
-        messages = self.template.prepared(messages)
-        text, turns = self.template.locate(messages, tools, generation)
+        cuts = self.cut(messages, tools, generation)
+        parts = self._part_ids([part for part, _ in cuts])
+        return self.join(cuts, parts, messages, tools, generation, limit)
+
+    @property
+    def parts_stand_alone(self) -> bool:
+        """Whether the parts of a text may be tokenised without what is before them."""
+        return not self._puts_space_first
+
+    def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
+        """The text of a dialogue in parts, cut where answers begin and end."""
+        text, turns = self.template.locate(self.template.prepared(messages), tools, generation)
         if turns and not generation:  # behind the end of the last answer there is nothing to read
             text = text[: turns[-1].end]
-        cuts = list(_cut(text, turns))
-        parts = self._part_ids([part for part, _ in cuts])
+        return list(_cut(text, turns))
+
+    def join(
+        self,
+        cuts: Sequence[Part],
+        ids: Sequence[list[int]],
+        messages: Sequence[Message],
+        tools: Any,
+        generation: bool,
+        limit: int | None = None,
+    ) -> Tokens:
+        """The tokens of a dialogue from those of its parts."""
+        messages = self.template.prepared(messages)
+        parts = list(ids)
         for place, (_, turn) in enumerate(cuts):
             if turn is not None and not turn.ended:
                 parts[place] = [*parts[place], self._tokenizer.eos_token_id]
@@ -143,7 +168,7 @@ class Coder:
         return shorter if len(shorter.ids) <= limit else None
 
 
-def _cut(text: str, turns: Sequence[Turn]) -> Iterator[tuple[str, Turn | None]]:
+def _cut(text: str, turns: Sequence[Turn]) -> Iterator[Part]:
     """The text in parts: before the first answer, the answer, between it and the next, …"""
     place = 0
     for turn in turns:

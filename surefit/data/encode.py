@@ -7,7 +7,7 @@ import json
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,16 @@ from surefit.data.cache import cache_folder, fingerprint, hash_bytes
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store, new_store
 from surefit.data.table import Table
+from surefit.data.tokenising import Pending, finish, finished
 from surefit.errors import FindingError
 from surefit.findings import Finding, finding
 
 if TYPE_CHECKING:
     from surefit.data.augment.views import Views
+
+CHUNK_ROWS = 512
+CHUNK_CHARACTERS = 4_000_000
+"""Rows that are tokenised together, at most; and characters of their text."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how much is done, and of how much."""
@@ -96,7 +101,7 @@ class EncodedRow:
         return b"\0".join(np.ascontiguousarray(value).tobytes() for value in self.columns.values())
 
 
-EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Mapping[str, Any]]
+EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Pending | Mapping[str, Any]]
 
 
 @dataclass
@@ -199,35 +204,39 @@ def encode_rows(
     faults = _Faults(table, encoder)
     tally = _Tally(_Faults(table, encoder))
     notes: dict[str, Any] = {}
-    encode_one = partial(
-        encode_row, encode=encode, encoder=encoder, fields=fields, count_targets=count_targets
-    )
+    check = partial(check_encoded, encoder=encoder, fields=fields, count_targets=count_targets)
+
+    def encode_view(row: Mapping[str, Any], extras: Mapping[str, Any]) -> EncodedRow | Skip:
+        return check(finished(encode(row, encoder), encoder.tokenizer), extras)
+
     with new_store(folder, fields, notes) as writer:
-        for done, (source_row, raw) in enumerate(zip(rows, table.rows(rows), strict=True)):  # type: ignore[arg-type]
-            if done % 256 == 0:
-                progress(stage, done, len(rows))
-            number = int(source_row)
-            try:
-                row, extras = encoder.read(raw), {name: raw[name] for name in encoder.extras}
-                made = encode_one(row, extras)
-                if isinstance(made, Skip):
-                    tally.drop_row(number, made)
+        done = 0
+        for numbers, raws in _chunks(table, rows):
+            progress(stage, done, len(rows))
+            done += len(numbers)
+            read = [encoder.read(raw) for raw in raws]
+            begun = finish([_begin(encode, row, encoder) for row in read], encoder.tokenizer)
+            for number, raw, row, encoded in zip(numbers, raws, read, begun, strict=True):
+                try:
+                    extras = {name: raw[name] for name in encoder.extras}
+                    made = check(encoded, extras)
+                    if isinstance(made, Skip):
+                        tally.drop_row(number, made)
+                        continue
+                    again = partial(encode_view, extras=extras)
+                    further = list(views.further(row, number, made, again)) if views else []
+                except RowFaultError as fault:
+                    faults.add(number, fault)
                     continue
-                again = partial(encode_one, extras=extras)
-                further = list(views.further(row, number, made, again)) if views else []
-            except RowFaultError as fault:
-                faults.add(number, fault)
-                continue
-            kept = tally.add_row(number, made, further)
-            for view, each in kept:
-                writer.append(
-                    each.columns,
-                    source_row=number,
-                    view=view,
-                    num_targets=each.num_targets,
-                    length=row_length(each.columns),
-                )
-                tally.counts["tokens"] += num_tokens(each.columns, fields)
+                for view, each in tally.add_row(number, made, further):
+                    writer.append(
+                        each.columns,
+                        source_row=number,
+                        view=view,
+                        num_targets=each.num_targets,
+                        length=row_length(each.columns),
+                    )
+                    tally.counts["tokens"] += num_tokens(each.columns, fields)
         progress(stage, len(rows), len(rows))
         found = faults.findings()
         if found:
@@ -236,17 +245,43 @@ def encode_rows(
     return Store(folder)
 
 
-def encode_row(
-    row: Mapping[str, Any],
+def _chunks(
+    table: Table, rows: npt.NDArray[np.int64]
+) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
+    """Numbers and rows, a few hundred at a time, or fewer where they are large."""
+    numbers: list[int] = []
+    raws: list[dict[str, Any]] = []
+    size = 0
+    for number, raw in zip(rows.tolist(), table.rows(rows), strict=True):  # type: ignore[arg-type]
+        numbers.append(number)
+        raws.append(raw)
+        size += sum(len(value) for value in raw.values() if isinstance(value, str))
+        if len(raws) == CHUNK_ROWS or size > CHUNK_CHARACTERS:
+            yield numbers, raws
+            numbers, raws, size = [], [], 0
+    if raws:
+        yield numbers, raws
+
+
+def _begin(encode: EncodeRow, row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """What encoding gives of a row before its texts are tokenised, or the fault it raises."""
+    try:
+        return encode(row, encoder)
+    except RowFaultError as fault:
+        return fault
+
+
+def check_encoded(
+    encoded: Any,
     extras: Mapping[str, Any],
     *,
-    encode: EncodeRow,
     encoder: Encoder,
     fields: Mapping[str, Field],
     count_targets: Callable[[Mapping[str, Any]], int],
 ) -> EncodedRow | Skip:
-    """One row, read by role, as the Store takes it; a Skip where nothing can be learned."""
-    encoded = encode(row, encoder)
+    """One row as the Store takes it; a Skip where nothing can be learned, or its fault raised."""
+    if isinstance(encoded, Exception):
+        raise encoded
     if isinstance(encoded, Skip):
         return encoded
     if not isinstance(encoded, Encoded):

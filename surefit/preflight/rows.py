@@ -12,6 +12,7 @@ import numpy as np
 from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
+from surefit.data.tokenising import finished
 from surefit.findings import fail
 from surefit.plan import Parts
 from surefit.tasks.spec import TaskSpec
@@ -51,7 +52,7 @@ def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, 
 
 def _encode(table: Table, row: int, task: TaskSpec, encoder: Encoder) -> Encoded | Skip:
     try:
-        encoded = task.encode(encoder.read(table.row(row)), encoder)
+        encoded = finished(task.encode(encoder.read(table.row(row)), encoder), encoder.tokenizer)
     except RowFaultError as fault:
         where = table.where(row)
         raise fail(fault.code, f"row {row}: {fault.message}", where, fix=fault.fix) from None

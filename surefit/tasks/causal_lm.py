@@ -8,6 +8,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
+from surefit.data.tokenising import Pending, Tokenised
 from surefit.tasks.causal import (
     answer,
     can_generate,
@@ -17,28 +18,33 @@ from surefit.tasks.causal import (
     is_overlong,
     read_ids,
     read_text,
-    token_ids,
 )
 from surefit.tasks.spec import Generate, Head, TaskSpec
 from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
     """The text with bos, if the tokenizer adds it, and eos; a row over the limit loses its end."""
     predicting = bool(encoder.settings.get("predicting"))
     if "input_ids" in row:
-        ids, labels = read_ids(row, predicting)
-    else:
-        text = read_text(row, "text", encoder)
-        if not (text or "").strip():
-            return Skip("empty")
-        eos = encoder.tokenizer.eos_token_id
-        ids = [*first_ids(encoder), *token_ids(encoder.tokenizer, text or "")]
-        ids += [eos] if eos is not None and not predicting else []
-        labels = ids
+        return _within_limit(*read_ids(row, predicting), encoder)
+    text = read_text(row, "text", encoder)
+    if not (text or "").strip():
+        return Skip("empty")
+    eos = encoder.tokenizer.eos_token_id
+    end = [eos] if eos is not None and not predicting else []
+
+    def finish(tokens: list[Tokenised]) -> Encoded | Skip:
+        ids = [*first_ids(encoder), *tokens[0].ids, *end]
+        return _within_limit(ids, ids, encoder)
+
+    return Pending([text or ""], finish, special=False)
+
+
+def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | Skip:
     if len(ids) == 0:
         return Skip("empty")
-    if predicting:  # what is nearest to the continuation is kept
+    if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
         return Encoded({"input_ids": kept, "labels": [IGNORED] * len(kept)})
     overlong = is_overlong(len(ids), encoder)

@@ -14,6 +14,7 @@ import numpy as np
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
+from surefit.data.tokenising import Pending
 from surefit.findings import fail
 from surefit.tasks.causal import is_overlong, read_ids, read_text
 from surefit.tasks.spec import Batch, Head, TaskSpec
@@ -36,33 +37,35 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
     """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
-    tokenizer, special = encoder.tokenizer, encoder.fitted["special"]
-    predicting = encoder.settings.get("predicting")
-    text = None
     if "input_ids" in row:
-        ids, _ = read_ids({**row, "labels": None})
-    else:
-        text = read_text(row, "text", encoder)
-        if not (text or "").strip():
-            return Skip("empty")
-        assert text is not None
-        text = text.replace(WRITTEN, tokenizer.mask_token) if predicting else text
-        ids = tokenizer(text)["input_ids"]
+        return _within_limit(read_ids({**row, "labels": None})[0], None, encoder)
+    text = read_text(row, "text", encoder)
+    if not (text or "").strip():
+        return Skip("empty")
+    assert text is not None
+    if encoder.settings.get("predicting"):
+        text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
+    return Pending([text], lambda tokens: _within_limit(tokens[0].ids, text, encoder))
+
+
+def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded | Skip:
     if len(ids) == 0:
         return Skip("empty")
     overlong = is_overlong(len(ids), encoder)
     if overlong:
+        predicting = encoder.settings.get("predicting")
         skip = None if predicting else refuse_overlong(len(ids), encoder)
         if skip is not None:
             return skip
         limit = encoder.max_length
-        cut = ids if text is None else tokenizer(text, truncation=True, max_length=limit).input_ids
-        ids = cut[:limit]
+        if text is not None:  # special tokens at the end are to stay there
+            ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
+        ids = ids[:limit]
     ids = np.asarray(ids)
-    columns = {"input_ids": ids, "labels": np.where(np.isin(ids, special), IGNORED, ids)}
-    return Encoded(columns, truncated=overlong)
+    labels = np.where(np.isin(ids, encoder.fitted["special"]), IGNORED, ids)
+    return Encoded({"input_ids": ids, "labels": labels}, truncated=overlong)
 
 
 def count_targets(columns: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from surefit.data.encode import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.roles import NAMES
 from surefit.data.table import Table, is_fractional
+from surefit.data.tokenising import Pending
 from surefit.findings import fail
 from surefit.tasks import features, tabular
 from surefit.tasks.classes import is_continuous
@@ -59,7 +60,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return {**(read.fitted() if read is not None else {}), "mean": mean, "scale": scale}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
     """The row's tokens, steps or vector, and the target in units of its spread."""
     targets = {}
     if "label" in encoder.roles:

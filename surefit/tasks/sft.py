@@ -14,6 +14,7 @@ from surefit.data.encode import Encoded, Remark, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.messages import Message, read_dialogue, read_tools
 from surefit.data.rendering import TemplateError
+from surefit.data.tokenising import Pending, Tokenised
 from surefit.tasks.causal import (
     answer,
     can_generate,
@@ -30,7 +31,7 @@ from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
 SAMPLED_ROWS = 64
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
     """The dialogue as its template writes it; only the answers and their ends carry labels.
 
     Over the limit, the oldest turns go first, then the beginning of the prompt, and never the end
@@ -38,20 +39,39 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """
     if "input_ids" in row:
         return _encode_tokens(row, encoder)
-    predicting = bool(encoder.settings.get("predicting"))
     dialogue = _dialogue(row, encoder)
     if isinstance(dialogue, Skip):
         return dialogue
+    coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
-        tokens = encoder.dialogues.tokenise(*dialogue, generation=predicting)
-        overlong = is_overlong(len(tokens.ids), encoder)
-        if overlong:
-            shorter = _shorten(dialogue, tokens, encoder)
-            if isinstance(shorter, Skip):
-                return shorter
-            tokens = shorter
+        if not coder.parts_stand_alone:
+            tokens = coder.tokenise(*dialogue, generation=predicting)
+            return _encoded(row, dialogue, tokens, encoder)
+        cuts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
         return Skip("template", Remark(fault.code, fault.message))
+
+    def finish(parts: list[Tokenised]) -> Encoded | Skip:
+        ids = [part.ids for part in parts]
+        tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
+        return _encoded(row, dialogue, tokens, encoder)
+
+    return Pending([part for part, _ in cuts], finish, special=False)
+
+
+def _encoded(
+    row: Mapping[str, Any], dialogue: Dialogue, tokens: Tokens, encoder: Encoder
+) -> Encoded | Skip:
+    predicting = bool(encoder.settings.get("predicting"))
+    overlong = is_overlong(len(tokens.ids), encoder)
+    if overlong:
+        try:
+            shorter = _shorten(dialogue, tokens, encoder)
+        except TemplateError as fault:
+            return Skip("template", Remark(fault.code, fault.message))
+        if isinstance(shorter, Skip):
+            return shorter
+        tokens = shorter
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))

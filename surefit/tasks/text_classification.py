@@ -10,6 +10,7 @@ from surefit.batches.field import Field
 from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
+from surefit.data.tokenising import Pending, Tokenised
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -28,7 +29,7 @@ TOKENS = Field(("time",), "int64", 0)
 SEGMENTS = Field(("time",), "int64", 0, "input_ids")
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
     """Tokens of the text with the tokenizer's own special tokens, and the class."""
     if "label" not in row:
         return encode_text(row, encoder, {})
@@ -38,7 +39,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
 
 def encode_text(
     row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]
-) -> Encoded | Skip:
+) -> Encoded | Skip | Pending:
     """Tokens of the row's text or pair of texts, with what else was read from the row."""
     texts = []
     for role in ("text", "text_pair"):
@@ -53,16 +54,21 @@ def encode_text(
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
         texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
-    tokens = tokenizer(*texts)
-    length = len(tokens["input_ids"])
-    overlong = encoder.max_length is not None and length > encoder.max_length
-    if overlong:
-        skip = refuse_overlong(length, encoder)
-        if skip is not None:
-            return skip
-        tokens = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
-    columns = {name: tokens[name] for name in text_fields(encoder)}
-    return Encoded({**columns, **targets}, truncated=overlong)
+    names = text_fields(encoder)
+
+    def finish(tokens: list[Tokenised]) -> Encoded | Skip:
+        read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
+        length = len(tokens[0].ids)
+        overlong = encoder.max_length is not None and length > encoder.max_length
+        if overlong:
+            skip = refuse_overlong(length, encoder)
+            if skip is not None:
+                return skip
+            read = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
+        columns = {name: read[name] for name in names}
+        return Encoded({**columns, **targets}, truncated=overlong)
+
+    return Pending([texts[0] if len(texts) == 1 else (texts[0], texts[1])], finish)
 
 
 def text_fields(encoder: Encoder) -> dict[str, Field]:

@@ -1,0 +1,80 @@
+"""The texts of many rows tokenised at once: the fast tokenizers then use every core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Text = str | tuple[str, str]
+"""A text, or two that are tokenised as a pair."""
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """Tokens of one text, and which text of a pair each belongs to."""
+
+    ids: list[int]
+    type_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A row that is encoded but for its texts; `finish` takes their tokens.
+
+    With `special`, the tokenizer's own special tokens are put in.
+    """
+
+    texts: Sequence[Text]
+    finish: Callable[[list[Tokenised]], Any]
+    special: bool = True
+
+
+def tokenise(tokenizer: Any, texts: Sequence[Text], special: bool) -> list[Tokenised]:
+    """The tokens of each text, however long, as the tokenizer gives them one by one."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return [_one(tokenizer, text, special) for text in texts]
+    backend.no_truncation()
+    backend.no_padding()
+    encodings = backend.encode_batch_fast(list(texts), add_special_tokens=special)
+    return [Tokenised(encoding.ids, encoding.type_ids) for encoding in encodings]
+
+
+def _one(tokenizer: Any, text: Text, special: bool) -> Tokenised:
+    texts = (text,) if isinstance(text, str) else text
+    tokens = tokenizer(*texts, add_special_tokens=special, verbose=False)
+    ids = list(tokens["input_ids"])
+    return Tokenised(ids, list(tokens.get("token_type_ids") or [0] * len(ids)))
+
+
+def finish(made: Sequence[Any], tokenizer: Any) -> list[Any]:
+    """Rows with those that are Pending finished, whose texts are tokenised together.
+
+    What `finish` raises takes the row's place, as what encoding raised does.
+    """
+    finished = list(made)
+    for special in (True, False):
+        places = [
+            place
+            for place, row in enumerate(finished)
+            if isinstance(row, Pending) and row.special == special
+        ]
+        texts = [text for place in places for text in finished[place].texts]
+        tokens = iter(tokenise(tokenizer, texts, special) if texts else ())
+        for place in places:
+            row = finished[place]
+            own = [next(tokens) for _ in row.texts]
+            try:
+                finished[place] = row.finish(own)
+            except Exception as error:
+                finished[place] = error
+    return finished
+
+
+def finished(row: Any, tokenizer: Any) -> Any:
+    """One row, finished if it is Pending; what is wrong with it is raised."""
+    made = finish([row], tokenizer)[0]
+    if isinstance(made, Exception):
+        raise made
+    return made
