@@ -118,7 +118,8 @@ def _remarks(
     given = row.get("messages")
     if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
         left = len(given) - len(messages)
-        yield Remark("SF281", f"{left} message(s) behind the last answer are left out", column)
+        what = "message is" if left == 1 else "messages are"
+        yield Remark("SF281", f"{left} {what} left out behind the last answer", column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
