@@ -51,7 +51,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
                 return shorter
             tokens = shorter
     except TemplateError as fault:
-        return Skip("template", Remark(fault.code, fault.message))
+        why = f"the template does not suit: {fault.message}"
+        return Skip("template", Remark(fault.code, why))
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
