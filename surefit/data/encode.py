@@ -28,7 +28,7 @@ from surefit.findings import Finding, finding
 if TYPE_CHECKING:
     from surefit.data.augment.views import Views
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 4_000_000
 """Rows that are tokenised together, at most; and characters of their text."""
 

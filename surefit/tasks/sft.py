@@ -49,7 +49,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
             return _encoded(row, dialogue, tokens, encoder)
         cuts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
-        return Skip("template", Remark(fault.code, fault.message))
+        return _unsuited(fault)
 
     def finish(parts: list[Tokenised]) -> Encoded | Skip:
         ids = [part.ids for part in parts]
@@ -68,7 +68,7 @@ def _encoded(
         try:
             shorter = _shorten(dialogue, tokens, encoder)
         except TemplateError as fault:
-            return Skip("template", Remark(fault.code, fault.message))
+            return _unsuited(fault)
         if isinstance(shorter, Skip):
             return shorter
         tokens = shorter
@@ -76,6 +76,10 @@ def _encoded(
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
     return Encoded(columns, overlong, learns_eos=labels[-1] != IGNORED, remarks=remarks)
+
+
+def _unsuited(fault: TemplateError) -> Skip:
+    return Skip("template", Remark(fault.code, f"the template does not suit: {fault.message}"))
 
 
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
@@ -138,7 +142,8 @@ def _remarks(
     given = row.get("messages")
     if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
         left = len(given) - len(messages)
-        yield Remark("SF281", f"{left} message(s) behind the last answer are left out", column)
+        what = "message is" if left == 1 else "messages are"
+        yield Remark("SF281", f"{left} {what} left out behind the last answer", column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
