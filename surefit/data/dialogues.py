@@ -53,6 +53,7 @@ class Coder:
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
         newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
         self._puts_space_first = joined != newline + alone
+        self._known_leads: dict[str, list[int]] = {}
 
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text alone, without special ones."""
@@ -60,22 +61,36 @@ class Coder:
         return [list(row) for row in ids]
 
     def _part_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each part of one text.
+        """The tokens of each part of one text."""
+        return self._own_ids(texts, self.plain_ids(self.asked(texts)))
+
+    def asked(self, texts: Sequence[str]) -> list[str]:
+        """What is tokenised for each part of one text.
 
         SentencePiece puts a space before a text, so a part is tokenised behind what it follows:
         the special token that ends the part before, else a line break.
         """
+        return [lead + text for lead, text in zip(self._leads(texts), texts, strict=True)]
+
+    def _leads(self, texts: Sequence[str]) -> list[str]:
         if not self._puts_space_first:
-            return self.plain_ids(texts)
-        leads = ["", *(self._end_of(text) for text in texts[:-1])]
-        whole = self.plain_ids([lead + text for lead, text in zip(leads, texts, strict=True)])
-        lead_ids = [
-            ids if lead else [] for lead, ids in zip(leads, self.plain_ids(leads), strict=True)
-        ]
+            return [""] * len(texts)
+        return ["", *(self._end_of(text) for text in texts[:-1])]
+
+    def _own_ids(self, texts: Sequence[str], asked: Sequence[list[int]]) -> list[list[int]]:
+        """The tokens of each part alone, from those of what was `asked` for it."""
+        if not self._puts_space_first:
+            return list(asked)
+        leads = [self._lead_ids(lead) for lead in self._leads(texts)]
         return [
             ids[len(lead) :] if ids[: len(lead)] == lead else self.plain_ids([text])[0]
-            for text, lead, ids in zip(texts, lead_ids, whole, strict=True)
+            for text, lead, ids in zip(texts, leads, asked, strict=True)
         ]
+
+    def _lead_ids(self, lead: str) -> list[int]:
+        if lead not in self._known_leads:
+            self._known_leads[lead] = self.plain_ids([lead])[0] if lead else []
+        return self._known_leads[lead]
 
     def _end_of(self, text: str) -> str:
         known = self.template.special_tokens
@@ -93,13 +108,8 @@ class Coder:
         It loses as many tokens as it takes and it has, so the row may still be longer.
         """
         cuts = self.cut(messages, tools, generation)
-        parts = self._part_ids([part for part, _ in cuts])
-        return self.join(cuts, parts, messages, tools, generation, limit)
-
-    @property
-    def parts_stand_alone(self) -> bool:
-        """Whether the parts of a text may be tokenised without what is before them."""
-        return not self._puts_space_first
+        ids = self.plain_ids(self.asked([part for part, _ in cuts]))
+        return self.join(cuts, ids, messages, tools, generation, limit)
 
     def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
         """The text of a dialogue in parts, cut where answers begin and end."""
@@ -117,9 +127,9 @@ class Coder:
         generation: bool,
         limit: int | None = None,
     ) -> Tokens:
-        """The tokens of a dialogue from those of its parts."""
+        """The tokens of a dialogue from those of what was `asked` for its parts."""
         messages = self.template.prepared(messages)
-        parts = list(ids)
+        parts = self._own_ids([part for part, _ in cuts], ids)
         for place, (_, turn) in enumerate(cuts):
             if turn is not None and not turn.ended:
                 parts[place] = [*parts[place], self._tokenizer.eos_token_id]

@@ -44,9 +44,6 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
         return dialogue
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
-        if not coder.parts_stand_alone:
-            tokens = coder.tokenise(*dialogue, generation=predicting)
-            return _encoded(row, dialogue, tokens, encoder)
         cuts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
         return _unsuited(fault)
@@ -56,7 +53,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
         tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
 
-    return Pending([part for part, _ in cuts], finish, special=False)
+    return Pending(coder.asked([part for part, _ in cuts]), finish, special=False)
 
 
 def _encoded(

@@ -14,6 +14,7 @@ from surefit.data.dialogues import fit_template
 from surefit.data.encode import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.templates import TEMPLATES
+from surefit.data.tokenising import finished
 from surefit.tasks.sft import encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
@@ -68,7 +69,7 @@ def test_only_answers_are_learned_and_all_of_them_end(
 ) -> None:
     messages = [*dialogue, {"role": "assistant", "content": answer}]
     encoder = encoder_for(style, template, limit, loss_on)
-    encoded = encode({"messages": messages}, encoder)
+    encoded = finished(encode({"messages": messages}, encoder), encoder.tokenizer)
     told = [m["content"].strip() for m in messages if m["role"] == "assistant"]
     asked = [m["content"].strip() for m in messages if m["role"] == "user"]
     if isinstance(encoded, Skip):

@@ -15,6 +15,7 @@ from surefit.cli import run as command
 from surefit.data.encode import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.open import open_table
+from surefit.data.tokenising import finished
 from surefit.tasks.choose import choose_task
 from surefit.tasks.sft import encode
 
@@ -64,7 +65,7 @@ def test_form_of_rows(tmp_path: Path, form: str, source: str) -> None:
     assert task.name == "sft"
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
     encoder = Encoder("sft", roles, tokenizer, None, SETTINGS)
-    encoded = encode(encoder.read(table.row(0)), encoder)
+    encoded = finished(encode(encoder.read(table.row(0)), encoder), tokenizer)
     assert isinstance(encoded, Encoded)
     assert tokenizer.decode(encoded.columns["input_ids"]) == text
 
@@ -145,7 +146,7 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     state = {"text": text, "end": "</s>", "joins_system": False}
     roles = {"messages": "messages", "tools": "tools"}
     encoder = Encoder("sft", roles, tokenizer, None, SETTINGS, {"template": state})
-    encoded = encode({"messages": TURNS[:2], "tools": tools}, encoder)
+    encoded = finished(encode({"messages": TURNS[:2], "tools": tools}, encoder), encoder.tokenizer)
     assert isinstance(encoded, Encoded) == fits
     if isinstance(encoded, Encoded):
         shown = tokenizer.decode(encoded.columns["input_ids"])
