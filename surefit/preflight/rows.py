@@ -27,14 +27,16 @@ def show_row(store: Store, encoder: Encoder, source_row: int) -> dict[str, Any]:
         else:
             shown[name] = f"{value.dtype} array {list(value.shape)}"
     if "input_ids" in row and encoder.tokenizer is not None:
-        shown["tokens"] = _tokens(row, encoder)
+        apart = "decoder_input_ids" in row  # then the labels are another sequence
+        shown["tokens"] = _tokens(row["input_ids"], None if apart else row.get("labels"), encoder)
+        if apart and "labels" in row:
+            shown["target_tokens"] = _tokens(row["labels"], row["labels"], encoder)
     if "labels" in row and row["labels"].ndim == 0 and "classes" in encoder.fitted:
         shown["class"] = encoder.classes[int(row["labels"])]
     return shown
 
 
-def _tokens(row: dict[str, Any], encoder: Encoder) -> list[dict[str, Any]]:
-    labels = row.get("labels")
+def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
     learned = labels != -100 if labels is not None and labels.ndim == 1 else None
     special = set(encoder.tokenizer.all_special_ids)
     return [
@@ -43,5 +45,5 @@ def _tokens(row: dict[str, Any], encoder: Encoder) -> list[dict[str, Any]]:
             "learned": bool(learned[place]) if learned is not None else None,
             "special": token in special,
         }
-        for place, token in enumerate(row["input_ids"].tolist())
+        for place, token in enumerate(ids.tolist())
     ]
