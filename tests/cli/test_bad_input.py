@@ -521,11 +521,11 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         "the label 1.5 is a float; expected a class name or number",
     ),
     "lists as labels": (
-        every(label=["a"]),
+        every(label=["a", "b"]),
         [],
         "SF205",
         {"column": "label"},
-        "the label ['a'] is a list",
+        "the label is the list ['a', 'b']; expected one class per row",
     ),
     "labels nearly all different": (
         [{**row, "label": f"row {n}"} for n, row in enumerate(steps())],
@@ -560,7 +560,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--set", "columns.label=features", "--set", "columns.features=label"],
         "SF205",
         {"column": "features"},
-        "is a ndarray; expected a class name or number",
+        "expected one class per row",
     ),
 }
 

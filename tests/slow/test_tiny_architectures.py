@@ -29,7 +29,7 @@ def scan() -> Any:
 
 @pytest.mark.parametrize("family", AT_LEAST)
 def test_listed_architectures_are_built_and_stepped(family: str, scan: Any) -> None:
-    sizes = size_table(scan.VOCAB_SIZE, 64, 2, 4, 128, 32)
+    sizes = size_table(scan.VOCAB_SIZE, 128, 2, 4, 512, 32)
     reasons = scan.try_all(family, FAMILIES[family], sizes)
     assert {arch: reason for arch, reason in reasons.items() if reason} == {}
     assert len(reasons) >= AT_LEAST[family]
