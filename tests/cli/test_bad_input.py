@@ -58,8 +58,8 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
         "--data and --set data=… are both given.",
         "one of them",
     ),
-    "an empty model": (["train", *SFT[:3], ""], "model: ", "may not be empty; found ''"),
-    "an empty task": (["train", *SFT, "--task", ""], "task: ", "may not be empty; found ''"),
+    "an empty model": (["train", *SFT[:3], ""], "--model is empty.", "leave it out"),
+    "an empty task": (["train", *SFT, "--task", ""], "--task is empty.", "leave it out"),
     "an empty path": (["inspect", ""], "The path of the data is empty.", "Give a file"),
     "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
     "metric the task does not have": (
