@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = Path(os.environ.get("SUREFIT_SHARED", Path(__file__).parents[2] / "shared"))
-WORDS = "time year people way day man thing woman life child world school state family".split()
+WORDS = ["time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family"]
 Row = dict[str, Any]
 
 

@@ -95,11 +95,13 @@ def _same_again(done: Finished) -> float:
     from surefit.data.open import open_table
     from surefit.data.pixels import read_format
 
-    new = str(done.work / "new.npz")
+    (new,) = done.files("new_data")
     lines = done.surefit("predict", "run", "--data", new).splitlines()
     encoder = load_encoder(done.run / "model")
     form = read_format(encoder.fitted["pixels"])
-    pixels = np.stack([form.pixel_values(row["image"]) for row in open_table(new).rows()])
+    pixels = np.stack(
+        [form.pixel_values(row[encoder.roles["image"]]) for row in open_table(new).rows()]
+    )
     with torch.no_grad():
         chances = surefit.load(done.run)(torch.from_numpy(pixels)).softmax(-1).tolist()
     alike = [

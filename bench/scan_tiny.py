@@ -9,6 +9,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,34 @@ def main() -> None:
     )
     for family in args.family:
         mapping = getattr(modeling_auto, f"MODEL_FOR_{AUTO[family][1]}_MAPPING_NAMES")
-        reasons = {a: try_apart(family, a, sizes) for a in args.only or mapping if a in mapping}
+        chosen = [arch for arch in args.only or mapping if arch in mapping]
+        reasons = try_all(family, chosen, sizes)
         passed = [arch for arch, reason in reasons.items() if not reason]
         for arch, reason in reasons.items():
             if reason:
                 print(f"  {family} {arch}: {reason}")
         print(f"{family}: {len(passed)} of {len(reasons)}\n{' '.join(passed)}", flush=True)
+
+
+def try_all(family: str, archs: Sequence[str], sizes: dict[str, int]) -> dict[str, str]:
+    """Try every architecture, a share of them per core; return why each failed, or nothing."""
+    context = multiprocessing.get_context("fork")
+    receivers = []
+    for place in range(num_workers := os.cpu_count() or 1):
+        receiver, sender = context.Pipe(duplex=False)
+        share = archs[place::num_workers]
+        context.Process(target=try_share, args=(family, share, sizes, sender)).start()
+        sender.close()
+        receivers.append(receiver)
+    reasons: dict[str, str] = {}
+    for receiver in receivers:
+        reasons |= receiver.recv()
+    return {arch: reasons[arch] for arch in archs}
+
+
+def try_share(family: str, archs: Sequence[str], sizes: dict[str, int], sender: Connection) -> None:
+    """Try some architectures one after another and send why each failed."""
+    sender.send({arch: try_apart(family, arch, sizes) for arch in archs})
 
 
 def try_apart(family: str, arch: str, sizes: dict[str, int]) -> str:

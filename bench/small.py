@@ -72,7 +72,6 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
 def collate_stock(quick: bool) -> dict[str, Any]:
     """From a datasets table on disk to tensors, by transformers' collator."""
     from datasets import Dataset, load_from_disk
-
     from jobs import Job
     from trainers import stock_collator
 
@@ -106,9 +105,8 @@ def texts(count: int) -> list[str]:
 
 def tokenizer() -> Any:
     """The fast tokenizer of SmolLM2."""
-    from transformers import AutoTokenizer
-
     from jobs import gguf_path
+    from transformers import AutoTokenizer
 
     path = gguf_path()
     return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
@@ -191,8 +189,9 @@ def rows_cost(times: int) -> Measure:
     """A whole run on a file, planning and training: seconds per row, and peak memory."""
 
     def measure(quick: bool) -> dict[str, Any]:
-        import surefit
         from contend import peak_bytes
+
+        import surefit
 
         count = (200 if quick else 5_000) * times
         with tempfile.TemporaryDirectory() as folder:

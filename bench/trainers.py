@@ -144,10 +144,9 @@ def stock_collator(job: Job) -> Callable[[list[Any]], Any]:
 
 def train_trl(job: Job, **settings: Any) -> Trained:
     """TRL's SFTTrainer on the rows as they are tokenised."""
+    from jobs import gguf_path
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
-
-    from jobs import gguf_path
 
     clock, path = Clock(), gguf_path()
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 import surefit
 from surefit.models.tiny import FAMILIES
 
-WORDS = "the cat saw one red tree and two blue birds near a green hill".split()
+WORDS = ["the", "cat", "saw", "one", "red", "tree", "and", "two", "blue", "birds", "near", "a", "green", "hill"]
 TEXTS = [" ".join(WORDS[k % 5 : 4 + k % 11] * (1 + k % 3)) for k in range(24)]
 ROWS: dict[str, list[dict[str, str]]] = {
     "causal-lm": [{"text": text} for text in TEXTS],

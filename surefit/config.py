@@ -317,13 +317,6 @@ class RunConfig(_Section):
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("data", "eval_data", "model", "tokenizer", "task", "output")
-    @classmethod
-    def _not_empty(cls, value: Any) -> Any:
-        if value == "" or (isinstance(value, tuple) and "" in value):
-            raise ValueError("expected a name, which may not be empty")
-        return value
-
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys of a config file; its relative paths stay relative to the working folder."""

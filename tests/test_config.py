@@ -231,11 +231,11 @@ def test_flags_are_accepted_with_dashes_and_underscores(flags: list[str]) -> Non
     }
 
 
-def test_flags_beat_settings_and_settings_beat_the_file(tmp_path: Path) -> None:
+def test_flags_and_settings_beat_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("epochs: 1\nlr: 0.1\nseed: 1\nearly_stopping: {metric: loss}\n")
     settings = parsed(
-        str(path), "--set", "epochs=2", "--set", "lr=0.2", "--epochs", "3", "--data", "a",
+        str(path), "--set", "lr=0.2", "--epochs", "3", "--data", "a",
         "--data", "b", "--set", "early_stopping.patience=4",
     )  # fmt: skip
     config = make_config(settings)

@@ -88,7 +88,12 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     from surefit.errors import UsageError
 
     assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
-    given = {name: value for name, value in values.items() if value not in (None, [], False)}
+    left_out = {name for name, value in values.items() if value is None or value is False}
+    given = {name: value for name, value in values.items() if name not in left_out and value != []}
+    empty = next((name for name, value in given.items() if value == "" or value == [""]), None)
+    if empty is not None:
+        option = f"--{empty.replace('_', '-')}"
+        raise UsageError(f"{option} is empty.", "Give it a value, or leave it out.")
     twice = next((name for name in given if name in assigned), None)
     if twice is not None:
         option = f"--{twice.replace('_', '-')}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.dates import ORDERS, read_date
 from surefit.data.table import (
     Table,
     array_rank,
@@ -113,6 +114,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _is_category(table: Table, column: str) -> bool:
     """Whether a column of text repeats a few values, or dates, rather than holding texts."""
     values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
+    if values and any(all(read_date(value, order) for value in values) for order in ORDERS):
+        return True
     return len(values) >= 50 and len(set(values)) < 0.1 * len(values)
 
 

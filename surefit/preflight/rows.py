@@ -39,12 +39,16 @@ def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, 
         else:
             shown[name] = f"{value.dtype} array {list(value.shape)}"
     if "input_ids" in columns and encoder.tokenizer is not None:
-        tokens = _tokens(columns, encoder)
+        apart = "decoder_input_ids" in columns  # then the labels are another sequence
+        labels = columns.get("labels")
+        tokens = _tokens(columns["input_ids"], None if apart else labels, encoder)
         if encoded.truncated:
             tokens = _with_truncated(tokens, table, row, task, encoder)
         shown["text"] = encoder.tokenizer.decode(columns["input_ids"])
         shown["parts"] = list(_parts(tokens, encoder))
         shown["tokens"] = tokens
+        if apart and labels is not None:
+            shown["target_tokens"] = _tokens(labels, labels, encoder)
     if "labels" in columns and columns["labels"].ndim == 0 and "classes" in encoder.fitted:
         shown["class"] = encoder.classes[int(columns["labels"])]
     return shown
@@ -65,8 +69,7 @@ def _side(row: int, parts: Parts) -> str | None:
     return "evaluation" if (parts.evaluation.source_row == row).any() else None
 
 
-def _tokens(columns: Mapping[str, Any], encoder: Encoder) -> list[dict[str, Any]]:
-    labels = columns.get("labels")
+def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
     learned = labels != -100 if labels is not None and labels.ndim == 1 else None
     special = set(encoder.tokenizer.all_special_ids) | {*encoder.tokenizer.added_tokens_decoder}
     return [
@@ -77,7 +80,7 @@ def _tokens(columns: Mapping[str, Any], encoder: Encoder) -> list[dict[str, Any]
             "special": token in special,
             "kind": "learned" if learned is not None and learned[place] else "prompt",
         }
-        for place, token in enumerate(columns["input_ids"].tolist())
+        for place, token in enumerate(ids.tolist())
     ]
 
 
@@ -105,7 +108,7 @@ def _with_truncated(
     kept = np.array([token["id"] for token in tokens])
     behind = _equal_from_start(ids[::-1], kept[::-1])
     before = min(_equal_from_start(ids, kept), len(kept) - behind)
-    lost = _tokens({"input_ids": ids[before : len(ids) - len(kept) + before]}, encoder)
+    lost = _tokens(ids[before : len(ids) - len(kept) + before], None, encoder)
     cut = [{**token, "learned": False, "kind": "truncated"} for token in lost]
     return [*tokens[:before], *cut, *tokens[before:]]
 

@@ -58,8 +58,8 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
         "--data and --set data=… are both given.",
         "one of them",
     ),
-    "an empty model": (["train", *SFT[:3], ""], "model: ", "may not be empty; found ''"),
-    "an empty task": (["train", *SFT, "--task", ""], "task: ", "may not be empty; found ''"),
+    "an empty model": (["train", *SFT[:3], ""], "--model is empty.", "leave it out"),
+    "an empty task": (["train", *SFT, "--task", ""], "--task is empty.", "leave it out"),
     "an empty path": (["inspect", ""], "The path of the data is empty.", "Give a file"),
     "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
     "metric the task does not have": (
@@ -521,11 +521,11 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         "the label 1.5 is a float; expected a class name or number",
     ),
     "lists as labels": (
-        every(label=["a"]),
+        every(label=["a", "b"]),
         [],
         "SF205",
         {"column": "label"},
-        "the label ['a'] is a list",
+        "the label is the list ['a', 'b']; expected one class per row",
     ),
     "labels nearly all different": (
         [{**row, "label": f"row {n}"} for n, row in enumerate(steps())],
@@ -560,7 +560,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--set", "columns.label=features", "--set", "columns.features=label"],
         "SF205",
         {"column": "features"},
-        "is a ndarray; expected a class name or number",
+        "expected one class per row",
     ),
 }
 

@@ -55,6 +55,7 @@ def test_nested_row_is_shown_flat(shared: Path, capsys: pytest.CaptureFixture[st
     texts = [answer["text"] for answer in question["answers"]]
     assert json.loads(capsys.readouterr().out) == {
         "id": question["id"],
+        "title": article["title"],
         "context": paragraph["context"],
         "question": question["question"],
         "answer": texts[0],
@@ -73,5 +74,10 @@ def test_nested_row_as_the_model_sees_it(
     assert (
         run(["inspect", str(path), "--row", "2", "--model", model, "--task", task, "--json"]) == 0
     )
-    shown = str(json.loads(capsys.readouterr().out))
-    assert all(text in shown for text in ("Who is 2?", "Kim is here.", "Kim"))
+    shown = json.loads(capsys.readouterr().out)
+    tokens = [*shown["tokens"], *shown.get("target_tokens", ())]
+    assert "".join(t["text"] for t in tokens if not t["special"]) == (
+        "Who is 2?\nKim is here.\nKim" if task == "sft" else "Who is 2?\nKim is here.Kim"
+    )
+    learned = [token["text"] for token in tokens if token["learned"] and not token["special"]]
+    assert learned == ["Kim"]
