@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from surefit.cli.show import Display
     from surefit.config import RunConfig
     from surefit.data.inspect import DataReport
+    from surefit.data.table import Table
 
 
 def command(
@@ -27,7 +28,8 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Columns, lengths, empties, duplicates; with a model and a row, the row as it is read."""
-    from surefit.cli.show import Display, print_json, show_findings, to_stderr
+    from surefit.cli.show import Display, print_json, show_findings, to_stderr, to_stdout
+    from surefit.cli.show_row import show_tokens, show_values
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open import open_table
     from surefit.errors import UsageError
@@ -48,12 +50,14 @@ def command(
     if model is None:
         shown = _plain(table.row(row))
     else:
-        shown = _as_model_sees(row, {**settings, "data": data, "model": model, "task": task})
+        options = {**settings, "data": data, "model": model, "task": task}
+        shown = _as_model_sees(table, row, options)
     if json:
         print_json(shown)
+    elif "tokens" in shown and model is not None:
+        show_tokens(shown, to_stdout())
     else:
-        for name, value in shown.items():
-            print(f"{name}: {value}")
+        show_values(shown, to_stdout())
     return 0
 
 
@@ -91,12 +95,18 @@ def _plain_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _as_model_sees(row: int, settings: dict[str, Any]) -> dict[str, Any]:
-    from surefit.api import check
+def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
+    from surefit.api import split_options
+    from surefit.cli.show import Display
+    from surefit.data.images import with_files
     from surefit.errors import FindingError
+    from surefit.planning import make_plan
     from surefit.preflight.rows import show_row
 
-    plan = check(**settings, eval_share=0.0)
-    if plan.parts is None:
+    # A row can be looked at though most of the others would be dropped.
+    config, given = split_options({"max_dropped_share": 1.0, **options})
+    with Display() as display:
+        plan = make_plan(config, given, display.progress)
+    if plan.parts is None or plan.task is None:
         raise FindingError(*(found for found in plan.findings if found.severity == "error"))
-    return show_row(plan.parts.train, plan.parts.encoder, row)
+    return show_row(with_files(table, plan.roles), row, plan.task, plan.parts)

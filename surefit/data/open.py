@@ -37,7 +37,7 @@ from surefit.data.text import is_text_file
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, fail, finding
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 Opener = Callable[[Path, Reading], Opened]
 
@@ -71,6 +71,8 @@ def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "er
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
+    elif not all(str(item).strip() for item in data):
+        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
     elif data:
         paths = [Path(item) for item in data]
         table = _open_paths(paths, reading or Reading(), on_bad_file == "skip")

@@ -12,6 +12,7 @@ from surefit.data.table import (
     array_rank,
     fixed_sizes,
     is_array,
+    is_dialogue,
     is_picture,
     is_scalar_number,
     is_text,
@@ -22,6 +23,16 @@ from surefit.data.table import (
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
     "answer": ("completion", "answer", "response", "output", "target"),
+    "messages": (
+        "messages",
+        "conversations",
+        "conversation",
+        "dialogue",
+        "dialog",
+        "chat",
+        "turns",
+    ),
+    "tools": ("tools",),
     "text": (
         *("text", "sentence", "content", "review", "message", "question", "document", "body"),
         *("sentence1", "premise", "question1", "text1"),
@@ -109,6 +120,8 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     kind = table.column_type(column)
     if role in ("text", "text_pair", "source", "target"):
         return is_text(kind)
+    if role == "messages":
+        return is_dialogue(kind)
     if role == "tokens":
         return is_text_list(kind)
     if role == "tags":
@@ -118,7 +131,9 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     if role == "image":
         return is_picture(kind, named)
     if role == "label":
-        return (not is_array(kind) or is_whole_list(kind)) and not is_picture(kind, False)
+        is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
+        held = is_picture(kind, False) or is_dialogue(kind)
+        return (not is_array(kind) or is_list) and not held
     return True
 
 

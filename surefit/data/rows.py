@@ -14,6 +14,7 @@ import pyarrow as pa
 from surefit.atomic import new_folder
 from surefit.data.arrays import Array, to_arrow
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.messages import storable
 from surefit.data.plain import map_arrow
 from surefit.data.table import (
     CHUNK_ROWS,
@@ -67,6 +68,8 @@ def python_value(value: Any) -> Any:
         value = np.asarray(value if value.mode in ("L", "RGB", "RGBA") else value.convert("RGB"))
     elif isinstance(value, Path):
         return str(value)
+    elif isinstance(value, list):
+        return storable(value)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":

@@ -88,14 +88,14 @@ class Table:
         size = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, per_row)))
         if indices is None:
             for batch in self.arrow.to_batches(max_chunksize=size):
-                yield from _python_rows(batch)
+                yield from python_rows(batch)
             return
         batches = self.arrow.to_batches()
         ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
         for start in range(0, len(indices), size):
             chosen = np.asarray(indices[start : start + size], np.int64)
             for batch in take_rows(batches, ends, chosen).to_batches():
-                yield from _python_rows(batch)
+                yield from python_rows(batch)
 
 
 def take_rows(
@@ -133,6 +133,14 @@ def is_text_list(kind: pa.DataType) -> bool:
     return bool(
         (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
         and is_text(kind.value_type)
+    )
+
+
+def is_dialogue(kind: pa.DataType) -> bool:
+    """Whether a column holds a list of objects per row, as dialogues are."""
+    return bool(
+        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
+        and pa.types.is_struct(kind.value_type)
     )
 
 
@@ -220,7 +228,8 @@ def _found(value: Any, data_file: str) -> Any:
     return beside if os.path.exists(beside) else value
 
 
-def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch as plain Python values and arrays."""
     columns = {
         name: _array_values(column) if is_array(column.type) else column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)

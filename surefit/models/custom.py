@@ -41,6 +41,7 @@ def open_object(module: Any) -> ModelSource:
             f"model is a {type(module).__name__}; expected a name or a torch.nn.Module.",
             "Pass a folder, hub id, tiny:ARCH, module:function or an nn.Module object.",
         )
+    module = _unwrapped(module)
     name = type(module).__name__
     return ModelSource(
         name,
@@ -71,6 +72,21 @@ def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
         f"projection from {width} to {misfit.takes} is put before it."
     )
     return Built(module, (finding("SF433", message),))
+
+
+def _unwrapped(module: Any) -> Any:
+    """The model inside a PeftModel, with the adapters that are in it."""
+    configs = getattr(module, "peft_config", None)
+    if configs is None or not hasattr(module, "get_base_model"):
+        return module
+    kinds = [f"{name} ({config.peft_type.value})" for name, config in configs.items()]
+    if kinds != ["default (LORA)"]:
+        raise UsageError(
+            f"model is a PeftModel with the adapters {', '.join(kinds)}; expected one of LoRA, "
+            "named default.",
+            "Pass the plain model and lora_r.",
+        )
+    return module.get_base_model()
 
 
 def open_function(name: str, beside: Path | None = None) -> ModelSource:

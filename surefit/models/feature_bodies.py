@@ -173,12 +173,17 @@ def trained_width(folder: Path) -> int:
 
 def save_features(module: Any, folder: Path) -> None:
     """Write the body as a plain transformers folder, and our parts beside it."""
-    from safetensors.torch import save_file
-
     from surefit.models.pretrained import quiet
 
     with quiet():
         module.body.save_pretrained(folder)
+    save_parts(module, folder)
+
+
+def save_parts(module: Any, folder: Path) -> None:
+    """Write projection, head and mask vector."""
+    from safetensors.torch import save_file
+
     ours = {k: v for k, v in module.state_dict().items() if not k.startswith("body.")}
     save_file({k: v.detach().cpu().contiguous() for k, v in ours.items()}, str(folder / WEIGHTS))
     projection = module.projection.linear
@@ -198,7 +203,6 @@ def save_features(module: Any, folder: Path) -> None:
 def load_features(folder: Path) -> nn.Module:
     """Read what `save_features` wrote, with the body through plain AutoModel."""
     import torch
-    from safetensors.torch import load_file
     from torch import nn
     from transformers import AutoModel
 
@@ -214,9 +218,15 @@ def load_features(folder: Path) -> nn.Module:
         nn.Linear(parts["hidden_size"], parts["outputs"]),
         parts["reads"],
     )
-    saved = load_file(str(folder / WEIGHTS))
-    module.load_state_dict({**module.state_dict(), **saved})
+    load_parts(module, folder)
     return module
+
+
+def load_parts(module: nn.Module, folder: Path) -> None:
+    """Put the saved projection, head and mask vector into a FeatureModel of their sizes."""
+    from safetensors.torch import load_file
+
+    module.load_state_dict({**module.state_dict(), **load_file(str(folder / WEIGHTS))})
 
 
 def _read_parts(folder: Path) -> dict[str, Any]:

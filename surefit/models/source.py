@@ -21,6 +21,10 @@ class Built:
 
     module: nn.Module
     findings: tuple[Finding, ...] = ()
+    fresh: tuple[str, ...] = ()
+    """Weights that start untrained in a model that is otherwise trained."""
+    added_tokens: range = range(0)
+    """Rows of the embeddings that were added for the tokenizer."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.config import RunConfig
+from surefit.data.augment.views import Views
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.open import open_table
-from surefit.data.split import Rows, Split, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table
+from surefit.data.templates import read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
@@ -58,17 +60,20 @@ def split_table(
 ) -> Sides:
     """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
-    hashes = hash_rows(table, columns)
+    hashes = hash_rows(table, columns, fold=True)
     if given.eval_data is None and not config.eval_data:
         split = split_rows(hashes, config.eval_share, config.seed)
         if split.num_duplicates:
-            message = f"{split.num_duplicates} of {table.num_rows} rows repeat another row."
+            message = (
+                f"{split.num_duplicates} of {table.num_rows} rows repeat another row, "
+                "but for case, spaces and punctuation at most."
+            )
             found.append(finding("SF214", message))
         eval_table = table
     else:
         data = given.eval_data if given.eval_data is not None else list(config.eval_data)
         eval_table = _open_eval_table(data, columns, config, found)
-        found += _shared_rows(eval_table, hash_rows(eval_table, columns), hashes)
+        found += _shared_rows(eval_table, hash_rows(eval_table, columns, fold=True), hashes)
         split = Split(np.arange(table.num_rows), np.arange(eval_table.num_rows), 0)
     return Sides(
         with_files(table, roles), split.train, with_files(eval_table, roles), split.evaluation
@@ -93,7 +98,7 @@ def _open_eval_table(
 
 
 def _shared_rows(eval_table: Table, eval_hashes: Any, hashes: Any) -> list[Finding]:
-    shared = np.isin(eval_hashes, hashes)
+    shared = np.isin(eval_hashes, hashes) & (eval_hashes != NO_CONTENT)
     if not shared.any():
         return []
     where = eval_table.where(int(np.argmax(shared)))
@@ -125,6 +130,7 @@ def make_encoder(
         settings={
             "overlong": config.overlong,
             "loss_on": config.loss_on,
+            "template": read_asked(config.template),
             "decoder_start": source.decoder_start,
             "features.layout": layout,
             "seed": config.seed,
@@ -227,10 +233,13 @@ def encode_sides(
     fields: Mapping[str, Field],
     progress: Progress,
     found: list[Finding],
+    views: Views | None = None,
 ) -> tuple[Store, Store]:
-    """Training and evaluation rows as flat columns on disk."""
+    """Training rows with their views, and evaluation rows as they are, as columns on disk."""
 
-    def encode(stage: str, table: Table, rows: Rows, encoder: Encoder) -> Store:
+    def encode(
+        stage: str, table: Table, rows: Rows, encoder: Encoder, views: Views | None = None
+    ) -> Store:
         return encode_rows(
             table,
             rows,
@@ -240,9 +249,10 @@ def encode_sides(
             encoder=encoder,
             progress=progress,
             stage=stage,
+            views=views,
         )
 
-    train = encode("encoding training rows", sides.table, sides.train, encoder)
+    train = encode("encoding training rows", sides.table, sides.train, encoder, views)
     if sides.eval_table.key != sides.table.key:
         encoder, notes = relaid(encoder, sides.eval_table)
         found += notes

@@ -160,6 +160,7 @@ SPEC = TaskSpec(
     summary="one number per text, feature sequence, or row of numbers, categories and dates",
     needs=(("text", "label"), ("features", "label"), ("label",)),
     optional=("text_pair", "mask"),
+    augments=("text", "text_pair"),
     takes=takes,
     whole_rows=True,
     fields={"features": tabular.FIELD, "labels": TARGET},
