@@ -212,8 +212,9 @@ def _flat_answers(axis: Axis, hints: Hints) -> dict[int, str]:
     size = axis.divisor  # a width must divide every row
     if hints.width is not None or hints.steps is not None:
         return _given_width(axis, hints)
-    if hints.trained is not None and size % hints.trained == 0:
-        return {hints.trained: f"the model was trained on width {hints.trained}"}
+    if hints.trained is not None:
+        fits = size % hints.trained == 0
+        return {hints.trained: f"the model was trained on width {hints.trained}"} if fits else {}
     accepts = hints.accepts
     if accepts is not None:
         fitting = [w for w in hints.layers if w > 1 and size % w == 0]
@@ -255,6 +256,9 @@ def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -
     if hints.steps is not None or hints.width is not None:
         message = f"{what}, which cannot be cut where {_given(hints)}."
         return fail("SF435", message, column=column)
+    if hints.trained is not None:
+        message = f"{what}, which cannot be cut into the width {hints.trained} of the model."
+        return fail("SF435", message, fix="Give rows of that width.", column=column)
     if not answers:
         message = f"{what}: one step of {axis}, or {axis} steps of 1; nothing between divides it."
         fix = f"Give --set features.width=1, or --set features.steps=1 for a single step of {axis}."

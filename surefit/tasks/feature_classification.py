@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow.compute as pc
+
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, Skip
 from surefit.data.encoder import Encoder
+from surefit.data.table import Table
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -20,6 +23,18 @@ from surefit.tasks.classes import (
 )
 from surefit.tasks.features import FIELDS, Reader, encode_steps
 from surefit.tasks.spec import Head, TaskSpec
+
+MOST_CLASSES = 0.2
+"""Share of the rows; more different numbers than that are amounts."""
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether labels are classes; an odd fraction among them is a fault, and not an amount."""
+    label = roles["label"]
+    if not is_continuous(table, label):
+        return True
+    distinct = int(pc.count_distinct(table.arrow[label]).as_py())
+    return distinct <= MOST_CLASSES * table.num_rows
 
 
 def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
@@ -41,7 +56,7 @@ SPEC = TaskSpec(
     summary="one class per sequence of features [steps, width]",
     needs=(("features", "label"),),
     optional=("mask",),
-    takes=lambda table, roles: not is_continuous(table, roles["label"]),
+    takes=takes,
     fields={**FIELDS, "labels": Field((), "int64")},
     encode=encode,
     fit=fit,

@@ -129,6 +129,7 @@ REFUSED: dict[str, tuple[RowShape, Hints, str, str]] = {
         "features.steps is 10 and features.width is 6",
     ),
     "a width of no axis": (fixed_shape(100, 6), Hints(width=7), "SF435", "[100, 6]"),
+    "another width than trained on": (fixed_shape(25), Hints(trained=6), "SF435", "width 6 of"),
     "three axes": (fixed_shape(3, 4, 5), Hints(), "SF208", "[3, 4, 5]; expected [steps, width]"),
     "ids of a language": (RowShape((axis(20),), (0, 30_000)), Hints(), "SF436", "30,001 wide"),
 }

@@ -232,8 +232,9 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
 def test_evaluation_is_that_of_the_plain_head(tmp_path: Path) -> None:
     """Loss, perplexity and accuracy of a finished run, with logits everywhere and without."""
     texts = [{"text": " ".join(WORDS[k % 4 : 3 + k % 8])} for k in range(40)]
-    run = surefit.train(data=texts, model="tiny:llama", task="causal-lm", epochs=1,
-                        output=str(tmp_path / "run"))
+    run = surefit.train(
+        data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")
+    )
     found = surefit.evaluate(run, texts)
     head = from_choice(run.model, run.plan["choices"]["head"])
     assert head is not None
