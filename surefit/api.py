@@ -23,6 +23,7 @@ from surefit.models.call import match_arguments, with_own_loss
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
 from surefit.prediction import predict_table
+from surefit.preflight.fit.predict import Fit
 from surefit.processes import is_main, num_processes
 from surefit.run import Run, choose_folder, create_run, open_run
 from surefit.tasks.spec import TaskSpec
@@ -39,8 +40,26 @@ def check(**options: Any) -> Plan:
     Takes the options of `surefit train` with underscores; `data` may be a list of dicts and
     `model` an nn.Module.
     """
-    config, given = split_options(options)
-    return make_plan(config, given)
+    return check_config(*split_options(options))
+
+
+def check_config(config: RunConfig, given: Given, progress: Progress = silent) -> Plan:
+    """Plan a run; with `fit` measured, also send its largest batch through the model."""
+    plan = make_plan(config, given, progress)
+    if config.fit == "predicted" or not plan.ok:
+        return plan
+    from surefit.training.start import measure_plan
+
+    _refuse_weightless(plan)
+    return measure_plan(plan)
+
+
+def _refuse_weightless(plan: Plan) -> None:
+    if plan.parts is not None and plan.parts.source.weightless:
+        raise UsageError(
+            f"{plan.parts.source.name} holds no weights, so there is nothing to train.",
+            "Put the weights into the folder, or start from fresh ones with --from-scratch.",
+        )
 
 
 def train(
@@ -77,6 +96,7 @@ def train_config(
     observers: Sequence[Observer] = (),
     progress: Progress = silent,
     on_plan: Callable[[Plan, Path], None] | None = None,
+    on_fit: Callable[[Fit], None] = lambda fit: None,
 ) -> Run:
     """Plan and train a new run; nothing is written where the plan has errors."""
     from surefit.training.start import run_plan
@@ -86,11 +106,17 @@ def train_config(
     if on_plan is not None:
         on_plan(plan, folder)
     _refuse_errors(plan)
+    _refuse_weightless(plan)
     assert plan.task is not None
     stored = {**plan.as_dict(), "num_processes": num_processes()}
     resolved = resolve(plan, folder)
     run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
-    return _finish(run_plan(plan, run, observers, progress))
+    try:
+        return _finish(run_plan(plan, run, observers, progress, on_fit))
+    except FindingError:  # the largest batch did not go through: there is no run
+        if is_main():
+            run.discard()
+        raise
 
 
 def resolve(plan: Plan, folder: Path) -> RunConfig:
@@ -131,6 +157,7 @@ def resume_run(
     progress: Progress = silent,
     on_plan: Callable[[Plan, Path], None] | None = None,
     beside: Path | None = None,
+    on_fit: Callable[[Fit], None] = lambda fit: None,
 ) -> Run:
     """Go on exactly where a run stopped; options may repeat what it was begun with."""
     from surefit.training.start import run_plan
@@ -156,7 +183,7 @@ def resume_run(
             f"{num_processes()}.",
             "Launch it with the same number.",
         )
-    return _finish(run_plan(plan, run, observers, progress))
+    return _finish(run_plan(plan, run, observers, progress, on_fit))
 
 
 def _finish(run: Run) -> Run:
@@ -176,7 +203,8 @@ def _refuse_errors(plan: Plan) -> None:
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
     config = config.model_copy(update=_absolute(config))
     fields = {key.split(".")[0] for key in options} & set(RunConfig.model_fields)
-    for name in sorted(fields - {"output"}):
+    settled = {"batch_size", "grad_accum"} if config.batch_size == "auto" else set()
+    for name in sorted(fields - {"output"} - settled):
         asked, stored = getattr(config, name), getattr(run.config, name)
         if asked != stored and not _is_object(name, stored):
             raise UsageError(
@@ -260,7 +288,7 @@ def iter_predictions(
         encoder,
         run.task,
         open_table(data, config.read),
-        config.batch_size,
+        config.micro_batch_rows,
         config.generate.max_new_tokens,
         run.collate_fn,
     )
@@ -319,7 +347,7 @@ def evaluate_run(
         with_own_loss(task.loss),
         encoder,
         lambda store, rows: load_batch(store, rows, fields, run.collate_fn, prepare=prepare),
-        config.batch_size,
+        config.micro_batch_rows,
         config.max_tokens,
         config.generate.rows,
         config.generate.max_new_tokens,

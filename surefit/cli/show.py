@@ -17,6 +17,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from surefit.findings import Finding
     from surefit.plan import Plan
+    from surefit.preflight.fit.predict import Fit
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
 PLAIN_SECONDS = 5.0
@@ -96,7 +97,42 @@ def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
                 f"{parts.batches.padding_share():.1%} padding; {parts.num_steps:,} steps in all",
             )
         )
+    return lines + _fit_lines(plan.fit)
+
+
+def _fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
+    lines = []
+    if fit is not None and fit.peak_bytes is not None:
+        measured = f", measured {fit.measured_bytes / 1e9:.2f} GB" if fit.measured_bytes else ""
+        lines.append(
+            (
+                "memory",
+                f"{fit.peak_bytes / 1e9:.2f} GB at most{measured}; "
+                f"{fit.limit.bytes / 1e9:.2f} GB {fit.limit.meaning}",
+            )
+        )
+    if fit is not None and fit.total_seconds is not None:
+        lines.append(
+            (
+                "time",
+                f"about {show_seconds(fit.total_seconds)} in all, {fit.step_seconds:.2g} s for "
+                "the longest step",
+            )
+        )
     return lines
+
+
+def show_seconds(seconds: float) -> str:
+    """A span of time in words.
+
+    >>> show_seconds(7384), show_seconds(75), show_seconds(3.2)
+    ('2 h 3 min', '1 min 15 s', '3 s')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -125,6 +161,7 @@ class Display:
         self._step_began: float | None = None
         self._tokens_began = 0
         self._first_step = 1
+        self._shown: tuple[Finding, ...] = ()
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -155,6 +192,20 @@ class Display:
         if now - began > 2 and now - self._said > PLAIN_SECONDS:
             self._said = now
             self.console.print(Text(f"{stage}: {done} of {total}"))
+
+    def show_plan(self, plan: Plan) -> None:
+        """The plan of a run that is about to begin."""
+        self._shown = plan.findings
+        show_plan(plan, self.console)
+
+    def show_fit(self, fit: Fit) -> None:
+        """What the real step before the first found."""
+        for name, value in _fit_lines(fit):
+            self.console.print(Text(f"{name:<10}{value}"))
+
+    def show_new(self, findings: Sequence[Finding]) -> None:
+        """Findings that were not among those of the plan."""
+        show_findings([found for found in findings if found not in self._shown], self.console)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Show one event of the run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
 from surefit.data.encode import Progress, silent
@@ -14,6 +13,12 @@ from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
+from surefit.planning.memory import (
+    make_batches,
+    make_workload,
+    predict_fit,
+    settle_batch_size,
+)
 from surefit.planning.reading import (
     Sides,
     encode_sides,
@@ -31,7 +36,7 @@ from surefit.preflight.checks import (
 )
 from surefit.preflight.ledger import make_ledger
 from surefit.preflight.machine import check_machine
-from surefit.processes import main_first, num_processes
+from surefit.processes import main_first
 from surefit.tasks.choose import choose_task
 from surefit.tasks.find import find_task
 from surefit.tasks.spec import TaskSpec
@@ -104,24 +109,22 @@ class _Draft:
     def _with_parts(self, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store) -> Plan:
         """Batches, the checks of the model on them, and the plan with all its parts."""
         config, given = self.plan.config, self.plan.given
-        batches = Batches(
-            train.lengths,
-            config.seed,
-            config.batch_size,
-            config.grad_accum,
-            num_processes(),
-            config.max_tokens,
-        )
         fitted = match_collated(fitted, train, given, self.found)
+        batches = make_batches(config, train)
+        work = make_workload(task, config, given, fitted, train, evaluation, batches)
+        if config.batch_size == "auto":
+            config, work = settle_batch_size(config, work, self.found)
+            self.plan, batches = replace(self.plan, config=config), work.batches
         self.found += check_batch_norm(fitted.module, batches, config.epochs)
         self.found += check_trainable(fitted.module)
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()
-        self.found += probe_model(fitted, task, train, config.seed, given)
-        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
-        if config.max_steps is not None:
-            num_steps = min(num_steps, config.max_steps)
+        if not fitted.source.weightless:
+            self.found += probe_model(fitted, task, train, config.seed, given)
+        self.progress("predicting memory", 0, 1)
+        fit = predict_fit(config, work, fitted.encoder.max_length, self.found)
+        self.progress("predicting memory", 1, 1)
         parts = Parts(
             source=fitted.source,
             module=fitted.module,
@@ -132,10 +135,10 @@ class _Draft:
             evaluation=evaluation,
             batches=batches,
             fields=fitted.fields,
-            num_steps=num_steps,
+            num_steps=work.num_steps,
             lr=config.lr or _default_lr(fitted),
         )
-        return replace(self.so_far(), parts=parts)
+        return replace(self.so_far(), parts=parts, fit=fit)
 
 
 def _default_lr(fitted: Fitted) -> float:

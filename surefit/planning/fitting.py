@@ -19,6 +19,7 @@ from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
+from surefit.models.checkpointing import enable_checkpointing
 from surefit.models.source import ModelSource
 from surefit.plan import Given
 from surefit.preflight.probe import probe
@@ -67,6 +68,8 @@ def build_model(
     built = source.build(task.head, encoder)
     progress("building the model", 1, 1)
     found += built.findings
+    if config.checkpointing:
+        enable_checkpointing(built.module)
     columns = list(task.fields_for(encoder))
     if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
         columns.append("attention_mask")

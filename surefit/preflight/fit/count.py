@@ -17,6 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_PICKING = (
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+)
 _MADE_WHOLE = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
@@ -61,24 +67,34 @@ class LiveBytes(TorchDispatchMode):
             return args[0].dtype.is_floating_point and 1.0  # a guess: False, 0 or 1.0
         if "device" in kwargs and _stays_real(func, args, kwargs):
             kwargs = {**kwargs, "device": torch.device("cpu")}
-        devices = {tensor.is_meta for tensor in _tensors((*args, *kwargs.values()))}
+        devices = {tensor.is_meta for tensor in _tensors(args)}
+        if kwargs:
+            devices |= {tensor.is_meta for tensor in _tensors([*kwargs.values()])}
         if len(devices) == 2:
+            if func in _PICKING:
+                args = (args[0], _as_places(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
         result = func(*args, **kwargs)
         self.num_ops += 1
-        new = sum(self.note(tensor) for tensor in _tensors((result,)))
+        if isinstance(result, torch.Tensor):
+            new = self.note(result)
+        else:
+            new = sum(self.note(tensor) for tensor in _tensors((result,)))
         if True in devices:
             self.moved_bytes += new
             self.flops += _flops(func, args, result)
         return result
 
 
-def _tensors(values: tuple[Any, ...] | list[Any]) -> Iterator[torch.Tensor]:
+def _tensors(values: tuple[Any, ...] | list[Any]) -> list[torch.Tensor]:
+    """All tensors among arguments or results, also in lists."""
+    found = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _tensors(value)
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += _tensors(value)
+    return found
 
 
 def _on_meta(value: Any) -> Any:
@@ -87,6 +103,17 @@ def _on_meta(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_on_meta(item) for item in value)
     return value
+
+
+def _as_places(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Indices with the true positions for a mask: a mask without numbers picks who knows what."""
+    places: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype is torch.bool and not index.is_meta:
+            places += index.nonzero().unbind(1)
+        else:
+            places.append(index)
+    return places
 
 
 def _stays_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,0 +1,190 @@
+"""What would fit instead: changes to a run, each with the peak it would have, the mildest first."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from surefit.models.checkpointing import enable_checkpointing, supports_checkpointing
+from surefit.preflight.fit.limit import Limit
+from surefit.preflight.fit.predict import Workload, peak_of, trace_batch
+from surefit.preflight.fit.trace import on_meta
+from surefit.tasks.spec import Batch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LORA_RANK = 16
+SHORTEST = 64
+
+
+@dataclass(frozen=True)
+class Option:
+    """Config keys to set, and the predicted peak with them."""
+
+    settings: Mapping[str, Any]
+    peak_bytes: int
+    fits: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The option as the plan shows it."""
+        return {
+            "set": dict(self.settings),
+            "predicted_peak_bytes": self.peak_bytes,
+            "fits": self.fits,
+        }
+
+
+class Trials:
+    """A model on meta that is changed and traced again, and what came of it."""
+
+    def __init__(self, work: Workload, limit: Limit) -> None:
+        self.work, self.limit = work, limit
+        self.plain = on_meta(work.module, work.call)
+
+    def peak(
+        self,
+        batch: Batch,
+        work: Workload | None = None,
+        change: Callable[[Any], None] | None = None,
+    ) -> int:
+        """The predicted peak on a batch, with a change to a copy of the model."""
+        module, call = self.plain if change is None else copy.deepcopy(self.plain)
+        if change is not None:
+            change(module)
+        traced = trace_batch(work or self.work, module, call, batch)
+        return peak_of(traced, self.work.module, self.limit)
+
+    def option(self, settings: Mapping[str, Any], peak: int) -> Option:
+        """An option, held against the limit."""
+        return Option(settings, peak, peak <= self.limit.bytes)
+
+
+def with_batch_size(work: Workload, size: int) -> Workload:
+    """The same effective batch in micro-batches of `size` rows."""
+    batches = work.batches
+    effective = batches.batch_size * batches.grad_accum
+    smaller = replace(batches, batch_size=size, grad_accum=effective // size)
+    return replace(work, batches=smaller)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, the largest first.
+
+    >>> divisors(12)
+    [12, 6, 4, 3, 2, 1]
+    """
+    return [size for size in range(number, 0, -1) if number % size == 0]
+
+
+def largest_batch(trials: Trials) -> tuple[Workload, int]:
+    """The largest micro-batch of the same effective batch that fits, else one row; its peak."""
+    batches = trials.work.batches
+    peak = 0
+    for size in divisors(batches.batch_size * batches.grad_accum):
+        if size > batches.batch_size:
+            continue
+        work = with_batch_size(trials.work, size)
+        peak = trials.peak(_worst(work), work)
+        if peak <= trials.limit.bytes:
+            break
+    return work, peak
+
+
+def advise(work: Workload, limit: Limit, max_length: int | None) -> Iterator[Option]:
+    """What changes the result least comes first; combinations where no single change fits."""
+    trials = Trials(work, limit)
+    batch = _worst(work)
+    fitting = 0
+    if work.batches.max_tokens is None and work.batches.batch_size > 1:
+        smaller, peak = largest_batch(trials)
+        settings = {
+            "batch_size": smaller.batches.batch_size,
+            "grad_accum": smaller.batches.grad_accum,
+        }
+        yield (option := trials.option(settings, peak))
+        fitting += option.fits
+    else:
+        smaller, settings = work, {}
+    can_checkpoint = supports_checkpointing(work.module)
+    if can_checkpoint:
+        peak = trials.peak(batch, change=enable_checkpointing)
+        yield (option := trials.option({"checkpointing": True}, peak))
+        fitting += option.fits
+    if _can_adapt(work.module):
+        yield (option := trials.option({"lora.r": LORA_RANK}, trials.peak(batch, change=add_lora)))
+        fitting += option.fits
+    for length, peak in _shorter(trials, batch, max_length):
+        yield (option := trials.option({"max_seq_length": length}, peak))
+        fitting += option.fits
+    if fitting:
+        return
+
+    def everything(module: nn.Module) -> None:
+        if can_checkpoint:
+            enable_checkpointing(module)
+        if _can_adapt(module):
+            add_lora(module)
+
+    together = {**settings, **({"checkpointing": True} if can_checkpoint else {})}
+    together |= {"lora.r": LORA_RANK} if _can_adapt(work.module) else {}
+    yield trials.option(together, trials.peak(_worst(smaller), smaller, everything))
+
+
+def _worst(work: Workload) -> Batch:
+    return work.load(work.train, work.batches.worst_rows(work.epochs))
+
+
+def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
+    """The longest of a half, a quarter, … of the rows' length that fits; none if none does."""
+    if max_length is None or "input_ids" not in batch:
+        return
+    length = int(batch["input_ids"].shape[1])
+    while length // 2 >= SHORTEST:
+        length //= 2
+        peak = trials.peak({name: _cut(value, length) for name, value in batch.items()})
+        if peak <= trials.limit.bytes:
+            yield length, peak
+            return
+
+
+def _cut(value: Any, length: int) -> Any:
+    return value[:, :length] if getattr(value, "ndim", 0) > 1 else value
+
+
+def _can_adapt(module: nn.Module) -> bool:
+    """Whether LoRA could be used: a model of transformers that is trained whole."""
+    trained = all(weight.requires_grad for weight in module.parameters())
+    return trained and hasattr(module, "config") and bool(_adaptable(module))
+
+
+def _adaptable(module: Any) -> list[nn.Module]:
+    from torch import nn
+
+    last = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
+    return [m for m in module.modules() if isinstance(m, nn.Linear) and m is not last]
+
+
+def add_lora(module: nn.Module) -> None:
+    """Adapters on every linear layer of a model on meta, as peft adds them, without its import."""
+    import torch
+    from torch.nn import functional
+
+    for weight in module.parameters():
+        weight.requires_grad_(False)
+
+    def adapt(layer: Any) -> None:
+        down = torch.nn.Parameter(torch.empty(LORA_RANK, layer.in_features, device="meta"))
+        up = torch.nn.Parameter(torch.empty(layer.out_features, LORA_RANK, device="meta"))
+        layer.register_parameter("lora_down", down)
+        layer.register_parameter("lora_up", up)
+        layer.register_forward_hook(
+            lambda _, inputs, output: (
+                output + functional.linear(functional.linear(inputs[0], down), up) * 2.0
+            )
+        )
+
+    for layer in _adaptable(module):
+        adapt(layer)
