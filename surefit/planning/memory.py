@@ -54,8 +54,8 @@ def make_workload(
     generate = task.generate
     generates = None
     if generate is not None and generate.names and config.generate.rows and len(evaluation):
-        if generate.possible(fitted.module, fitted.encoder):
-            generates = (config.generate.rows, config.generate.max_new_tokens)
+        can = generate.possible(fitted.module, fitted.encoder)
+        generates = (config.generate.rows, config.generate.max_new_tokens) if can else None
     return Workload(
         fitted.module,
         fitted.call,
@@ -98,8 +98,8 @@ def settle_batch_size(
     batches = work.batches
     chosen = {"batch_size": batches.batch_size, "grad_accum": batches.grad_accum}
     message = (
-        f"{batches.batch_size} rows fit together; {batches.grad_accum} such micro-batches make "
-        f"the effective batch of {effective}."
+        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the most rows "
+        f"at once that fit, of an effective batch of {effective}."
     )
     found.append(finding("SF405", message))
     return config.model_copy(update=chosen), work

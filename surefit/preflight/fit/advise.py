@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 LORA_RANK = 16
-SHORTEST = 64
+SHORTEST = 32
 
 
 @dataclass(frozen=True)
@@ -82,55 +82,64 @@ def divisors(number: int) -> list[int]:
 def largest_batch(trials: Trials) -> tuple[Workload, int]:
     """The largest micro-batch of the same effective batch that fits, else one row; its peak."""
     batches = trials.work.batches
-    peak = 0
-    for size in divisors(batches.batch_size * batches.grad_accum):
-        if size > batches.batch_size:
-            continue
-        work = with_batch_size(trials.work, size)
-        peak = trials.peak(_worst(work), work)
-        if peak <= trials.limit.bytes:
-            break
-    return work, peak
+    least = with_batch_size(trials.work, 1)
+    least_peak = trials.peak(_worst(least), least)
+    if least_peak <= trials.limit.bytes:
+        for size in divisors(batches.batch_size * batches.grad_accum):
+            if 1 < size <= batches.batch_size:
+                work = with_batch_size(trials.work, size)
+                peak = trials.peak(_worst(work), work)
+                if peak <= trials.limit.bytes:
+                    return work, peak
+    return least, least_peak
 
 
 def advise(work: Workload, limit: Limit, max_length: int | None) -> Iterator[Option]:
     """What changes the result least comes first; combinations where no single change fits."""
     trials = Trials(work, limit)
     batch = _worst(work)
-    fitting = 0
+    changes = _changes(work.module)
+    smaller, settings = work, {}
+    singles = []
     if work.batches.max_tokens is None and work.batches.batch_size > 1:
         smaller, peak = largest_batch(trials)
-        settings = {
-            "batch_size": smaller.batches.batch_size,
-            "grad_accum": smaller.batches.grad_accum,
-        }
-        yield (option := trials.option(settings, peak))
-        fitting += option.fits
-    else:
-        smaller, settings = work, {}
-    can_checkpoint = supports_checkpointing(work.module)
-    if can_checkpoint:
-        peak = trials.peak(batch, change=enable_checkpointing)
-        yield (option := trials.option({"checkpointing": True}, peak))
-        fitting += option.fits
-    if _can_adapt(work.module):
-        yield (option := trials.option({"lora.r": LORA_RANK}, trials.peak(batch, change=add_lora)))
-        fitting += option.fits
-    for length, peak in _shorter(trials, batch, max_length):
-        yield (option := trials.option({"max_seq_length": length}, peak))
-        fitting += option.fits
-    if fitting:
+        sizes = smaller.batches
+        settings = {"batch_size": sizes.batch_size, "grad_accum": sizes.grad_accum}
+        singles.append(trials.option(settings, peak))
+    singles += [
+        trials.option({key: value}, trials.peak(batch, change=change))
+        for (key, value), change in changes.items()
+    ]
+    singles += [
+        trials.option({"max_seq_length": length}, peak)
+        for length, peak in _shorter(trials, batch, max_length)
+    ]
+    yield from singles
+    if any(option.fits for option in singles):
         return
+    for tried, start in ((work, {}), (smaller, settings)):
+        together = trials.option(
+            {**start, **dict(changes)},
+            trials.peak(_worst(tried), tried, lambda module: _apply(changes.values(), module)),
+        )
+        yield together
+        if together.fits:
+            return
 
-    def everything(module: nn.Module) -> None:
-        if can_checkpoint:
-            enable_checkpointing(module)
-        if _can_adapt(module):
-            add_lora(module)
 
-    together = {**settings, **({"checkpointing": True} if can_checkpoint else {})}
-    together |= {"lora.r": LORA_RANK} if _can_adapt(work.module) else {}
-    yield trials.option(together, trials.peak(_worst(smaller), smaller, everything))
+def _changes(module: nn.Module) -> dict[tuple[str, Any], Callable[[Any], None]]:
+    """What can be changed about the model, by the config key and its value."""
+    changes: dict[tuple[str, Any], Callable[[Any], None]] = {}
+    if supports_checkpointing(module):
+        changes["checkpointing", True] = enable_checkpointing
+    if _can_adapt(module):
+        changes["lora.r", LORA_RANK] = add_lora
+    return changes
+
+
+def _apply(changes: Iterable[Callable[[Any], None]], module: nn.Module) -> None:
+    for change in changes:
+        change(module)
 
 
 def _worst(work: Workload) -> Batch:

@@ -26,11 +26,11 @@ _PICKING = (
 _MADE_WHOLE = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all storages that are alive, the most there were, and the work done."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self.at_peak: dict[str, int] = {}

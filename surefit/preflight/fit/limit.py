@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,30 +62,28 @@ def peak_held_bytes() -> int:
 
 def forget_peak() -> None:
     """Begin to count the peak anew, where the system can."""
-    try:
+    # On another system, or where it is not allowed, the peak is that of the process so far.
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # another system, or not allowed: the peak is then that of the whole process
-        pass
 
 
 def _host_limits() -> list[Limit]:
-    import psutil
-
     own = held_bytes()
-    limits = [Limit(psutil.virtual_memory().available + own, "free on this machine")]
+    free = _figure(Path("/proc/meminfo"), "MemAvailable") or _installed_bytes()
+    limits = [Limit(free + own, "free on this machine")]
     for maximum, used in _containers():
         limits.append(Limit(max(maximum - used, 0) + own, "free in this container"))
     return limits
 
 
-def _containers() -> list[tuple[int, int]]:
+def _containers(groups: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:
     """Limit and use of the control groups this process is in (version 2, then 1)."""
     found = []
     for folder, limit, counted in (
         ("", "memory.max", ("anon", "shmem")),
         ("memory", "memory.limit_in_bytes", ("total_rss", "total_shmem")),
     ):
-        root = Path("/sys/fs/cgroup") / folder
+        root = groups / folder
         for group in (root / _own_group(folder), root):
             try:
                 maximum = (group / limit).read_text().strip()
@@ -107,9 +108,13 @@ def _own_group(controller: str) -> str:
 
 
 def _status(name: str) -> int:
-    """A figure of /proc/self/status in bytes; 0 where there is none."""
+    return _figure(Path("/proc/self/status"), name)
+
+
+def _figure(file: Path, name: str) -> int:
+    """A figure of the kernel's, in bytes; 0 where there is none."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return 0
     for line in lines:
@@ -119,6 +124,12 @@ def _status(name: str) -> int:
 
 
 def _resident() -> int:
-    import psutil
+    """The most this process has held, where the kernel does not tell more."""
+    import resource
 
-    return int(psutil.Process().memory_info().rss)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _installed_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -151,7 +151,7 @@ def _watch(weight: torch.Tensor, count: LiveBytes) -> Any:
         assert tensor.grad is not None
         count.marked["gradients"] += tensor.grad.untyped_storage().nbytes()
 
-    return weight.register_post_accumulate_grad_hook(made)
+    return weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
 
 
 def _traced(count: LiveBytes, weights: int, optimizer: int) -> Traced:
