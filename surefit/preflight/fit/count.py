@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
+LARGEST_ON_HEAP = 32 * 1024 * 1024
+"""glibc gives larger requests pages of their own, and these back to the system when freed."""
 _PICKING = (
     aten.index.Tensor,
     aten.index_put.default,
@@ -40,6 +42,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0
         self.moved_bytes = 0
         self.num_ops = 0
+        self.heap_bytes = 0
+        """Of all storages that malloc would put on its heap, however short they lived."""
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def note(self, tensor: torch.Tensor) -> int:
@@ -55,6 +59,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         self._known[key] = weakref.ref(storage, gone)
         self.live += size
+        self.heap_bytes += size if size < LARGEST_ON_HEAP else 0
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, dict(self.marked)
         return size

@@ -30,6 +30,8 @@ class Traced:
     flops: int
     moved_bytes: int
     num_ops: int
+    heap_bytes: int = 0
+    """All bytes that passed through the heap in the pass, in pieces of less than 32 MB."""
 
     @property
     def activations(self) -> int:
@@ -86,6 +88,7 @@ def trace_training(
     for value in shapes.values():
         if isinstance(value, torch.Tensor):
             count.note(value)
+    before = count.heap_bytes
     try:
         with fused_attention(), torch.enable_grad(), count, half_precision(autocast):
             total, _ = loss(call(module, shapes), shapes)
@@ -95,7 +98,7 @@ def trace_training(
             hook.remove()
         for weight in trained:
             weight.grad = None
-    return _traced(count, weights, optimizer)
+    return _traced(count, weights, optimizer, before)
 
 
 def trace_evaluation(
@@ -117,12 +120,13 @@ def trace_evaluation(
     optimizer = sum(count.note(tensor) for tensor in state)
     training = module.training
     module.eval()
+    before = count.heap_bytes
     try:
         with fused_attention(), torch.no_grad(), count:
             run(module, meta_batch(batch))
     finally:
         module.train(training)
-    return _traced(count, weights, optimizer)
+    return _traced(count, weights, optimizer, before)
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def _watch(weight: torch.Tensor, count: LiveBytes) -> Any:
     return weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
 
 
-def _traced(count: LiveBytes, weights: int, optimizer: int) -> Traced:
+def _traced(count: LiveBytes, weights: int, optimizer: int, before: int) -> Traced:
     return Traced(
         peak=count.peak,
         weights=weights,
@@ -163,4 +167,5 @@ def _traced(count: LiveBytes, weights: int, optimizer: int) -> Traced:
         flops=count.flops,
         moved_bytes=count.moved_bytes,
         num_ops=count.num_ops,
+        heap_bytes=max(count.heap_bytes - before, 0),
     )
