@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
     from surefit.batches.collator import Collator
     from surefit.batches.field import Field
+    from surefit.data.loaders import loaders
+    from surefit.data.on_disk import open_data
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.findings import Finding
     from surefit.models.features import AdaptiveProjection
+    from surefit.preflight.explain import explain
     from surefit.tasks.spec import TaskSpec
 
 __version__ = "0.1.0"
@@ -31,8 +34,11 @@ _HOMES = {
     "UsageError": "surefit.errors",
     "check": "surefit.api",
     "evaluate": "surefit.api",
+    "explain": "surefit.preflight.explain",
     "inspect": "surefit.api",
     "load": "surefit.api",
+    "loaders": "surefit.data.loaders",
+    "open_data": "surefit.data.on_disk",
     "predict": "surefit.api",
     "train": "surefit.api",
 }
@@ -49,8 +55,11 @@ __all__ = [
     "UsageError",
     "check",
     "evaluate",
+    "explain",
     "inspect",
     "load",
+    "loaders",
+    "open_data",
     "predict",
     "train",
 ]

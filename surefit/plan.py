@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.batches.field import Field
+from surefit.batches.layout import Layout
 from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store
 from surefit.findings import Finding, has_errors
 from surefit.models.call import Call
+from surefit.models.lora import Adaptation
 from surefit.models.source import ModelSource
 from surefit.preflight.fit.predict import Fit
 from surefit.preflight.ledger import Ledger
@@ -40,8 +42,12 @@ class Given:
     collate_fn: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
+    augment: Callable[..., str] | None = None
+    scorer: Callable[[str, str], Any] | None = None
     beside: Path | None = None
     """The config file's folder, where `module:function` is looked for first."""
+    choices: Mapping[str, Any] | None = None
+    """What an earlier plan of the same run chose by trying, to be taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,10 @@ class Parts:
     evaluation: Store
     batches: Batches
     fields: Mapping[str, Field]
+    layout: Layout
     num_steps: int
     lr: float
+    adaptation: Adaptation | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class Plan:
     given: Given = Given()
     data_key: str = ""
     fit: Fit | None = None
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen by trying or measuring; a resumed run does not choose again."""
 
     @property
     def ok(self) -> bool:
@@ -94,7 +104,9 @@ class Plan:
             "roles": dict(self.roles),
             "model": _model_dict(self.parts) if self.parts else None,
             "steps": self.parts.num_steps if self.parts else None,
+            "choices": dict(self.choices),
             "data_key": self.data_key,
+            "eval_key": self.parts.evaluation.key if self.parts else None,
             "version": __version__,
         }
 
@@ -117,5 +129,6 @@ def _model_dict(parts: Parts) -> dict[str, Any]:
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "max_length": parts.encoder.max_length,
         "lr": parts.lr,
+        "lora": parts.adaptation.as_dict() if parts.adaptation is not None else None,
         "columns": dict(parts.call.arguments),
     }

@@ -56,6 +56,16 @@ def collate(
     {'input_ids': [[9, 5], [7, 9]], 'attention_mask': [[1, 1], [1, 0]]}
     """
     columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return collate_columns(columns, fields, pad_to_multiple_of, padding_side)
+
+
+def collate_columns(
+    columns: Mapping[str, Sequence[Array]],
+    fields: Mapping[str, Field],
+    pad_to_multiple_of: int | None = None,
+    padding_side: Side = "right",
+) -> dict[str, Array]:
+    """`collate` of rows that come column by column, as a store has them."""
     sizes = _axis_sizes(columns, fields, pad_to_multiple_of)
     batch = {}
     for name, arrays in columns.items():

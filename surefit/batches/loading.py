@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from surefit.batches.collate import collate
+import numpy as np
+
 from surefit.batches.field import Field
+from surefit.batches.layout import PADDED, Layout, arrange
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-Prepare = Callable[[Mapping[str, Any], int, int], Mapping[str, Any]]
-"""An encoded row, the epoch and the row's number in the data, to the row as it is batched."""
+Prepare = Callable[[Mapping[str, Any], int, int, int], Mapping[str, Any]]
+"""An encoded row, the epoch, the row's number in the data and its view, to the row as batched."""
 
 
 def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2) -> Iterator[Made]:
@@ -44,13 +46,16 @@ def load_batch(
     device: Any = "cpu",
     prepare: Prepare | None = None,
     epoch: int = 0,
+    layout: Layout = PADDED,
 ) -> dict[str, Any]:
     """Rows of a store as one batch of tensors on the device."""
+    if prepare is None and collate_fn is None:
+        return _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
-        numbers = [int(store.source_row[int(row)]) for row in rows]
-        encoded = [prepare(row, epoch, n) for row, n in zip(encoded, numbers, strict=True)]
-    return to_batch(encoded, fields, collate_fn, device)
+        numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
+        encoded = [prepare(row, epoch, *n) for row, n in zip(encoded, numbers, strict=True)]
+    return to_batch(encoded, fields, collate_fn, device, layout)
 
 
 def to_batch(
@@ -58,19 +63,36 @@ def to_batch(
     fields: Mapping[str, Field],
     collate_fn: Callable[..., Any] | None = None,
     device: Any = "cpu",
+    layout: Layout = PADDED,
 ) -> dict[str, Any]:
     """Encoded rows as one batch of tensors, by our collator or the user's `collate_fn`."""
     import torch
 
-    if collate_fn is not None:
-        tensors = [{n: torch.from_numpy(v.copy()) for n, v in row.items()} for row in rows]
-        batch = collate_fn(tensors)
-        if not isinstance(batch, Mapping):
-            raise UsageError(
-                f"collate_fn returned a {type(batch).__name__}; expected a dict of tensors.",
-                "Return {'input_ids': …, 'labels': …}.",
-            )
-    else:
-        arrays = collate(rows, fields)
-        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if collate_fn is None:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return _to_tensors(arrange(columns, fields, layout), device)
+    tensors = [{n: torch.from_numpy(v.copy()) for n, v in row.items()} for row in rows]
+    batch = collate_fn(tensors)
+    if not isinstance(batch, Mapping):
+        raise UsageError(
+            f"collate_fn returned a {type(batch).__name__}; expected a dict of tensors.",
+            "Return {'input_ids': …, 'labels': …}.",
+        )
     return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}
+
+
+def _to_tensors(arrays: Mapping[str, Any], device: Any) -> dict[str, Any]:
+    """Tensors on the device, sent without waiting for it; what is no array stays as it is."""
+    import torch
+
+    batch: dict[str, Any] = {}
+    for name, array in arrays.items():
+        batch[name] = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+    if torch.device(device).type == "cpu":
+        return batch
+    return {
+        name: value.pin_memory().to(device, non_blocking=True)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in batch.items()
+    }

@@ -5,6 +5,15 @@ shuffle all rows; cut the shuffled rows into windows of about 128 steps; sort ea
 length and cut it into micro-batches, so that rows of one micro-batch are about equally long; put
 as many neighbouring micro-batches together as one optimizer step takes, and shuffle the steps.
 
+Rows that lie end to end need no neighbours of their length. There, each micro-batch takes one row
+from every class of length in its window (the shortest quarter, the next one, …, for four rows),
+at random within the class: all micro-batches have about as many tokens, so that the memory is
+bound by the usual one and not by the worst one.
+
+How random this is: any row can meet any other row of its window in a step (of its length, if
+padded), windows are drawn anew in every epoch, and steps come in random order. The tests hold the
+share of pairs that meet again in the next epoch against that of a plain shuffle.
+
 Nothing is stored or replayed. A step's rows depend on how many micro-batches it has in all, not
 on how they are shared out: two processes take the same rows per step as one with twice the
 accumulation. No row is repeated and none is left out; the last step may be smaller.
@@ -64,6 +73,7 @@ class Batches:
     grad_accum: int = 1
     num_processes: int = 1
     max_tokens: int | None = None
+    end_to_end: bool = False
 
     @property
     def micro_per_step(self) -> int:
@@ -94,18 +104,29 @@ class Batches:
 
     def padding_share(self, epoch: int = 0) -> float:
         """Share of an epoch's positions that are padding."""
+        if self.end_to_end:
+            return 0.0
         rows, longest = self._micro_shapes(epoch)
         padded = int((rows * longest).sum())
         return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def longest(self, epoch: int = 0) -> tuple[int, int]:
-        """Rows and padded length of the micro-batch with the most positions."""
+        """Rows and padded length of the micro-batch with the most positions.
+
+        Rows that lie end to end are one long row.
+        """
+        if self.end_to_end:
+            return 1, int(self.positions(epoch).max())
         rows, longest = self._micro_shapes(epoch)
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
 
     def positions(self, epoch: int = 0) -> Rows:
-        """Padded positions of each micro-batch of an epoch, in no special order."""
+        """Positions of each micro-batch of an epoch, padding and all, in its order."""
+        if self.end_to_end:
+            order = self.epoch(epoch)
+            lengths = self.lengths[order.rows]
+            return np.add.reduceat(lengths, order.micro_starts[:-1], dtype=np.int64)
         rows, longest = self._micro_shapes(epoch)
         return rows * longest
 
@@ -136,7 +157,10 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     steps_by_window: list[Rows] = []
     for start, end in _windows(num_rows, batches):
         window = rows[start:end]
-        window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
+        if batches.max_tokens is None or not batches.end_to_end:
+            window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
+        if batches.max_tokens is None and batches.end_to_end:
+            window[:] = _deal(window, batches.batch_size, random)
         sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
@@ -183,17 +207,33 @@ def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
     return reordered
 
 
+def _deal(rows: Rows, size: int, random: np.random.Generator) -> Rows:
+    """Rows sorted by length, so that each `size` in turn have one of every class of length.
+
+    What does not fill a micro-batch comes last, drawn from all lengths.
+
+    >>> dealt = _deal(np.arange(9), 2, np.random.default_rng(0))
+    >>> sorted(dealt.tolist()) == list(range(9)), (dealt[:8].reshape(4, 2) // 4).clip(0, 1).tolist()
+    (True, [[0, 1], [0, 1], [0, 1], [0, 1]])
+    """
+    left = random.choice(len(rows), len(rows) % size, replace=False)
+    whole = np.delete(rows, left).reshape(size, -1)
+    return np.concatenate([random.permuted(whole, axis=1).T.reshape(-1), rows[left]])
+
+
 def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
-    """Where micro-batches begin and end in rows sorted by length.
+    """Where micro-batches begin and end in rows sorted by length, or in rows end to end.
 
     >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
     [0, 2, 3, 4]
     """
     if batches.max_tokens is None:
         return [*range(0, len(lengths), batches.batch_size), len(lengths)]
-    edges = [0]
+    edges, ends = [0], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     for place in range(1, len(lengths)):
-        # The newest row is the longest so far and sets the padded length.
-        if (place + 1 - edges[-1]) * int(lengths[place]) > batches.max_tokens:
+        # Sorted by length, the newest row is the longest so far and sets the padded length.
+        padded = (place + 1 - edges[-1]) * int(lengths[place])
+        joined = int(ends[place + 1] - ends[edges[-1]])
+        if (joined if batches.end_to_end else padded) > batches.max_tokens:
             edges.append(place)
     return [*edges, len(lengths)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import SEQUENCES
 from surefit.findings import Finding, fail, finding
+from surefit.models.head import SparseHead
+from surefit.models.rows_apart import end_to_end_arguments
 from surefit.tasks.spec import Batch, Loss
 
 if TYPE_CHECKING:
@@ -18,14 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of `forward` and the columns they are given."""
+    """Arguments of `forward` and the columns they are given.
+
+    `fixed` are arguments that are the same for every batch. With a `head`, the logits are made
+    where the batch lists learned positions, and nowhere else.
+    """
 
     arguments: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    head: SparseHead | None = None
+    on_batch: Callable[[Batch], None] | None = None
+    """Told of each batch before the model is."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
-        """Run the model on a batch; the result has `.logits`, `.loss` or both."""
+        """Run the model on a batch; the result has `.logits`, `.loss` or both, or is Learned."""
+        if self.on_batch is not None:
+            self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
-        return as_outputs(model(**given))
+        if "row_lengths" in batch:
+            given |= end_to_end_arguments(batch)
+        if self.head is None or "learned_at" not in batch:
+            return as_outputs(model(**given, **self.fixed))
+        return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)
 
 
 def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
@@ -44,7 +60,11 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
                 f"{type(module).__name__} reads none of the columns {', '.join(columns)}.",
                 fix="For rows of numbers and categories choose tiny:mlp or a module of your own.",
             )
-        return Call({column: column for column in wanted}), []
+        # A cache of keys and values is for generating; in training it would only be copied.
+        inner = getattr(module, "get_base_model", lambda: module)()  # without its adapter
+        caches = "use_cache" in inspect.signature(inner.forward).parameters
+        fixed = {"use_cache": False} if caches else {}
+        return Call({column: column for column in wanted}, fixed), []
     given = {c: c for c in columns if c in names or takes_all}
     required = [
         n for n in names if parameters[n].default is inspect.Parameter.empty and n not in given
@@ -101,6 +121,11 @@ def as_outputs(raw: Any) -> Any:
     )
 
 
+def has_own_loss(outputs: Any) -> bool:
+    """Whether a module gave a loss and no logits to compute one from."""
+    return getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None
+
+
 def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
     """A module's own scalar loss: a mean over its labelled targets, else over rows."""
     labels = batch.get("labels")
@@ -115,7 +140,7 @@ def with_own_loss(task_loss: Loss) -> Loss:
     """The task's loss, or the module's own where the module gives a loss and no logits."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        if getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None:
+        if has_own_loss(outputs):
             return own_loss_as_sum(outputs.loss, batch)
         return task_loss(outputs, batch)
 

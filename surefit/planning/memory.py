@@ -61,7 +61,7 @@ def make_workload(
         fitted.call,
         fitted.loss,
         lambda store, rows: load_batch(
-            store, rows, fitted.fields, given.collate_fn, prepare=prepare
+            store, rows, fitted.fields, given.collate_fn, prepare=prepare, layout=fitted.layout
         ),
         train,
         evaluation,

@@ -67,5 +67,5 @@ SPEC = TaskSpec(
     loss=token_loss(from_before),
     metrics=token_metrics(from_before),
     generate=Generate(answer, possible=can_generate),
-    head=Head(auto_class="AutoModelForCausalLM"),
+    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
 )

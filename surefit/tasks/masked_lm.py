@@ -122,5 +122,5 @@ SPEC = TaskSpec(
     loss=token_loss(in_place),
     metrics=token_metrics(in_place),
     decode=fill,
-    head=Head(auto_class="AutoModelForMaskedLM"),
+    head=Head(auto_class="AutoModelForMaskedLM", learns="in_place"),
 )

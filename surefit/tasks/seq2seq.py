@@ -106,6 +106,7 @@ SPEC = TaskSpec(
     needs=(("source", "target"), ("prompt", "answer")),
     optional=("input",),
     targets=("target", "answer"),
+    augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
         "input_ids": Field(("time",), "int64", 0),
@@ -125,5 +126,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSeq2SeqLM",
         config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
+        learns="in_place",
     ),
 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
+from surefit.batches.layout import Learns
 from surefit.batches.loading import Prepare
 from surefit.data.encode import EncodeRow, count_labelled
 from surefit.data.encoder import Encoder
@@ -50,13 +51,17 @@ class Head:
 
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection, and the outputs are one per row or one per step. What was fitted then has
-    `width`, `longest`, `mean` and `scale` (see `tasks/features.py`).
+    `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/features.py`).
+
+    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    positions without one (see `models/head.py`); left out, the head runs everywhere.
     """
 
     auto_class: str | None = None
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
+    learns: Learns | None = None
 
 
 @dataclass(frozen=True)
@@ -116,11 +121,16 @@ class TaskSpec:
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
+    augments: tuple[str, ...] = ()
+    """Roles whose text may be said otherwise in a training row's further views, the targets
+    staying as they are; without any, augmentation is refused."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
     """What is learned from training rows, such as the class names; `findings` among it are
     handed to the plan."""
+    head_of: Callable[[Encoder], Head] | None = None
+    """The head, where it depends on the roles that were found."""
     fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
     """The Fields, where they depend on the roles that were found or on what was fitted."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
@@ -141,13 +151,17 @@ class TaskSpec:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
 
+    def head_for(self, encoder: Encoder) -> Head | None:
+        """The head for the roles that were found."""
+        return self.head_of(encoder) if self.head_of is not None else self.head
+
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
-        """`prepare` as a pure function of (seed, epoch, row); None where the task has none."""
+        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
         prepare = self.prepare
         if prepare is None:
             return None
-        return lambda columns, epoch, row: prepare(
-            columns, encoder, np.random.default_rng([seed, epoch, row])
+        return lambda columns, epoch, row, view: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, view])
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.tasks.spec import Batch, Loss, Metric, SumAndCount, full_precision
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
 IGNORED = -100
 Select = Callable[[Any, Batch], "tuple[torch.Tensor, torch.Tensor]"]
 """Logits (N, V) and labels (N,) of the learned positions."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a model gave at the learned positions alone, already compared with their labels.
+
+    `total` is the summed cross-entropy, `hits` how often the label was the most likely token
+    (None in training), `count` the number of positions.
+    """
+
+    total: torch.Tensor
+    hits: torch.Tensor | None
+    count: int
 
 
 def in_place(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,6 +48,8 @@ def token_loss(select: Select) -> Loss:
     def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
         from torch.nn.functional import cross_entropy
 
+        if isinstance(outputs, Learned):
+            return outputs.total, outputs.count
         logits, labels = select(outputs, batch)
         return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
 
@@ -49,6 +65,8 @@ def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
         return {"loss": total.double(), "count": count}
 
     def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
+        if isinstance(outputs, Learned):
+            return outputs.hits, outputs.count
         logits, labels = select(outputs, batch)
         return (logits.argmax(-1) == labels).sum(), labels.numel()
 

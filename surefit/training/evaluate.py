@@ -14,7 +14,7 @@ from surefit.batches.loading import prefetch
 from surefit.data.encode import Progress, silent
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store
-from surefit.models.call import Call
+from surefit.models.call import Call, has_own_loss
 from surefit.models.pretrained import quiet
 from surefit.tasks.spec import Loss, Metric, Sample, SumAndCount, TaskSpec
 
@@ -82,7 +82,7 @@ class Evaluator:
             self.progress("evaluating", done, len(mine))
             outputs = self.call(module, batch)
             for name, metric in metrics.items():
-                if name == "loss" or getattr(outputs, "logits", None) is not None:
+                if name == "loss" or not has_own_loss(outputs):
                     _add(totals[name], metric.sums(outputs, batch), weight)
         self.progress("evaluating", len(mine), len(mine))
         return {

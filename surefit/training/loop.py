@@ -83,6 +83,7 @@ def train(
     The random state is set from (seed, step, process) before each step, so that dropout needs
     no state to be resumed. One value is read back from the device per step.
     """
+    parameters = list(model.parameters())
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     _finish_step(_last_place(batches, state, pace), pace, state, evaluate, save, emit)
     if state.stopped_early:
@@ -115,7 +116,7 @@ def train(
                 "Lower --lr, keep clip above 0, or use precision=fp32.",
             )
         if clip:
-            accelerator.clip_grad_norm_(model.parameters(), clip)
+            accelerator.clip_grad_norm_(parameters, clip)
         factor = lr_factor(place.step)
         for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
             group["lr"] = base * factor

@@ -14,6 +14,7 @@ from surefit.config import RunConfig
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
+from surefit.models.compiling import compile_layers
 from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
 from surefit.preflight.fit.predict import Fit
@@ -29,7 +30,9 @@ from surefit.training.checkpoints import (
 )
 from surefit.training.evaluate import Evaluator
 from surefit.training.events import Event, Observer, cut_events, event_writer
+from surefit.training.failure import Watch, bundled
 from surefit.training.loop import Pace, note_evaluation, train
+from surefit.training.moved import check_trained, watch_moves
 from surefit.training.proof import prove_plan
 from surefit.training.schedule import lr_factor
 
@@ -48,7 +51,8 @@ def run_plan(
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
     assert plan.parts is not None
     assert plan.task is not None
-    parts, config = plan.parts, plan.config
+    config, watch = plan.config, Watch()
+    parts = replace(plan.parts, call=replace(plan.parts.call, on_batch=watch.note))
     accelerator = make_accelerator(config, run)
     optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
     latest = latest_checkpoint(run.checkpoints)
@@ -58,18 +62,28 @@ def run_plan(
         state, scaler = load_checkpoint(latest, parts.module, optimizer)
         for group in optimizer.param_groups:
             group["lr"] = group.get("initial_lr", parts.lr)
+    if plan.choices.get("compile", {}).get("compiled"):
+        compile_layers(parts.module)
     model, prepared = accelerator.prepare(parts.module, optimizer)
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
-    emit = _emitter(accelerator, run, config, (*observers, *plan.given.callbacks))
+    emit = watch.tell(_emitter(accelerator, run, config, (*observers, *plan.given.callbacks)))
+    if parts.adaptation is not None:
+        check_trained(parts.module, parts.adaptation.trained)
+        if state.step == 0:
+            moving = parts.adaptation.trained - parts.adaptation.resting
+            skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
+            emit = watch_moves(parts.module, moving, skipped, emit)
 
     prepare = plan.task.preparer(parts.encoder, config.seed)
 
     def load(store: Store, rows: Any, epoch: int = 0) -> dict[str, Any]:
         collate_fn, device = plan.given.collate_fn, accelerator.device
-        return load_batch(store, rows, parts.fields, collate_fn, device, prepare, epoch)
+        return load_batch(
+            store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
+        )
 
     on_fit(prove_plan(plan, accelerator, model, optimizer, load, fresh=latest is None))
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
@@ -84,7 +98,7 @@ def run_plan(
     save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
     if config.eval_at_start and state.step == 0 and evaluate is not None:
         note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-    with stop_on_signal() as asked:
+    with stop_on_signal() as asked, bundled(watch, plan, run, state):
         train(
             accelerator=accelerator,
             model=model,

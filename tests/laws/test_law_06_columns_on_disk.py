@@ -37,7 +37,7 @@ def peak_bytes(store: Store) -> int:
 def test_columns_are_memory_mapped(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", 10)
     for column in (store.values("input_ids"), store.offsets("input_ids"), store.lengths):
-        assert isinstance(column, np.memmap)
+        assert isinstance(column.base, np.memmap)
 
 
 def test_memory_per_further_row_is_at_most_sixteen_bytes(tmp_path: Path) -> None:

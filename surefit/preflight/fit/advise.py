@@ -148,7 +148,7 @@ def _worst(work: Workload) -> Batch:
 
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
     """The longest of a half, a quarter, … of the rows' length that fits; none if none does."""
-    if max_length is None or "input_ids" not in batch:
+    if max_length is None or "input_ids" not in batch or trials.work.batches.end_to_end:
         return
     length = int(batch["input_ids"].shape[1])
     while length // 2 >= SHORTEST:

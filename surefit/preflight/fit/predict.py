@@ -180,10 +180,8 @@ def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterat
         return bound > max(training.activations, SMALL_SHARE * limit.bytes)
 
     scored = matters(len(rows) * longest)
-    generated = False
-    if work.generates is not None:
-        asked, new_tokens = work.generates
-        generated = matters(min(len(rows), asked) * (longest + new_tokens))
+    asked, new_tokens = work.generates or (0, 0)
+    generated = asked > 0 and matters(min(len(rows), asked) * (longest + new_tokens))
     if not scored and not generated:
         return
     batch = work.load(work.evaluation, rows)
@@ -195,8 +193,9 @@ def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterat
 
     if scored:
         yield trace_evaluation(module, score, batch)
-    if generated and work.generates is not None:
-        yield trace_evaluation(module, _prefill, _longest_prompt(batch, *work.generates))
+    if generated:
+        prompt = _longest_prompt(batch, min(len(rows), asked), longest, new_tokens)
+        yield trace_evaluation(module, _prefill, prompt)
 
 
 def _prefill(module: nn.Module, batch: Batch) -> None:
@@ -207,15 +206,15 @@ def _prefill(module: nn.Module, batch: Batch) -> None:
     module(**given, **more, use_cache=True)
 
 
-def _longest_prompt(batch: Batch, num_rows: int, new_tokens: int) -> dict[str, Any]:
+def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> dict[str, Any]:
     import torch
 
-    rows, length = batch["input_ids"].shape
-    grown = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"
-    size = new_tokens if grown == "decoder_input_ids" else length + new_tokens
-    rows = min(rows, num_rows)
-    given = {name: batch[name][:rows] for name in ("input_ids",) if name in batch}
-    return {**given, grown: torch.zeros(rows, size, dtype=torch.long)}
+    def ids(size: int) -> torch.Tensor:
+        return torch.zeros(rows, size, dtype=torch.long)
+
+    if "decoder_input_ids" in batch:
+        return {"input_ids": ids(length), "decoder_input_ids": ids(new_tokens)}
+    return {"input_ids": ids(length + new_tokens)}
 
 
 def _with_time(fit: Fit, work: Workload, training: Traced) -> Fit:

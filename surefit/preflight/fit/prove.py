@@ -70,7 +70,7 @@ def prove(
             raise
         raise NotEnoughMemoryError(str(error)) from error
     most = int(work.batches.positions().max())
-    fewer = len(usual_rows) * int(work.batches.lengths[usual_rows].max())
+    fewer = int(np.median(work.batches.positions()))
     slope, fixed = _line(fewer, usual_whole, most, whole)
     total = total_seconds(work, slope, fixed, forward / most, update_seconds, token_seconds)
     return Proof(_peak(), whole * work.batches.grad_accum + update_seconds, total)
@@ -128,10 +128,11 @@ def _decode_seconds(work: Workload, batch: Any) -> float:
 
     module: Any = work.module
     module.eval()
-    ids, best = batch["input_ids"][:, :1], float("inf")
+    best = float("inf")
+    ids = batch["input_ids"].reshape(-1, 1)[: work.batches.batch_size]
     given = {"input_ids": ids}
     if "decoder_input_ids" in batch:
-        given = {"input_ids": batch["input_ids"], "decoder_input_ids": ids}
+        given["decoder_input_ids"] = ids
     with torch.no_grad():
         for _ in range(MOST_PASSES):
             began = time.perf_counter()

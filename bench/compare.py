@@ -1,0 +1,123 @@
+"""surefit beside what a user would pick instead, on this machine, in one run.
+
+python bench/compare.py [--only PART ...] [--rounds 3] [--quick] [--results FILE]
+
+Every contender runs in a process of its own, so that its peak memory is its own; contenders
+take turns, round by round, so that a busy moment of the machine hits all of them. Results are kept
+per part in a JSON file; docs/speed.md and docs/speed.svg are written from it, also when only some
+parts were run again. `--quick` is for trying the bench itself and writes neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from page import write_page
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "speed.json"
+LANGUAGE = (
+    "surefit",
+    "HF Trainer",
+    "HF Trainer grouped",
+    "TRL",
+    "TRL grouped",
+    "TRL packed",
+    "plain loop",
+)
+PARTS: dict[str, tuple[str, ...]] = {
+    "gemm": ("torch",),
+    "lora": LANGUAGE,
+    "checkpointing": ("surefit", "HF Trainer", "TRL", "TRL packed"),
+    "full": ("surefit", "HF Trainer", "HF Trainer grouped", "plain loop"),
+    "classification": ("surefit", "HF Trainer", "HF Trainer grouped"),
+    "collating": ("surefit", "stock collator", "stock collator, rows as lists"),
+    "tokenising": ("surefit", "datasets.map", "datasets.map, 2 processes"),
+    "overhead": ("surefit", "HF Trainer"),
+    "size": ("surefit", "surefit, 10 × the rows"),
+    "profile": ("surefit",),
+}
+
+
+def main() -> None:
+    """Run the parts asked for, round by round, and write what came of all parts so far."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round, no page")
+    parser.add_argument("--results", type=Path, default=None)
+    args = parser.parse_args()
+    path = args.results or (None if args.quick else RESULTS)
+    known = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    for part in args.only:
+        known[part] = measure(part, 1 if args.quick else args.rounds, args.quick)
+        if path is not None:
+            path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    if path == RESULTS:
+        write_page(known, ROOT / "docs")
+
+
+def measure(part: str, rounds: int, quick: bool) -> dict[str, Any]:
+    """Every contender of a part, `rounds` times, taking turns; medians and all single figures."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS[part]}
+    for turn in range(rounds):
+        for name in PARTS[part]:
+            figures = contend(part, name, quick)
+            found[name].append(figures)
+            shown = ", ".join(f"{k} {v:.4g}" for k, v in figures.items() if isinstance(v, float))
+            print(f"{part} {turn + 1}/{rounds} {name}: {shown or figures}", flush=True)
+    medians = {
+        name: {
+            key: statistics.median(one[key] for one in each)
+            for key, value in each[0].items()
+            if isinstance(value, int | float)
+        }
+        for name, each in found.items()
+    }
+    return {"machine": machine(), "rounds": found, "medians": medians}
+
+
+def contend(part: str, contender: str, quick: bool) -> dict[str, Any]:
+    """The figures of one contender, from a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("contend.py")), part, contender]
+    done = subprocess.run(
+        command + ["--quick"] * quick, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{part}, {contender} failed:\n{done.stderr[-3000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    from importlib.metadata import version
+
+    names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+    return {
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        **{name: version(name) for name in names},
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""One contender of one part, in a process of its own; prints its figures as one JSON object.
+
+python bench/contend.py PART CONTENDER [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def train(part: str, contender: str, quick: bool) -> dict[str, Any]:
+    """Train the part's job; speed, peak memory of this process, and what was learned."""
+    from jobs import JOBS
+    from trainers import TRAINERS, held_out_loss
+
+    job = JOBS[part](quick)
+    seconds, model = TRAINERS[contender](job)
+    peak = peak_bytes()
+    return {
+        "tokens_per_second": job.num_tokens / seconds,
+        "rows_per_second": len(job.rows) / seconds,
+        "seconds": seconds,
+        "tokens": job.num_tokens,
+        "targets": job.num_targets,
+        "peak_bytes": peak,
+        "held_out_loss": held_out_loss(job, model),
+    }
+
+
+def peak_bytes() -> int:
+    """The most memory this process has had resident."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("needs /proc/self/status")
+
+
+def main() -> None:
+    """Run it, with everything else that is said sent to stderr."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part")
+    parser.add_argument("contender")
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from small import SMALL
+
+    with contextlib.redirect_stdout(sys.stderr):
+        measure = SMALL.get(args.part, {}).get(args.contender)
+        found = measure(args.quick) if measure else train(args.part, args.contender, args.quick)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

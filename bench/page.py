@@ -1,0 +1,185 @@
+"""docs/speed.md and docs/speed.svg, from the results of bench/compare.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+Results = dict[str, Any]
+AIMS: list[tuple[str, str, str, str, str, float]] = [
+    # part, what, peer, figure, better (+ more, - less), aim as a ratio surefit : peer
+    ("lora", "LoRA, real tokens/s", "HF Trainer", "tokens_per_second", "+", 2.0),
+    ("lora", "LoRA, real tokens/s", "TRL", "tokens_per_second", "+", 2.0),
+    ("lora", "LoRA, real tokens/s", "HF Trainer grouped", "tokens_per_second", "+", 1.4),
+    ("lora", "LoRA, real tokens/s", "TRL grouped", "tokens_per_second", "+", 1.4),
+    ("lora", "LoRA, real tokens/s", "TRL packed", "tokens_per_second", "+", 1.4),
+    ("lora", "LoRA, peak memory", "HF Trainer", "peak_bytes", "-", 0.6),
+    ("lora", "LoRA, peak memory", "TRL", "peak_bytes", "-", 0.9),
+    ("full", "full fine-tune, real tokens/s", "HF Trainer", "tokens_per_second", "+", 2.5),
+    ("full", "full fine-tune, peak memory", "HF Trainer", "peak_bytes", "-", 0.4),
+    ("classification", "classification, rows/s", "HF Trainer", "rows_per_second", "+", 1.8),
+    ("collating", "collating 4 rows, time", "stock collator", "seconds_4", "-", 1 / 20),
+    ("collating", "collating 64 rows, time", "stock collator", "seconds_64", "-", 1 / 40),
+    ("tokenising", "tokenising, rows/s", "datasets.map", "rows_per_second", "+", 2.5),
+    ("overhead", "loop without a model, s/step", "HF Trainer", "seconds_per_step", "-", 0.3),
+]
+SIZE = ("surefit", "surefit, 10 × the rows")
+BODY_PARAMETERS, HEAD_PARAMETERS = 106_203_456, 28_311_552  # SmolLM2-135M without, and its head
+
+
+def write_page(results: Results, folder: Path) -> None:
+    """Write the table and the plot; parts that were never run are left out."""
+    lines = [HEADER.rstrip(), "", *_machine_lines(results), "", *_aim_table(results)]
+    if "checkpointing" in results:
+        lines += ["", *_checkpointing_lines(results)]
+    if "size" in results:
+        lines += ["", *_size_lines(results)]
+    if "gemm" in results and "lora" in results:
+        lines += ["", *_limit_lines(results)]
+    for part, found in results.items():
+        lines += ["", f"## {part}", "", *_part_table(found)]
+    (folder / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "speed.svg").write_text(draw(_bars(results)), encoding="utf-8")
+
+
+def _machine_lines(results: Results) -> list[str]:
+    known = next(iter(results.values()))["machine"]
+    threads = f", {known['threads']} thread(s)" if known["threads"] else ""
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+    versions = ", ".join(f"{name} {known[name]}" for name in packages)
+    return [
+        f"Machine: {known['processor']}, {known['cores']} cores{threads}, no GPU; "
+        f"Python {known['python']}, {versions}; {known['date']}."
+    ]
+
+
+def _aim_table(results: Results) -> list[str]:
+    rows = ["| measure | against | surefit | peer | ratio | aim | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for part, what, peer, figure, better, aim in AIMS:
+        medians = results.get(part, {}).get("medians", {})
+        if "surefit" not in medians or peer not in medians:
+            continue
+        ours, theirs = medians["surefit"][figure], medians[peer][figure]
+        ratio = ours / theirs
+        reached = ratio >= aim if better == "+" else ratio <= aim
+        sign = "≥" if better == "+" else "≤"
+        shown = [_show(figure, ours), _show(figure, theirs), f"{ratio:.3g}×", f"{sign} {aim:.3g}×"]
+        rows.append(f"| {what} | {peer} | {' | '.join(shown)} | {'yes' if reached else 'no'} |")
+    return rows
+
+
+def _checkpointing_lines(results: Results) -> list[str]:
+    medians = results["checkpointing"]["medians"]
+    ours = medians["surefit"]["peak_bytes"]
+    name, peer = min(
+        ((n, m["peak_bytes"]) for n, m in medians.items() if n != "surefit"), key=lambda p: p[1]
+    )
+    return [
+        f"With `checkpointing=true`: {ours / 1e9:.2f} GB, the lowest peer ({name}) "
+        f"{peer / 1e9:.2f} GB: {ours / peer:.2f}× (aim ≤ 0.5×), at "
+        f"{medians['surefit']['tokens_per_second']:.0f} tokens/s."
+    ]
+
+
+def _size_lines(results: Results) -> list[str]:
+    one, ten = (results["size"]["medians"][name] for name in SIZE)
+    return [
+        f"Ten times the rows: {ten['seconds_per_row'] / one['seconds_per_row']:.2f}× the time per "
+        f"row and {ten['peak_bytes'] / one['peak_bytes']:.2f}× the memory (aim 0.9 to 1.1)."
+    ]
+
+
+def _limit_lines(results: Results) -> list[str]:
+    limit = results["gemm"]["medians"]["torch"]["flops_per_second"]
+    ours = results["lora"]["medians"]["surefit"]
+    # Forward and the gradient of inputs; frozen weights get none. Attention is not counted.
+    work = 4 * (ours["tokens"] * BODY_PARAMETERS + ours["targets"] * HEAD_PARAMETERS)
+    rate = work / ours["seconds"]
+    lines = [
+        f"The machine's fp32 matrix product runs at {limit / 1e9:.0f} GFLOP/s; the LoRA run's useful "
+        f"work (real tokens through frozen weights, the head at learned tokens) at "
+        f"{rate / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit."
+    ]
+    if "profile" in results:
+        shares = results["profile"]["medians"]["surefit"]
+        shown = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        lines.append(f"Where its time goes: {shown}.")
+    return lines
+
+
+def _part_table(found: Results) -> list[str]:
+    figures = list(next(iter(found["medians"].values())))
+    rows = [f"| | {' | '.join(figures)} |", f"| --- |{' --- |' * len(figures)}"]
+    for name, medians in found["medians"].items():
+        cells = []
+        for figure in figures:
+            each = [one[figure] for one in found["rounds"][name]]
+            spread = f" ({_show(figure, min(each))} to {_show(figure, max(each))})"
+            cells.append(_show(figure, medians[figure]) + (spread if len(set(each)) > 1 else ""))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+def _show(figure: str, value: float) -> str:
+    if figure == "peak_bytes":
+        return f"{value / 1e9:.2f} GB"
+    if figure.startswith("seconds") and value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+def _bars(results: Results) -> list[tuple[str, list[tuple[str, float, str]]]]:
+    """Groups of bars: a title, and (contender, height from 0 to 1, label) for each bar."""
+    shown: list[tuple[str, str, str]] = [
+        ("lora", "tokens_per_second", "LoRA: real tokens per second"),
+        ("lora", "peak_bytes", "LoRA: peak memory"),
+        ("full", "tokens_per_second", "full fine-tune: real tokens per second"),
+        ("full", "peak_bytes", "full fine-tune: peak memory"),
+        ("classification", "rows_per_second", "classification: rows per second"),
+    ]
+    groups = []
+    for part, figure, title in shown:
+        if part in results:
+            medians = results[part]["medians"]
+            highest = max(m[figure] for m in medians.values())
+            bars = [(n, m[figure] / highest, _show(figure, m[figure])) for n, m in medians.items()]
+            groups.append((title, bars))
+    return groups
+
+
+def draw(groups: list[tuple[str, list[tuple[str, float, str]]]]) -> str:
+    """Horizontal bars as SVG, surefit's in another colour."""
+    text: Callable[[float, float, str, str], str] = lambda x, y, words, more: (
+        f'<text x="{x}" y="{y}" {more}>{escape(words)}</text>'
+    )
+    parts, y = [], 10.0
+    for title, bars in groups:
+        y += 26
+        parts.append(text(10, y, title, 'font-weight="bold"'))
+        for name, height, label in bars:
+            y += 22
+            colour = "#2a6f97" if name.startswith("surefit") else "#b8c4cc"
+            parts.append(text(160, y, name, 'text-anchor="end"'))
+            parts.append(
+                f'<rect x="168" y="{y - 12}" width="{400 * height:.1f}" height="15" fill="{colour}"/>'
+            )
+            parts.append(text(176 + 400 * height, y, label, ""))
+    size = f'width="680" height="{y + 20:.0f}"'
+    style = 'font-family="sans-serif" font-size="13"'
+    body = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n{body}\n</svg>\n'
+
+
+HEADER = """# Speed
+
+Written by `python bench/compare.py`, which runs surefit beside its peers: each contender in a process
+of its own, taking turns, medians of all rounds with the lowest and the highest. Same rows, same model,
+same optimizer, one pass; `held_out_loss` is measured the same way for all afterwards. Tokens are real
+ones, padding does not count. Time runs from the first step's beginning to the last step's end. Not
+measured: GPUs, where TRL's kernels skip masked tokens already; `no` in the last column is a figure that
+was not reached.
+
+![bars](speed.svg)
+"""

@@ -1,0 +1,145 @@
+"""Ready DataLoaders over data that stays on disk, for anyone's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import DataLoader, Dataset
+
+from surefit.batches.collate import collate
+from surefit.batches.order import Batches
+from surefit.data.on_disk import OnDisk, open_data
+from surefit.data.split import hash_rows, split_rows
+from surefit.errors import UsageError
+from surefit.findings import fail
+from surefit.memory import GB, held_bytes
+
+Rows = npt.NDArray[np.integer[Any]]
+
+
+class EpochOrder:
+    """A batch sampler: another order in each epoch, all of them decided by the seed.
+
+    `seek(epoch, batch)` goes on from any place; nothing is replayed.
+    """
+
+    def __init__(self, batches: Batches, rows: Rows, shuffle: bool) -> None:
+        self.batches = batches
+        self.rows = rows
+        self.shuffle = shuffle
+        self.epoch = 0
+        self.first = 0
+
+    def __len__(self) -> int:
+        return self.batches.num_micro_batches()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self.batches.epoch(self.epoch if self.shuffle else 0)
+        places, first = order.micro_starts, self.first
+        self.epoch, self.first = self.epoch + 1, 0
+        for start, end in zip(places[first:-1], places[first + 1 :], strict=True):
+            yield self.rows[order.rows[start:end]].tolist()
+
+    def seek(self, epoch: int, batch: int = 0) -> None:
+        """Let the next pass begin at a batch of an epoch."""
+        self.epoch, self.first = epoch, batch
+
+
+class Batched(Dataset[dict[str, Any]]):
+    """Rows of an OnDisk as one batch: padded, with an attention mask made by length."""
+
+    def __init__(self, data: OnDisk) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, rows: Sequence[int]) -> dict[str, Any]:
+        """One batch of tensors; text is a list."""
+        import torch
+
+        read = self.data.read(rows)
+        numbers = [{name: row[name] for name in self.data.fields} for row in read]
+        arrays = collate(numbers, self.data.fields)
+        texts = {
+            n: [row[n] for row in read] for n in self.data.columns if n not in self.data.fields
+        }
+        return {**{name: torch.from_numpy(array) for name, array in arrays.items()}, **texts}
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return self.__getitems__([row])
+
+
+def loaders(
+    path: Any,
+    batch_size: int,
+    max_memory_gb: float = 12,
+    eval_share: float = 0.1,
+    *,
+    seed: int = 0,
+    workers: int = 0,
+) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    """Training and evaluation DataLoaders over data that stays on disk.
+
+    Rows are shuffled over all files; the order is a pure function of the seed and the epoch, also
+    with worker processes. A batch that cannot fit is refused, with the size that would.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> np.save(f"{folder}/part.npy", np.random.rand(10, 3, 2).astype("float32"))
+    >>> train, evaluation = loaders(folder, batch_size=4)
+    >>> [tuple(batch["inputs_embeds"].shape) for batch in train]
+    [(4, 3, 2), (4, 3, 2), (1, 3, 2)]
+    """
+    data = open_data(path, max_memory_gb)
+    if batch_size < 1 or workers < 0 or not 0 <= eval_share < 1:
+        raise UsageError(
+            f"batch_size {batch_size}, workers {workers}, eval_share {eval_share}: expected at "
+            "least 1, at least 0, and a share below 1.",
+            "Change the one that is out of range.",
+        )
+    check_budget(data, batch_size, workers)
+    split = split_rows(hash_rows(data.table, data.table.columns), eval_share, seed)
+    lengths = data.lengths()
+    return tuple(  # type: ignore[return-value]
+        _loader(data, rows, lengths[rows], batch_size, seed, workers, shuffle)
+        for rows, shuffle in ((split.train, True), (split.evaluation, False))
+    )
+
+
+def _loader(
+    data: OnDisk, rows: Rows, lengths: Any, batch_size: int, seed: int, workers: int, shuffle: bool
+) -> DataLoader[Any]:
+    order = EpochOrder(Batches(lengths, seed, batch_size), rows, shuffle)
+    return DataLoader(
+        Batched(data),
+        batch_sampler=order,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        persistent_workers=False,
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def check_budget(data: OnDisk, batch_size: int, workers: int) -> None:
+    """Refuse batches that cannot be held within the memory that was given."""
+    row_bytes, held = data.row_bytes(), held_bytes()
+    in_flight = 2 + 2 * workers  # the rows and the batch they make; two batches wait per worker
+    room = data.limit_bytes - held
+    needed = row_bytes * batch_size * in_flight
+    if needed <= room:
+        return
+    fitting = room // max(1, row_bytes * in_flight)
+    message = (
+        f"A batch of {batch_size} rows takes {row_bytes * batch_size / GB:.2f} GB, {in_flight} of "
+        f"them are in flight, and this process holds {held / GB:.2f} GB already; the limit is "
+        f"{data.limit_bytes / GB:.2f} GB."
+    )
+    fix = f"batch_size={fitting} fits." if fitting > 0 else "Give more memory, or shorter rows."
+    raise fail("SF450", message, fix=fix)

@@ -1,0 +1,100 @@
+"""Rows laid end to end, kept apart by the attention: no padding, and no mask at all.
+
+transformers lets a model attend through a function of one's own (`AttentionInterface`). Ours
+calls SDPA once per row. Where rows begin is said in place of the mask: a small integer tensor
+with four axes, which transformers hands down as it is. All other masks mean what they always
+mean, so that a model set up for this still generates and evaluates as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+NAME = "surefit_rows"
+CLOSE_LOGITS = 1e-4
+_LIMITS = ("window", "window_size", "window_length", "attention_chunk_size", "local_attention")
+"""How settings end that make a model look at less than a whole row."""
+
+
+def keep_rows_apart(module: Any) -> bool:
+    """Let the model attend row by row; False where its attention cannot be exchanged."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    base = _pretrained(module)
+    if base is None or not base._can_set_attn_implementation():
+        return False
+    if base.config._attn_implementation != "sdpa":
+        return False  # what another implementation adds, such as a soft-cap, would be lost
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    base.set_attn_implementation(NAME)
+    return True
+
+
+def stop_keeping_apart(module: Any) -> None:
+    """Give the model its own attention back."""
+    _pretrained(module).set_attn_implementation("sdpa")
+
+
+def _pretrained(module: Any) -> Any:
+    """The transformers model, also inside an adapter."""
+    from transformers import PreTrainedModel
+
+    found = (part for part in module.modules() if isinstance(part, PreTrainedModel))
+    return next(found, None)
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,  # (1, heads, T, D)
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **more: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA, once per row where the mask says how long the rows are."""
+    import torch
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if attention_mask is None or attention_mask.dtype != torch.int64:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    lengths = attention_mask.flatten().tolist()
+    rows = zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
+    apart = [sdpa_attention_forward(module, q, k, v, None, **more)[0] for q, k, v in rows]
+    return torch.cat(apart, dim=1), None
+
+
+def end_to_end_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """What `forward` is given besides the columns for rows that lie end to end."""
+    import torch
+
+    lengths = torch.tensor(batch["row_lengths"], dtype=torch.int64)  # stays on the CPU
+    return {"position_ids": batch["position_ids"], "attention_mask": lengths.view(1, 1, 1, -1)}
+
+
+def sees_whole_rows(module: Any, longest: int) -> str | None:
+    """The setting by which a model looks at less than a row of this length, if there is one."""
+    config = _pretrained(module).config
+    for each in (config, getattr(config, "text_config", None)):
+        for name, value in vars(each).items() if each is not None else ():
+            limited = name.endswith(_LIMITS) and isinstance(value, int)
+            if limited and not isinstance(value, bool) and 0 < value < longest:
+                return f"{name} = {value}"
+    return None
+
+
+def same_logits(padded: torch.Tensor, joined: torch.Tensor, lengths: tuple[int, ...]) -> bool:
+    """Whether rows end to end (1, T, V) have the logits of padded ones (B, T, V)."""
+    import torch
+
+    if joined.ndim != 3 or joined.shape[:2] != (1, sum(lengths)):
+        return False
+    expected = torch.cat([row[:length] for row, length in zip(padded, lengths, strict=True)])
+    scale = max(1.0, float(expected.abs().max()))
+    return float((joined[0] - expected).abs().max()) <= CLOSE_LOGITS * scale
