@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from surefit.models.checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.preflight.fit.limit import Limit
 from surefit.preflight.fit.predict import Workload, peak_of, trace_batch
@@ -148,12 +150,20 @@ def _worst(work: Workload) -> Batch:
 
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
     """The longest of a half, a quarter, … of the rows' length that fits; none if none does."""
-    if max_length is None or "input_ids" not in batch or trials.work.batches.end_to_end:
+    if max_length is None or "input_ids" not in batch:
         return
-    length = int(batch["input_ids"].shape[1])
+    work = trials.work
+    rows = work.batches.worst_rows(work.epochs)
+    length = int(work.batches.lengths[rows].max())
     while length // 2 >= SHORTEST:
         length //= 2
-        peak = trials.peak({name: _cut(value, length) for name, value in batch.items()})
+        if work.batches.end_to_end:  # as many whole rows as have the positions of the cut ones
+            lengths = work.batches.lengths[rows].astype(np.int64)
+            wanted = np.minimum(lengths, length).sum()
+            shorter = work.load(work.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1])
+        else:
+            shorter = {name: _cut(value, length) for name, value in batch.items()}
+        peak = trials.peak(shorter)
         if peak <= trials.limit.bytes:
             yield length, peak
             return
