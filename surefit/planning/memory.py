@@ -10,6 +10,7 @@ from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.store import Store
+from surefit.errors import UsageError
 from surefit.findings import Finding, finding
 from surefit.plan import Given, Parts
 from surefit.planning.fitting import Fitted
@@ -29,6 +30,11 @@ SHOWN_OPTIONS = 4
 def make_batches(config: RunConfig, train: Store) -> Batches:
     """The order of the rows; where the batch size is still open, a step is one micro-batch."""
     auto = config.batch_size == "auto"
+    if auto and config.max_tokens is not None:
+        raise UsageError(
+            f"batch_size is auto and max_tokens {config.max_tokens}: both bound a micro-batch.",
+            "Give one of them.",
+        )
     return Batches(
         train.lengths,
         config.seed,

@@ -56,7 +56,8 @@ def counted(plan: Plan) -> int:
 
     step()
     states = [value for state in optimizer.state.values() for value in state.values()]
-    held = [*parts.module.parameters(), *parts.module.buffers(), *states, *batch.values()]
+    columns = [value for value in batch.values() if isinstance(value, torch.Tensor)]
+    held = [*parts.module.parameters(), *parts.module.buffers(), *states, *columns]
     known = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
@@ -279,6 +280,11 @@ def test_the_limit_is_the_least_of_what_there_is(tmp_path: Path) -> None:
     assert (5_000_000, 1_500_000) in _containers(tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
     assert _containers(tmp_path) == []
+
+
+def test_auto_and_max_tokens_contradict_each_other() -> None:
+    with pytest.raises(surefit.UsageError, match="max_tokens"):
+        check(batch_size="auto", max_tokens=64)
 
 
 @pytest.mark.parametrize("size", ["many", 0, -1, 1.5, True])
