@@ -25,8 +25,9 @@ SMALL_SHARE = 0.01
 """Of the limit: less than that is not worth looking at closely."""
 HEAP_TOP_BYTES = 64_000_000
 """glibc gives the end of its heap back to the system only when it is larger than that."""
-HOLES_SHARE = 0.055
-"""Of the bytes that pass through the heap in a step, what stays in holes; fitted to runs."""
+TOP_SHARE, HOLES_SHARE = 0.1, 0.055
+"""Of the bytes that pass through the heap in a step, what stays at its end and in holes; fitted to
+runs."""
 DEVICE_SHARE = 0.05
 """What the caching allocator of a device holds beyond the tensors."""
 
@@ -157,7 +158,8 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
     """What the allocator keeps beyond live tensors: freed pieces that nothing else fits into."""
     if limit.on_device:
         return round(traced.peak * DEVICE_SHARE)
-    return min(traced.heap_bytes, HEAP_TOP_BYTES) + round(traced.heap_bytes * HOLES_SHARE)
+    top = min(round(traced.heap_bytes * TOP_SHARE), HEAP_TOP_BYTES)
+    return top + round(traced.heap_bytes * HOLES_SHARE)
 
 
 def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
