@@ -92,6 +92,8 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
 
     assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
     given = {name: value for name, value in values.items() if value not in (None, [], False)}
+    if str(given.get("batch_size", "")).isdecimal():  # or auto
+        given["batch_size"] = int(given["batch_size"])
     twice = next((name for name in given if name in assigned), None)
     if twice is not None:
         option = f"--{twice.replace('_', '-')}"
