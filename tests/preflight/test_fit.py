@@ -136,6 +136,14 @@ def test_what_does_not_fit_is_refused_with_what_would(
             assert again.ok, option
 
 
+def test_where_no_change_is_enough_the_nearest_is_named() -> None:
+    plan = surefit.check(model="tiny:llama", data=echo_rows(20), max_memory_gb=0.05)
+    (refusal,) = [found for found in plan.findings if found.code == "SF400"]
+    assert "Nothing that was tried fits" in refusal.fix
+    assert plan.fit is not None
+    assert {"checkpointing": True, "lora.r": 16} in [option["set"] for option in plan.fit.advice]
+
+
 def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) -> None:
     limit = small_limit(0.4, batch_size=32, padding_free="off")
     plan = check(batch_size="auto", grad_accum=4, max_memory_gb=limit, padding_free="off")

@@ -11,7 +11,7 @@ import numpy as np
 
 from surefit.models.checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.preflight.fit.limit import Limit
-from surefit.preflight.fit.predict import Workload, peak_of, trace_batch
+from surefit.preflight.fit.predict import Workload, base_bytes, peak_of, trace_batch
 from surefit.preflight.fit.trace import on_meta
 from surefit.tasks.spec import Batch
 
@@ -44,6 +44,7 @@ class Trials:
 
     def __init__(self, work: Workload, limit: Limit) -> None:
         self.work, self.limit = work, limit
+        self.base = base_bytes(work.module, limit)  # once: tracing itself leaves a little behind
         self.plain = on_meta(work.module, work.call)
 
     def peak(
@@ -57,7 +58,7 @@ class Trials:
         if change is not None:
             change(module)
         traced = trace_batch(work or self.work, module, call, batch)
-        return peak_of(traced, self.work.module, self.limit)
+        return peak_of(traced, self.base, self.limit)
 
     def option(self, settings: Mapping[str, Any], peak: int) -> Option:
         """An option, held against the limit."""
@@ -121,7 +122,7 @@ def advise(work: Workload, limit: Limit, max_length: int | None) -> Iterator[Opt
         return
     for tried, start in ((work, {}), (smaller, settings)):
         together = trials.option(
-            {**start, **dict(changes)},
+            {**start, **dict(changes.keys())},
             trials.peak(_worst(tried), tried, lambda module: _apply(changes.values(), module)),
         )
         yield together

@@ -138,9 +138,9 @@ def base_bytes(module: nn.Module, limit: Limit) -> int:
     return max(held_bytes() - loaded, PROCESS_BYTES)
 
 
-def peak_of(traced: Traced, module: nn.Module, limit: Limit) -> int:
+def peak_of(traced: Traced, base: int, limit: Limit) -> int:
     """All that is held when a traced pass is at its peak."""
-    return sum(_split(traced, base_bytes(module, limit), limit).values())
+    return sum(_split(traced, base, limit).values())
 
 
 def _split(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
