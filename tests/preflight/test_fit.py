@@ -149,7 +149,7 @@ def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) 
     plan = check(batch_size="auto", grad_accum=4, max_memory_gb=limit, padding_free="off")
     fixed = check(batch_size=32, padding_free="off")
     assert plan.ok
-    assert plan.config.micro_batch_rows in (4, 8)
+    assert plan.config.micro_batch_rows < 32
     assert plan.config.micro_batch_rows * plan.config.grad_accum == 32
     assert plan.parts is not None
     assert fixed.parts is not None
