@@ -29,6 +29,7 @@ from surefit.models.head_probe import from_choice
 from surefit.plan import Given, Plan
 from surefit.planning import make_plan
 from surefit.prediction import predict_table
+from surefit.preflight.fit.predict import Fit
 from surefit.preflight.foreign import Checkup, check_trainer
 from surefit.processes import is_main, num_processes
 from surefit.run import Run, choose_folder, create_run, open_run
@@ -57,8 +58,26 @@ def check(*, trainer: Any = None, **options: Any) -> Plan | Checkup:
                 "Pass the trainer alone: it has its own data, model and settings.",
             )
         return check_trainer(trainer)
-    config, given = split_options(options)
-    return make_plan(config, given)
+    return check_config(*split_options(options))
+
+
+def check_config(config: RunConfig, given: Given, progress: Progress = silent) -> Plan:
+    """Plan a run; with `fit` measured, also send its largest batch through the model."""
+    plan = make_plan(config, given, progress)
+    if config.fit == "predicted" or not plan.ok:
+        return plan
+    from surefit.training.start import measure_plan
+
+    _refuse_weightless(plan)
+    return measure_plan(plan)
+
+
+def _refuse_weightless(plan: Plan) -> None:
+    if plan.parts is not None and plan.parts.source.weightless:
+        raise UsageError(
+            f"{plan.parts.source.name} holds no weights, so there is nothing to train.",
+            "Put the weights into the folder, or start from fresh ones with --from-scratch.",
+        )
 
 
 def train(
@@ -96,6 +115,7 @@ def train_config(
     observers: Sequence[Observer] = (),
     progress: Progress = silent,
     on_plan: Callable[[Plan, Path], None] | None = None,
+    on_fit: Callable[[Fit], None] = lambda fit: None,
 ) -> Run:
     """Plan and train a new run; nothing is written where the plan has errors."""
     from surefit.training.start import run_plan
@@ -105,11 +125,17 @@ def train_config(
     if on_plan is not None:
         on_plan(plan, folder)
     _refuse_errors(plan)
+    _refuse_weightless(plan)
     assert plan.task is not None
     stored = {**plan.as_dict(), "num_processes": num_processes()}
     resolved = resolve(plan, folder)
     run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
-    return _finish(run_plan(plan, run, observers, progress))
+    try:
+        return _finish(run_plan(plan, run, observers, progress, on_fit))
+    except FindingError:  # the largest batch did not go through: there is no run
+        if is_main():
+            run.discard()
+        raise
 
 
 def resolve(plan: Plan, folder: Path) -> RunConfig:
@@ -155,6 +181,7 @@ def resume_run(
     progress: Progress = silent,
     on_plan: Callable[[Plan, Path], None] | None = None,
     beside: Path | None = None,
+    on_fit: Callable[[Fit], None] = lambda fit: None,
 ) -> Run:
     """Go on exactly where a run stopped; options may repeat what it was begun with."""
     from surefit.training.start import run_plan
@@ -180,7 +207,7 @@ def resume_run(
             f"{num_processes()}.",
             "Launch it with the same number.",
         )
-    return _finish(run_plan(plan, run, observers, progress))
+    return _finish(run_plan(plan, run, observers, progress, on_fit))
 
 
 def _finish(run: Run) -> Run:
@@ -199,7 +226,8 @@ def _refuse_errors(plan: Plan) -> None:
 
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
     config = config.model_copy(update=_absolute(config))
-    for name in sorted(_given_keys(options) - {"output"}):
+    settled = {"batch_size", "grad_accum"} if config.batch_size == "auto" else set()
+    for name in sorted(_given_keys(options) - {"output"} - settled):
         asked, stored = attrgetter(name)(config), attrgetter(name)(run.config)
         if asked != stored and not _is_object(name, stored):
             raise UsageError(
@@ -293,7 +321,7 @@ def iter_predictions(
         encoder,
         run.task,
         open_table(data, config.read, config.on_bad_file),
-        config.batch_size,
+        config.micro_batch_rows,
         config.generate.max_new_tokens,
         run.collate_fn,
     )
@@ -360,7 +388,7 @@ def evaluate_run(
         lambda store, rows: load_batch(
             store, rows, fields, run.collate_fn, prepare=prepare, layout=layout
         ),
-        config.batch_size,
+        config.micro_batch_rows,
         config.max_tokens,
         config.generate.rows,
         config.generate.max_new_tokens,

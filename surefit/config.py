@@ -245,8 +245,9 @@ class RunConfig(_Section):
     """Passes over the training rows."""
     max_steps: int | None = Field(None, ge=1)
     """Stop after so many optimizer steps, whatever the epochs."""
-    batch_size: int = Field(8, ge=1)
-    """Rows per micro-batch per process."""
+    batch_size: int | Literal["auto"] = 8
+    """Rows per micro-batch per process; auto: the most that fit, of an effective batch of
+    8 × grad_accum rows, which stays."""
     max_tokens: int | None = Field(None, ge=1)
     """Padded positions per micro-batch, instead of a fixed number of rows."""
     grad_accum: int = Field(1, ge=1)
@@ -273,6 +274,8 @@ class RunConfig(_Section):
     """AdamW's weight decay; biases and norms are exempt."""
     clip: float = Field(1.0, ge=0)
     """Largest gradient norm; 0 for no clipping."""
+    checkpointing: bool = False
+    """Make activations again in the backward instead of keeping them: less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
     padding_free: Switch = "auto"
@@ -303,6 +306,14 @@ class RunConfig(_Section):
     max_dropped_share: float = Field(0.5, ge=0, le=1)
     """Refuse the data if a larger share of its rows would be dropped."""
 
+    fit: Literal["predicted", "measured"] = "predicted"
+    """How `check` knows the peak: from shapes, or also by a real step on the largest batch, with
+    which every `train` begins."""
+    max_memory_gb: float | None = Field(None, gt=0)
+    """Most memory the run may hold, in GB (10⁹ bytes); what is free if left out."""
+    device_memory_gb: float | None = Field(None, gt=0)
+    """Plan for a device with so much memory, in GB, instead of this machine."""
+
     probes: Literal["quick", "all"] = "quick"
     """Experiments on the model before training; all of them also learn one batch by heart."""
     trackers: tuple[str, ...] = ()
@@ -311,6 +322,20 @@ class RunConfig(_Section):
     """Let a model folder or hub repository run its own Python code."""
     output: str | None = None
     """The run's folder; a new one under runs/ if left out."""
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _rows_or_auto(cls, value: Any) -> Any:
+        rows = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if value == "auto" or (type(rows) is int and rows >= 1):
+            return rows
+        raise ValueError("expected a whole number from 1 on, or auto")
+
+    @property
+    def micro_batch_rows(self) -> int:
+        """`batch_size`, once planning has settled what `auto` is."""
+        assert self.batch_size != "auto"
+        return self.batch_size
 
     @field_validator("data", "eval_data", "ignore", "trackers", mode="before")
     @classmethod

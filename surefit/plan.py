@@ -18,6 +18,7 @@ from surefit.findings import Finding, has_errors
 from surefit.models.call import Call
 from surefit.models.lora import Adaptation
 from surefit.models.source import ModelSource
+from surefit.preflight.fit.predict import Fit
 from surefit.preflight.ledger import Ledger
 from surefit.tasks.spec import Loss, TaskSpec
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 FORMAT_VERSION = 1
+NO_MEMORY = {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None}
+NO_TIME = {"predicted_step_seconds": None, "predicted_total_seconds": None}
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Plan:
     parts: Parts | None = None
     given: Given = Given()
     data_key: str = ""
+    fit: Fit | None = None
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What was chosen by trying or measuring; a resumed run does not choose again."""
 
@@ -95,8 +99,8 @@ class Plan:
             "findings": [found.as_dict() for found in self.findings],
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "batches": _batches_dict(self.parts.batches) if self.parts else None,
-            "memory": {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None},
-            "time": {"predicted_step_seconds": None, "predicted_total_seconds": None},
+            "memory": self.fit.memory_dict() if self.fit else NO_MEMORY,
+            "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.parts) if self.parts else None,
             "steps": self.parts.num_steps if self.parts else None,

@@ -565,6 +565,12 @@ RULES: dict[str, Rule] = {
         "Train the whole model (leave lora.r out), or name other layers in lora.targets.",
     ),
     # What will be learned
+    "SF400": Rule(
+        "error",
+        "does not fit in memory",
+        "The run would be killed, or fail with 'out of memory', when its largest batch comes.",
+        "Take a smaller batch_size with a larger grad_accum, checkpointing, LoRA or shorter rows.",
+    ),
     "SF401": Rule(
         "error",
         "nothing to learn from",
@@ -582,6 +588,30 @@ RULES: dict[str, Rule] = {
         "the data changed since the run began",
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
+    ),
+    "SF404": Rule(
+        "error",
+        "checkpointing is not possible",
+        "Activations are made again layer by layer, which transformers' models are built for.",
+        "Leave checkpointing out.",
+    ),
+    "SF405": Rule(
+        "info",
+        "batch size chosen",
+        "batch_size is auto: the largest micro-batch that fits was taken, and kept in the config.",
+        "Nothing to do.",
+    ),
+    "SF406": Rule(
+        "info",
+        "memory not predicted",
+        "The model's code does something that cannot be done on shapes alone.",
+        "Nothing to do; the run still begins with a real step on its largest batch.",
+    ),
+    "SF407": Rule(
+        "info",
+        "weights are not here",
+        "Rows, memory and time are planned; the model itself could not be tried.",
+        "Add the weights to the folder to train it.",
     ),
     # Feature sequences and their files
     "SF420": Rule(

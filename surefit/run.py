@@ -137,6 +137,16 @@ class Run:
         """The trained model."""
         return self.load()[0]
 
+    def discard(self) -> None:
+        """Take back the folder of a run that could not begin; what was trained is kept."""
+        if self.history or self.finished:
+            return
+        for name in ("config.yaml", "plan.json", "events.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.path):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
         if not self.finished:

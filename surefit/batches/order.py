@@ -33,6 +33,7 @@ Rows = npt.NDArray[np.integer[Any]]
 
 WINDOW_STEPS = 128
 """Optimizer steps per window: wide enough for little padding, narrow enough to stay random."""
+LOOKED_ROWS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,30 @@ class Batches:
         Rows that lie end to end are one long row.
         """
         if self.end_to_end:
-            order = self.epoch(epoch)
-            sums = np.add.reduceat(
-                self.lengths[order.rows], order.micro_starts[:-1], dtype=np.int64
-            )
-            return 1, int(sums.max())
+            return 1, int(self.positions(epoch).max())
         rows, longest = self._micro_shapes(epoch)
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
+
+    def positions(self, epoch: int = 0) -> Rows:
+        """Positions of each micro-batch of an epoch, padding and all, in its order."""
+        if self.end_to_end:
+            order = self.epoch(epoch)
+            lengths = self.lengths[order.rows]
+            return np.add.reduceat(lengths, order.micro_starts[:-1], dtype=np.int64)
+        rows, longest = self._micro_shapes(epoch)
+        return rows * longest
+
+    def worst_rows(self, epochs: int = 1) -> Rows:
+        """The rows of the micro-batch with the most positions, over all epochs.
+
+        The order differs from epoch to epoch only where there is more than one window, and is
+        looked at for as many epochs as can be made in about a second.
+        """
+        looked = min(epochs, max(1, LOOKED_ROWS // max(len(self.lengths), 1)))
+        worst = max(range(looked), key=lambda epoch: int(self.positions(epoch).max()))
+        order, micro = self.epoch(worst), int(self.positions(worst).argmax())
+        return order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
 
     def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
         order = self.epoch(epoch)

@@ -18,7 +18,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Plan only: would it run, and what would be learned?"""
-    from surefit.api import split_options
+    from surefit.api import check_config, split_options
     from surefit.cli.show import (
         Display,
         print_json,
@@ -27,7 +27,6 @@ def command(
         user_output_to_stderr,
     )
     from surefit.errors import UsageError
-    from surefit.planning import make_plan
     from surefit.run import choose_folder
 
     if resume is not None:
@@ -35,7 +34,7 @@ def command(
     run_config, given = split_options(settings, config.parent if config is not None else None)
     choose_folder(run_config.output, "run")
     with Display() as display, user_output_to_stderr():
-        plan = make_plan(run_config, given, display.progress)
+        plan = check_config(run_config, given, display.progress)
     if json:
         print_json(plan.as_dict())
     else:

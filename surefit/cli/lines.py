@@ -9,6 +9,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from surefit.plan import Parts, Plan
+    from surefit.preflight.fit.predict import Fit
     from surefit.preflight.ledger import Ledger
 
 NAMES = {"loss": "eval loss", "token_f1": "Average F1 Score"}
@@ -28,6 +29,7 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _row_lines(plan, plan.ledger)
     if plan.parts is not None:
         yield from _step_lines(plan.parts)
+    yield from fit_lines(plan.fit)
 
 
 def _model_lines(plan: Plan, parts: Parts) -> Iterator[tuple[str, str]]:
@@ -120,3 +122,39 @@ def _figure(value: float) -> str:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} … {line[-WIDTH // 2 :]}"
+
+
+def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
+    """Peak and time, as far as they are known."""
+    lines = []
+    if fit is not None and fit.peak_bytes is not None:
+        measured = f", measured {fit.measured_bytes / 1e9:.2f} GB" if fit.measured_bytes else ""
+        lines.append(
+            (
+                "memory",
+                f"{fit.peak_bytes / 1e9:.2f} GB at most{measured}; "
+                f"{fit.limit.bytes / 1e9:.2f} GB {fit.limit.meaning}",
+            )
+        )
+    if fit is not None and fit.total_seconds is not None:
+        lines.append(
+            (
+                "time",
+                f"about {show_seconds(fit.total_seconds)} in all, {fit.step_seconds:.2g} s for "
+                "the longest step",
+            )
+        )
+    return lines
+
+
+def show_seconds(seconds: float) -> str:
+    """A span of time in words.
+
+    >>> show_seconds(7384), show_seconds(75), show_seconds(3.2)
+    ('2 h 3 min', '1 min 15 s', '3 s')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

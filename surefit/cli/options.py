@@ -32,7 +32,7 @@ def _run_options(
     epochs: Annotated[int | None, typer.Option(help="Passes over the rows (3).")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows per micro-batch per process (8).")
+        str | None, typer.Option(help="Rows per micro-batch per process, or auto (8).")
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="Padded positions per micro-batch, instead of rows.")
@@ -51,6 +51,9 @@ def _run_options(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Fresh weights from the model's config.")
     ] = False,
+    max_memory_gb: Annotated[
+        float | None, typer.Option(help="Most memory the run may hold; what is free if left out.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides everything random (0).")] = None,
     output: Annotated[
         str | None, typer.Option(help="The run's folder; a new one under runs/ if left out.")
@@ -94,6 +97,8 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     if empty is not None:
         option = f"--{empty.replace('_', '-')}"
         raise UsageError(f"{option} is empty.", "Give it a value, or leave it out.")
+    if str(given.get("batch_size", "")).isdecimal():  # or auto
+        given["batch_size"] = int(given["batch_size"])
     twice = next((name for name in given if name in assigned), None)
     if twice is not None:
         option = f"--{twice.replace('_', '-')}"

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from surefit.cli.lines import evaluation_lines, plan_lines
+from surefit.cli.lines import evaluation_lines, fit_lines, plan_lines
 
 if TYPE_CHECKING:
     from surefit.findings import Finding
     from surefit.plan import Plan
+    from surefit.preflight.fit.predict import Fit
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
 PLAIN_SECONDS = 5.0
@@ -88,6 +89,7 @@ class Display:
         self._step_began: float | None = None
         self._tokens_began = 0
         self._first_step = 1
+        self._shown: tuple[Finding, ...] = ()
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -123,6 +125,20 @@ class Display:
         if now - began > 2 and now - self._said > PLAIN_SECONDS:
             self._said = now
             self.console.print(Text(f"{stage}: {done} of {total}"))
+
+    def show_plan(self, plan: Plan) -> None:
+        """The plan of a run that is about to begin."""
+        self._shown = plan.findings
+        show_plan(plan, self.console)
+
+    def show_fit(self, fit: Fit) -> None:
+        """What the real step before the first found."""
+        for name, value in fit_lines(fit):
+            self.console.print(Text(f"{name:<10}{value}"))
+
+    def show_new(self, findings: Sequence[Finding]) -> None:
+        """Findings that were not among those of the plan."""
+        show_findings([found for found in findings if found not in self._shown], self.console)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Show one event of the run."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
     """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
     from surefit.api import resume_run, split_options, train_config
-    from surefit.cli.show import Display, show_plan, user_output_to_stderr
+    from surefit.cli.show import Display, user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
 
@@ -26,12 +26,13 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
         def on_plan(plan: Plan, folder: Path) -> None:
             if is_main():
                 display.expect(plan)
-                show_plan(plan, display.console)
+                display.show_plan(plan)
 
         shown: dict[str, Any] = {
             "observers": [display.observe],
             "progress": display.progress,
             "on_plan": on_plan,
+            "on_fit": display.show_fit,
         }
         try:
             if resume is not None:
@@ -39,7 +40,8 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
             else:
                 run = train_config(*split_options(settings, _folder(config)), **shown)
         except FindingError as error:
-            return error.exit_code  # on_plan has shown what was found
+            display.show_new(error.findings)  # on_plan has shown what planning found
+            return error.exit_code
     if is_main():
         if display.num_steps is None:
             print(f"{run.path} is finished already.", file=sys.stderr)

@@ -126,7 +126,7 @@ def _walk(
     """Loss, hits, and the gradients of hidden, weight and bias that are wanted."""
     import torch
 
-    device = hidden.device.type
+    device = "cpu" if hidden.is_meta else hidden.device.type  # shapes alone have no autocast
     low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
     projection = weight.to(low)
     wide = torch.promote_types(low, torch.float32)

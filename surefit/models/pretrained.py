@@ -42,6 +42,7 @@ def open_pretrained(
     name = model_place(_model_folder(name))
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
+    weightless = not from_scratch and _is_weightless(name)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         if head is not None and head.body is not None:
@@ -54,6 +55,8 @@ def open_pretrained(
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
         with quiet():
+            if weightless:
+                return _without_weights(auto, name, config, trust_remote_code, encoder.tokenizer)
             if from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
@@ -69,6 +72,7 @@ def open_pretrained(
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
+        weightless=weightless,
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
@@ -173,6 +177,25 @@ def _model_folder(name: str) -> str:
         )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
+
+
+def _is_weightless(name: str) -> bool:
+    """Whether a folder has a config and no weights of any kind."""
+    folder = Path(name)
+    kinds = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.index.json")
+    return folder.is_dir() and not any(next(folder.glob(kind), None) for kind in kinds)
+
+
+def _without_weights(
+    auto: Any, name: str, config: Any, trust_remote_code: bool, tokenizer: Any
+) -> Built:
+    """The model as shapes alone, of which memory and time can be predicted."""
+    import torch
+
+    with torch.device("meta"):
+        module = auto.from_config(config, trust_remote_code=trust_remote_code)
+    message = f"{name} holds no weights; what follows is planned from its config alone."
+    return Built(module, (finding("SF407", message),))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:

@@ -42,6 +42,8 @@ class ModelSource:
     tokenizer: str | None = None
     makes_tokenizer: bool = False
     untrained: bool = False
+    weightless: bool = False
+    """Whether only the config is here: such a model can be planned, not trained."""
     code: str | None = None
     auto_classes: frozenset[str] | None = None
     """The Auto classes of transformers that have a model of this architecture, if it is theirs."""

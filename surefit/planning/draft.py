@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from surefit.batches.order import Batches
 from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
 from surefit.data.encode import Progress, silent
@@ -22,6 +22,12 @@ from surefit.planning.fitting import (
     match_collated,
     probe_model,
     settle_trained,
+)
+from surefit.planning.memory import (
+    make_batches,
+    make_workload,
+    predict_fit,
+    settle_batch_size,
 )
 from surefit.planning.reading import (
     Sides,
@@ -41,7 +47,7 @@ from surefit.preflight.checks import (
 )
 from surefit.preflight.ledger import make_ledger
 from surefit.preflight.machine import check_machine
-from surefit.processes import main_first, num_processes
+from surefit.processes import main_first
 from surefit.tasks.choose import choose_task
 from surefit.tasks.find import find_task
 from surefit.tasks.spec import TaskSpec
@@ -125,31 +131,31 @@ class _Draft:
     def _with_parts(self, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store) -> Plan:
         """Batches, the checks of the model on them, and the plan with all its parts."""
         config, given = self.plan.config, self.plan.given
-        batches = Batches(
-            train.lengths,
-            config.seed,
-            config.batch_size,
-            config.grad_accum,
-            num_processes(),
-            config.max_tokens,
-        )
         fitted = match_collated(fitted, train, given, self.found)
+        batches = make_batches(config, train)
         self.found += check_batch_norm(fitted.module, batches, config.epochs)
         self.found += check_trainable(fitted.module)
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()
-        self.found += probe_model(
-            fitted, task, train, config.seed, given, longer=config.probes == "all"
-        )
-        fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
-        longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
-        fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
+        choices: dict[str, Any] = {}
+        if not fitted.source.weightless:
+            self.found += probe_model(
+                fitted, task, train, config.seed, given, longer=config.probes == "all"
+            )
+            fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
+            longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
+            fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
         batches = replace(batches, end_to_end=fitted.layout.end_to_end)
-        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
-        if config.max_steps is not None:
-            num_steps = min(num_steps, config.max_steps)
-        choices |= choose_compiling(fitted, num_steps, config, given, self.found)
+        self.progress("predicting memory", 0, 1)
+        work = make_workload(task, config, given, fitted, train, evaluation, batches)
+        if config.batch_size == "auto":
+            config, work = settle_batch_size(config, work, self.found)
+            self.plan, batches = replace(self.plan, config=config), work.batches
+            self.found += check_batch_norm(fitted.module, batches, config.epochs)
+        fit = predict_fit(config, work, fitted.encoder.max_length, self.found)
+        self.progress("predicting memory", 1, 1)
+        choices |= choose_compiling(fitted, work.num_steps, config, given, self.found)
         parts = Parts(
             source=fitted.source,
             module=fitted.module,
@@ -161,11 +167,11 @@ class _Draft:
             batches=batches,
             fields=fitted.fields,
             layout=fitted.layout,
-            num_steps=num_steps,
+            num_steps=work.num_steps,
             lr=config.lr or _default_lr(fitted),
             adaptation=fitted.adaptation,
         )
-        return replace(self.so_far(), parts=parts, choices=choices)
+        return replace(self.so_far(), parts=parts, choices=choices, fit=fit)
 
 
 def _default_lr(fitted: Fitted) -> float:

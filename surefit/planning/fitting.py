@@ -21,6 +21,7 @@ from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
+from surefit.models.checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.source import ModelSource
 from surefit.plan import Given
@@ -84,6 +85,8 @@ def build_model(
             head.auto_class if head is not None else None,
         )
         found += notes
+    if config.checkpointing:
+        enable_checkpointing(built.module)
     progress("building the model", 1, 1)
     columns = list(task.fields_for(encoder))
     if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:

@@ -13,10 +13,11 @@ from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
-from surefit.errors import UsageError
+from surefit.errors import FindingError, UsageError
 from surefit.models.compiling import compile_layers
 from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
+from surefit.preflight.fit.predict import Fit
 from surefit.processes import is_main, on_cpu
 from surefit.run import Run
 from surefit.training.checkpoints import (
@@ -32,6 +33,7 @@ from surefit.training.events import Event, Observer, cut_events, event_writer
 from surefit.training.failure import Watch, bundled
 from surefit.training.loop import Pace, note_evaluation, train
 from surefit.training.moved import check_trained, watch_moves
+from surefit.training.proof import prove_plan
 from surefit.training.schedule import lr_factor
 
 if TYPE_CHECKING:
@@ -40,7 +42,11 @@ if TYPE_CHECKING:
 
 
 def run_plan(
-    plan: Plan, run: Run, observers: Sequence[Observer] = (), progress: Progress = silent
+    plan: Plan,
+    run: Run,
+    observers: Sequence[Observer] = (),
+    progress: Progress = silent,
+    on_fit: Callable[[Fit], None] = lambda fit: None,
 ) -> Run:
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
     assert plan.parts is not None
@@ -79,6 +85,7 @@ def run_plan(
             store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
         )
 
+    on_fit(prove_plan(plan, accelerator, model, optimizer, load, fresh=latest is None))
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
     pace = Pace(
         parts.num_steps,
@@ -118,6 +125,27 @@ def run_plan(
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return Run(run.path, plan.task, parts.module, plan.given.collate_fn)
+
+
+def measure_plan(plan: Plan) -> Plan:
+    """The plan with its peak and time measured by a real step; nothing is kept of the step."""
+    assert plan.parts is not None
+    assert plan.task is not None
+    parts, config = plan.parts, plan.config
+    accelerator = make_accelerator(config)
+    optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
+    model, _ = accelerator.prepare(parts.module, optimizer)
+    prepare = plan.task.preparer(parts.encoder, config.seed)
+
+    def load(store: Store, rows: Any) -> dict[str, Any]:
+        collate_fn = plan.given.collate_fn
+        return load_batch(store, rows, parts.fields, collate_fn, accelerator.device, prepare)
+
+    try:
+        fit = prove_plan(plan, accelerator, model, optimizer, load, fresh=True)
+    except FindingError as error:
+        return replace(plan, findings=(*plan.findings, *error.findings))
+    return replace(plan, fit=fit)
 
 
 def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
@@ -196,7 +224,7 @@ def make_evaluator(
         parts.loss,
         parts.encoder,
         load,
-        config.batch_size,
+        config.micro_batch_rows,
         config.max_tokens,
         config.generate.rows,
         config.generate.max_new_tokens,
