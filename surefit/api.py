@@ -156,9 +156,7 @@ def resume_run(
     if run.finished:
         return run
     stored = run.plan
-    given = replace(
-        given, beside=given.beside or run.code_folder, choices=stored.get("choices")
-    )
+    given = replace(given, beside=given.beside or run.code_folder, choices=stored.get("choices"))
     plan = make_plan(run.config, given, progress)
     if plan.ok and plan.data_key != stored["data_key"]:
         changed = finding("SF403", f"The rows of {run.path} are not those it was begun with.")

@@ -63,9 +63,10 @@ def attend(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if attention_mask is None or attention_mask.dtype != torch.int64:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+        whole, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+        return whole, None
     lengths = attention_mask.flatten().tolist()
-    rows = zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
+    rows = zip(*(torch.split(part, lengths, 2) for part in (query, key, value)), strict=True)
     apart = [sdpa_attention_forward(module, q, k, v, None, **more)[0] for q, k, v in rows]
     return torch.cat(apart, dim=1), None
 
