@@ -1,4 +1,4 @@
-"""Write the documents that are made from the code: docs/findings.md and docs/config.md.
+"""Write the documents made from the code: docs/findings.md, docs/config.md and docs/causes.md.
 
 With --check nothing is written; the exit code says whether they are up to date.
 """
@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from surefit.config import RunConfig
+from surefit.preflight.explain.registry import AREAS
 from surefit.rules import RULES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -47,6 +48,31 @@ def config_page() -> str:
     return "\n".join(lines)
 
 
+def causes_page() -> str:
+    """Every cause that `surefit explain` knows, with its fix and what does not help."""
+    lines = [
+        "# Causes",
+        "",
+        "What `surefit explain` knows. Made from `surefit/preflight/explain/` by",
+    ]
+    lines += [
+        "`scripts/make_docs.py`. Each wording of a message is raised by a test, or seen in the"
+    ]
+    lines += ["issue named with it.", ""]
+    for area, causes in AREAS.items():
+        lines += [f"## {area}", ""]
+        for cause in sorted(causes, key=lambda cause: cause.code):
+            notice = " A notice: it stops nothing." if cause.notice else ""
+            lines += [f"### {cause.code}: {cause.title}", "", cause.why + notice, ""]
+            lines += [f"Fix: {cause.fix}", ""]
+            lines += [f"In surefit: {cause.surefit}", ""] if cause.surefit else []
+            lines += ["Does not help:", ""] if cause.not_help else []
+            lines += [f"- {line}" for line in cause.not_help] + ([""] if cause.not_help else [])
+            seen = sorted({form.seen for form in cause.forms if form.seen})
+            lines += [f"Seen in: {', '.join(seen)}", ""] if seen else []
+    return "\n".join(lines)
+
+
 def _keys(section: type[BaseModel], prefix: str) -> list[str]:
     rows = []
     for name, field in section.model_fields.items():
@@ -64,8 +90,12 @@ def _shown(default: Any) -> str:
 
 
 def main() -> int:
-    """Write or check both pages."""
-    pages = {DOCS / "findings.md": findings_page(), DOCS / "config.md": config_page()}
+    """Write or check the pages."""
+    pages = {
+        DOCS / "findings.md": findings_page(),
+        DOCS / "config.md": config_page(),
+        DOCS / "causes.md": causes_page(),
+    }
     stale = [p for p, text in pages.items() if not p.is_file() or p.read_text("utf-8") != text]
     if "--check" in sys.argv:
         for path in stale:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.findings import Finding
     from surefit.models.features import AdaptiveProjection
+    from surefit.preflight.explain import explain
     from surefit.tasks.spec import TaskSpec
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _HOMES = {
     "UsageError": "surefit.errors",
     "check": "surefit.api",
     "evaluate": "surefit.api",
+    "explain": "surefit.preflight.explain",
     "inspect": "surefit.api",
     "load": "surefit.api",
     "loaders": "surefit.data.loaders",
@@ -53,6 +55,7 @@ __all__ = [
     "UsageError",
     "check",
     "evaluate",
+    "explain",
     "inspect",
     "load",
     "loaders",

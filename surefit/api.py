@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,14 +13,17 @@ import numpy as np
 from surefit.batches.field import SEQUENCES
 from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
-from surefit.config import ROLES, RunConfig, make_config
+from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
-from surefit.data.inspect import DataReport, inspect_table
+from surefit.data.inspect import DataReport
 from surefit.data.open import open_table
 from surefit.data.store import Store
+from surefit.data.templates import is_file_name
 from surefit.errors import FindingError, UsageError
 from surefit.findings import fail, finding
+from surefit.inspection import inspect_data
 from surefit.models.call import match_arguments, with_own_loss
 from surefit.models.head_probe import from_choice
 from surefit.plan import Given, Plan
@@ -69,7 +73,8 @@ def train(
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
 
     `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
-    a function of the parameters; each callback gets every event.
+    a function of the parameters; each callback gets every event. Among the options, `augment` may
+    be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several.
     """
     if callable(callbacks):
         callbacks = (callbacks,)
@@ -128,11 +133,16 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
     def full(name: str) -> str:
         return str(Path(name).resolve()) if Path(name).exists() else name
 
+    synonyms = config.augment.synonyms
+    synonyms = full(synonyms) if isinstance(synonyms, str) else synonyms
+    template = config.template
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
+        "augment": config.augment.model_copy(update={"synonyms": synonyms}),
+        "template": full(template) if template and is_file_name(template) else template,
     }
 
 
@@ -189,9 +199,8 @@ def _refuse_errors(plan: Plan) -> None:
 
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
     config = config.model_copy(update=_absolute(config))
-    fields = {key.split(".")[0] for key in options} & set(RunConfig.model_fields)
-    for name in sorted(fields - {"output"}):
-        asked, stored = getattr(config, name), getattr(run.config, name)
+    for name in sorted(_given_keys(options) - {"output"}):
+        asked, stored = attrgetter(name)(config), attrgetter(name)(run.config)
         if asked != stored and not _is_object(name, stored):
             raise UsageError(
                 f"--resume contradicts {name}: the run has {stored!r}, you gave {asked!r}.",
@@ -201,6 +210,12 @@ def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> No
         raise UsageError(
             f"--resume goes on in {run.path}, not in {config.output}.", "Leave --output out."
         )
+
+
+def _given_keys(options: set[str]) -> set[str]:
+    """The keys of a config that options set, sections as the single keys in them."""
+    named = {SHORT_KEYS.get(key, key) for key in options}
+    return {key for key in known_keys() if key in named or key.split(".")[0] in named}
 
 
 def _is_object(name: str, stored: Any) -> bool:
@@ -216,6 +231,10 @@ def split_options(
     for name in ("loss_fn", "collate_fn", "optimizer", "callbacks"):
         if name in settings:
             objects[name] = settings.pop(name)
+    for name, key in (("augment", "augment.function"), ("scorer", "generate.scorer")):
+        if callable(settings.get(name)):
+            objects[name] = settings.pop(name)
+            settings[key] = f"python:{getattr(objects[name], '__name__', name)}"
     for name in ("data", "eval_data"):
         if name in settings:
             paths = _as_paths(settings[name])
@@ -273,7 +292,7 @@ def iter_predictions(
         module,
         encoder,
         run.task,
-        open_table(data, config.read),
+        open_table(data, config.read, config.on_bad_file),
         config.batch_size,
         config.generate.max_new_tokens,
         run.collate_fn,
@@ -299,7 +318,7 @@ def evaluate_run(
     if data is None:
         store = _held_out(run, model, progress)
     else:
-        table = with_files(open_table(data, config.read), encoder.roles)
+        table = with_files(open_table(data, config.read, config.on_bad_file), encoder.roles)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
                 raise fail(
@@ -308,6 +327,7 @@ def evaluate_run(
                     f"has {', '.join(table.columns)}.",
                     column=encoder.roles[role],
                 )
+        encoder, _ = relaid(encoder, table)
         store = encode_rows(
             table,
             np.arange(table.num_rows),
@@ -365,19 +385,26 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
         beside=run.code_folder,
         choices=run.plan.get("choices"),
     )
-    plan = make_plan(run.config, given, progress)
+    config = run.config  # held-out rows have no further views, and the scorer comes with the run
+    generate = config.generate.model_copy(update={"scorer": None})
+    stopping = type(config.early_stopping)()
+    plain = {"augmentation_factor": 1, "generate": generate, "early_stopping": stopping}
+    plan = make_plan(config.model_copy(update=plain), given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None
-    if plan.data_key != run.plan["data_key"]:
+    if plan.parts.evaluation.key != run.plan["eval_key"]:
         raise fail("SF403", f"The rows of {run.path} are not those it was trained on.")
     if not len(plan.parts.evaluation):
         raise UsageError(f"{run.path} held out no rows.", "Give rows to evaluate on.")
     return plan.parts.evaluation
 
 
-def inspect(data: Any) -> DataReport:
-    """Columns, types, lengths, empties and duplicates of a data set."""
-    return inspect_table(open_table(data))
+def inspect(data: Any, model: Any = None) -> DataReport:
+    """Columns, types, lengths, empties and duplicates; arrays, and how features will be read.
+
+    With a model, also what it expects of feature sequences.
+    """
+    return inspect_data(data, RunConfig(), model)
 
 
 def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:

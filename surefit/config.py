@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from surefit.errors import UsageError
@@ -118,6 +119,93 @@ class Generation(_Section):
     """Evaluation rows to generate for; 0 for none."""
     max_new_tokens: int = Field(64, ge=1)
     """Longest generated answer."""
+    scorer: str | None = None
+    """One's own score as module:function, f(expected, got) -> a number or a dict of them; more
+    is better."""
+
+    @field_validator("scorer")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "typos"]
+
+
+class Augmentation(_Section):
+    """How the further views of a training row differ from it."""
+
+    changes: tuple[ChangeName, ...] | None = None
+    """Changes to draw from: wording, synonyms, case, spacing, punctuation, typos. Left out: all
+    but typos, with synonyms where there is a table; none with a function of one's own."""
+    frames: tuple[str, ...] = ()
+    """Wordings of an instruction, with {} where it goes, instead of the English ones."""
+    typo_rate: float = Field(0.05, gt=0, le=1)
+    """Share of the words that can have a typo which get one."""
+    synonyms: str | dict[str, str | tuple[str, ...]] | None = None
+    """A JSON, CSV or TSV file of words and their synonyms, or the words themselves."""
+    function: str | None = None
+    """One's own change as module:function, f(text, rng) -> text."""
+
+    @field_validator("changes", "frames", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("frames")
+    @classmethod
+    def _with_room(cls, frames: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((frame for frame in frames if frame.count("{}") != 1), None)
+        if wrong is not None:
+            raise ValueError(f"expected {{}} once in each, where the text goes, not in {wrong!r}")
+        return frames
+
+    @field_validator("function")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+def _check_code_name(name: str | None) -> str | None:
+    if name is not None and ":" not in name:
+        raise ValueError("expected module:function")
+    return name
+
+
+class Lora(_Section):
+    """Low-rank adapters on a frozen model, instead of training all of it."""
+
+    r: int = Field(0, ge=0)
+    """Rank of the adapters; 0 for no LoRA. Also `lora_r` and the option `--lora-r`."""
+    alpha: float | None = Field(None, gt=0)
+    """What the adapters are scaled by, over r; twice the rank if left out."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout before the adapters."""
+    targets: tuple[str, ...] = ()
+    """Layers to adapt, by the end of their names or as regular expressions; all linear layers but
+    the output embedding if left out."""
+    rslora: bool = False
+    """Scale by alpha over the root of r, which keeps large ranks from fading."""
+    dora: bool = False
+    """Learn the size of each layer's weights apart from their direction."""
+    quantize: Literal["4bit"] | None = None
+    """4bit: hold the frozen weights in 4 bits (QLoRA); needs CUDA and bitsandbytes."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _meant(self) -> Lora:
+        given = [name for name in Lora.model_fields if getattr(self, name) != Lora._default(name)]
+        if self.r == 0 and given:
+            raise ValueError(f"lora.{given[0]} has no meaning while lora.r is 0; give lora.r")
+        return self
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        return cls.model_fields[name].default
 
 
 class RunConfig(_Section):
@@ -145,7 +233,13 @@ class RunConfig(_Section):
     image: Images = Images()
     """How pictures are brought to one size."""
     on_bad_file: Literal["error", "skip"] = "error"
-    """What becomes of a row whose file cannot be read: it stops the plan, or is dropped."""
+    """What becomes of a picture, or of one of several data files, that cannot be read: it stops the
+    plan, or is left out."""
+
+    augmentation_factor: int = Field(1, ge=1, le=1000)
+    """Views of every training row: the row itself, and others with its prompt said otherwise."""
+    augment: Augmentation = Augmentation()
+    """How the further views of a training row differ from it."""
 
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""
@@ -163,9 +257,14 @@ class RunConfig(_Section):
     """What happens to longer rows."""
     loss_on: Literal["answers", "all"] = "answers"
     """Which tokens of an instruction row are learned."""
+    template: str | None = None
+    """How a dialogue is written: chat (the tokenizer's own), plain, chatml, alpaca, a file, or
+    Jinja text; chat where the tokenizer has a template, else plain, if left out."""
 
+    lora: Lora = Lora()
+    """Low-rank adapters on a frozen model, instead of training all of it."""
     lr: float | None = Field(None, gt=0)
-    """Peak learning rate; 2e-5, or 1e-3 for untrained models, if left out."""
+    """Peak learning rate; 2e-5, 2e-4 with LoRA, or 1e-3 for untrained models, if left out."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls after the warm-up."""
     warmup: float = Field(0.03, ge=0, lt=1)
@@ -185,7 +284,7 @@ class RunConfig(_Section):
     from_scratch: bool = False
     """Start from the model's config with fresh weights."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Decides the split, the order of rows, fresh weights and dropout."""
+    """Decides the split, the views, the order of rows, fresh weights and dropout."""
 
     eval_share: float = Field(0.1, ge=0, lt=1)
     """Share of the rows held out for evaluation when there is no eval_data."""
@@ -217,6 +316,13 @@ class RunConfig(_Section):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("data", "eval_data", "model", "tokenizer", "task", "output")
+    @classmethod
+    def _not_empty(cls, value: Any) -> Any:
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            raise ValueError("expected a name, which may not be empty")
+        return value
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -278,10 +384,37 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
+SHORT_KEYS = {"lora_r": "lora.r"}
+"""Options whose key lies in a section."""
+
+
+def spell_out(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Short keys in full; refuses two values for one key.
+
+    >>> spell_out({"lora_r": 16})
+    {'lora.r': 16}
+    """
+    spelled = {key: value for key, value in settings.items() if key not in SHORT_KEYS}
+    for short, key in SHORT_KEYS.items():
+        if short not in settings:
+            continue
+        section, name = key.split(".")
+        inner = spelled.get(section)
+        nested = inner.get(name) if isinstance(inner, Mapping) else None
+        other = spelled.get(key, nested)
+        if other is not None and other != settings[short]:
+            raise UsageError(
+                f"{short} is {settings[short]!r} and {key} is {other!r}.",
+                "They mean the same; give one of them.",
+            )
+        spelled[key] = settings[short]
+    return spelled
+
+
 def make_config(settings: Mapping[str, Any]) -> RunConfig:
     """Validate `settings` (dotted or nested keys); every fault is reported, together."""
     try:
-        return RunConfig.model_validate(nest(settings))
+        return RunConfig.model_validate(nest(spell_out(settings)))
     except ValidationError as error:
         faults = [_describe(fault) for fault in error.errors()]
         raise UsageError(
@@ -305,7 +438,7 @@ def _describe(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
     if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
         roles = [f"columns.{role}" for role in ROLES]
-        known = [*RunConfig.model_fields, *known_keys(), *roles]
+        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys(), *roles]
         close = difflib.get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"Unknown key {key!r}.{hint}"

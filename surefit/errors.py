@@ -36,7 +36,8 @@ class FindingError(SurefitError):
     """Findings of severity `error`: the data or the model would make the run fail."""
 
     def __init__(self, *findings: Finding) -> None:
-        super().__init__(findings[0].message, findings[0].fix)
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        super().__init__(findings[0].message + more, findings[0].fix)
         self.findings = findings
 
 

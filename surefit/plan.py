@@ -16,6 +16,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.store import Store
 from surefit.findings import Finding, has_errors
 from surefit.models.call import Call
+from surefit.models.lora import Adaptation
 from surefit.models.source import ModelSource
 from surefit.preflight.ledger import Ledger
 from surefit.tasks.spec import Loss, TaskSpec
@@ -38,6 +39,8 @@ class Given:
     collate_fn: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
+    augment: Callable[..., str] | None = None
+    scorer: Callable[[str, str], Any] | None = None
     beside: Path | None = None
     """The config file's folder, where `module:function` is looked for first."""
     choices: Mapping[str, Any] | None = None
@@ -60,6 +63,7 @@ class Parts:
     layout: Layout
     num_steps: int
     lr: float
+    adaptation: Adaptation | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Plan:
             "steps": self.parts.num_steps if self.parts else None,
             "choices": dict(self.choices),
             "data_key": self.data_key,
+            "eval_key": self.parts.evaluation.key if self.parts else None,
             "version": __version__,
         }
 
@@ -120,5 +125,6 @@ def _model_dict(parts: Parts) -> dict[str, Any]:
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "max_length": parts.encoder.max_length,
         "lr": parts.lr,
+        "lora": parts.adaptation.as_dict() if parts.adaptation is not None else None,
         "columns": dict(parts.call.arguments),
     }

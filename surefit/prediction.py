@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.loading import to_batch
 from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.table import Table
 from surefit.findings import fail
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 CHUNK_ROWS = 256
+
+_OPTIONAL = ("mask", "labels", "input", "tools")
 
 
 def predict_table(
@@ -36,7 +39,9 @@ def predict_table(
     Columns with the targets (labels, answers) are neither needed nor looked at.
     """
     encoder = reading_inputs(encoder, task)
+    table = _only_column(encoder, table)
     _check_columns(encoder, table)
+    encoder, _ = relaid(encoder, table)
     table = with_files(table, encoder.roles)
     module.eval()
     chunk: list[dict[str, Any]] = []
@@ -59,10 +64,17 @@ def reading_inputs(encoder: Encoder, task: TaskSpec) -> Encoder:
     return replace(encoder, roles=roles, settings={**encoder.settings, "predicting": True})
 
 
+def _only_column(encoder: Encoder, table: Table) -> Table:
+    """The table; where it has one column only and one is read, that column under its name."""
+    read = [column for role, column in encoder.roles.items() if role not in _OPTIONAL]
+    if len(table.columns) != 1 or len(read) != 1 or encoder.whole_rows:
+        return table
+    return replace(table, arrow=table.arrow.rename_columns(read))
+
+
 def _check_columns(encoder: Encoder, table: Table) -> None:
-    optional = ("mask", "labels")
     for role, column in encoder.roles.items():
-        if column not in table.columns and role not in optional:
+        if column not in table.columns and role not in _OPTIONAL:
             raise fail(
                 "SF202",
                 f"{table.sources[0].file} has no column {column!r} (the {role}); it has "

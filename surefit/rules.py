@@ -282,6 +282,128 @@ RULES: dict[str, Rule] = {
         "The model is made for pictures of one shape.",
         "Set image.size to one number, or leave it out.",
     ),
+    # Dialogues and their templates
+    "SF270": Rule(
+        "warning",
+        "answer or prompt missing",
+        "There is nothing to learn from such a row, or nothing to learn it for; it is dropped.",
+        "Fill in the named row, or leave it out of the data.",
+    ),
+    "SF271": Rule(
+        "warning",
+        "messages in a wrong order",
+        "Templates take one system message, then user and assistant in turn, tools after an "
+        "assistant; such a row is dropped.",
+        "Put the messages of the named row in order.",
+    ),
+    "SF272": Rule(
+        "warning",
+        "message that cannot be read",
+        "A message has a role that is known and content that is text; such a row is dropped.",
+        "Repair the named message.",
+    ),
+    "SF273": Rule(
+        "warning",
+        "text of a row that is not UTF-8",
+        "Wrongly decoded text trains the model on noise, so it is taken as missing.",
+        "Write the named line as UTF-8.",
+    ),
+    "SF274": Rule(
+        "error",
+        "template that cannot be used",
+        "It is no valid Jinja text, asks for what the sandbox forbids, or fails on a dialogue.",
+        "Repair it, or choose another one with template.",
+    ),
+    "SF275": Rule(
+        "error",
+        "template that cannot be masked",
+        "What is to be learned must be found in the template's text to the character.",
+        "Let it write every answer as it is, or put generation marks around it.",
+    ),
+    "SF276": Rule(
+        "warning",
+        "row that the template refuses",
+        "The template raises on it, as it would when the model is used; the row is dropped.",
+        "Change the named row, or choose another template.",
+    ),
+    "SF277": Rule(
+        "warning",
+        "row whose answers are not found",
+        "The template changes its answers, so what is to be learned is unknown; it is dropped.",
+        "Change the named row, or choose another template.",
+    ),
+    "SF278": Rule(
+        "info",
+        "template",
+        "It decides the text the model learns from, and is kept with the model.",
+        "Set template to plain, chat or another one if it was meant otherwise.",
+    ),
+    "SF279": Rule(
+        "warning",
+        "overlong row dropped",
+        "An answer without its end teaches the model never to stop, so it is not cut.",
+        "Raise max_seq_length if the model allows it, or shorten the row.",
+    ),
+    "SF280": Rule(
+        "warning",
+        "template leaves a part of an answer out",
+        "Some templates show the thoughts of the last answer only; the rest is learned.",
+        "Make a row of each answer whose thoughts are to be learned.",
+    ),
+    "SF281": Rule(
+        "info",
+        "messages behind the last answer",
+        "No answer follows them, so there is nothing to learn from them; they are left out.",
+        "Nothing to do.",
+    ),
+    "SF282": Rule(
+        "fixed",
+        "eos put after answers",
+        "Without an end that is learned, a model never stops.",
+        "Nothing to do; a template that writes the tokenizer's eos needs no such help.",
+    ),
+    "SF283": Rule(
+        "fixed",
+        "system message joined to the first prompt",
+        "The template takes no system message.",
+        "Nothing to do.",
+    ),
+    "SF285": Rule(
+        "info",
+        "views alike",
+        "A view that equals another view of its row says nothing new; the row only weighs more.",
+        "Name more changes under augment.changes, or lower augmentation_factor.",
+    ),
+    "SF286": Rule(
+        "error",
+        "the augmenting function failed",
+        "A view without a text cannot be trained on, and leaving it out would weigh rows unevenly.",
+        "Let the function take (text, rng) and return the text, changed or not.",
+    ),
+    "SF287": Rule(
+        "warning",
+        "views left out",
+        "Rows with fewer views than others weigh less in training.",
+        "Raise max_seq_length, or let the augmenting function keep some text.",
+    ),
+    "SF288": Rule(
+        "info",
+        "your own code is run",
+        "Code runs only where it is named; this is the file it comes from.",
+        "Nothing to do.",
+    ),
+    "SF289": Rule(
+        "warning",
+        "nothing is augmented",
+        "Changes were asked for, but every row has one view, the row itself.",
+        "Give --augmentation-factor 2 or more.",
+    ),
+    "SF290": Rule(
+        "error",
+        "the scorer failed",
+        "It was tried on an expected answer before training, and would fail at each evaluation.",
+        "Let it take (expected, got) and return a number, or a dict of numbers by name.",
+    ),
     # Data against model
     "SF301": Rule(
         "error",
@@ -392,6 +514,31 @@ RULES: dict[str, Rule] = {
         "masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
         "Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
     ),
+    "SF321": Rule(
+        "error",
+        "no layer for LoRA",
+        "An adapter on a layer that is not there, or that cannot have one, would train nothing.",
+        "Name layers of the model in lora.targets, or leave it out.",
+    ),
+    "SF322": Rule(
+        "info",
+        "adapters out of the loss's reach",
+        "Some layers take no part in this task, such as a pooler nobody reads; adapters on them "
+        "get no gradient.",
+        "Nothing to do.",
+    ),
+    "SF323": Rule(
+        "error",
+        "the model already has other adapters",
+        "Adapters on adapters could be neither merged nor loaded by peft.",
+        "Pass the module without its adapters, or ask for the same rank.",
+    ),
+    "SF324": Rule(
+        "info",
+        "new tokens trained beside the adapters",
+        "A frozen row of a token that the model never saw would stay random.",
+        "Nothing to do.",
+    ),
     "SF325": Rule(
         "fixed",
         "features projected to the model's width",
@@ -411,6 +558,12 @@ RULES: dict[str, Rule] = {
         "The model was trained on features of another width, so its projection starts anew.",
         "Give features of the width the model was trained on, if they are meant to be the same.",
     ),
+    "SF328": Rule(
+        "error",
+        "the loss reaches no adapter",
+        "The adapters would get no gradient: the run would train nothing, or the head alone.",
+        "Train the whole model (leave lora.r out), or name other layers in lora.targets.",
+    ),
     # What will be learned
     "SF401": Rule(
         "error",
@@ -429,6 +582,111 @@ RULES: dict[str, Rule] = {
         "the data changed since the run began",
         "A resumed run must see the rows it was begun with, or it is another run.",
         "Put the old data back, or start a new run.",
+    ),
+    # Feature sequences and their files
+    "SF420": Rule(
+        "fixed",
+        "flat rows cut into steps",
+        "Rows were saved as [steps * width]; a sequence model reads [steps, width].",
+        "Overrule it with features.steps or features.width.",
+    ),
+    "SF421": Rule(
+        "error",
+        "flat rows with more than one reading",
+        "Cut at the wrong places, every step would mix values of two; a guess would train on that.",
+        "Say what they are: --set features.width=W, or --set features.steps=T.",
+    ),
+    "SF422": Rule(
+        "fixed",
+        "axes exchanged",
+        "Rows were saved as [width, steps]; steps come first.",
+        "Overrule it with features.width.",
+    ),
+    "SF423": Rule(
+        "fixed",
+        "stray axis dropped",
+        "An axis of length 1 is left over from a batch or a picture; rows are [steps, width].",
+        "Save the array without it to be rid of this note.",
+    ),
+    "SF424": Rule(
+        "fixed",
+        "ids read as one-hot steps",
+        "Ids are names, not amounts: as numbers, id 8 would count as twice id 4.",
+        "Give features.width to cut the rows into numbers instead.",
+    ),
+    "SF425": Rule(
+        "info",
+        "steps are distributions",
+        "Each step sums to 1, as one-hot steps and probabilities do; such steps are left as they "
+        "are, and feature-pretraining learns them by cross-entropy.",
+        "",
+    ),
+    "SF426": Rule(
+        "info",
+        "rows of different lengths",
+        "They are padded within their batch; the mask keeps padding out of model and loss.",
+        "",
+    ),
+    "SF427": Rule(
+        "fixed",
+        "file brought to the shape of the others",
+        "Rows of several files are read as one table, so their axes and types must agree.",
+        "Save the files alike to be rid of this note.",
+    ),
+    "SF428": Rule(
+        "error",
+        "files that disagree in shape",
+        "Rows of several files are read as one table; no exchange of axes makes these agree.",
+        "Leave the file out, or save it with the width of the others.",
+    ),
+    "SF429": Rule(
+        "info",
+        "labels from the file beside",
+        "The file of features has no labels of its own, and one beside it is named for them.",
+        "Rename the file of labels if it does not belong to these rows.",
+    ),
+    "SF430": Rule(
+        "warning",
+        "file left out",
+        "on_bad_file=skip was asked for, and the file cannot be read.",
+        "Write the file anew.",
+    ),
+    "SF431": Rule(
+        "error",
+        "a batch does not fit in memory",
+        "The rows of one batch alone take more than there is, before any model or gradient.",
+        "Choose a smaller --batch-size, or cut rows with --max-seq-length.",
+    ),
+    "SF432": Rule(
+        "fixed",
+        "model config follows the data",
+        "A fresh model is made for the width and the length of the rows it will read.",
+        "",
+    ),
+    "SF433": Rule(
+        "fixed",
+        "projection put before a layer",
+        "The module's first layer takes another width than the data has; a layer that is trained "
+        "and saved with the module brings it there.",
+        "Make the module for this width to be rid of the projection.",
+    ),
+    "SF434": Rule(
+        "info",
+        "parts of a run taken over",
+        "Training goes on from what that run has learned.",
+        "",
+    ),
+    "SF435": Rule(
+        "error",
+        "rows do not have the axes that were given",
+        "features.steps and features.width name the axes of every row.",
+        "Give the sizes the rows have, or leave the keys out.",
+    ),
+    "SF436": Rule(
+        "error",
+        "too many ids to be features",
+        "Features are numbers; ids of a large vocabulary need an embedding.",
+        "Use a task that reads tokens.",
     ),
     # Memory
     "SF450": Rule(

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from surefit import atomic
+from surefit.code import find_object
 from surefit.config import RunConfig, config_yaml, make_config
 from surefit.data.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.models.save import load_model
 from surefit.tasks.find import find_task
+from surefit.tasks.scoring import with_scorer
 from surefit.tasks.spec import TaskSpec
-from surefit.training.events import read_events
+from surefit.training.events import read_events, summarise_epochs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,12 +66,24 @@ class Run:
         name = self.config.task or ""
         found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
         assert isinstance(found, TaskSpec)
-        return found
+        scorer = self.config.generate.scorer
+        if scorer is None or scorer.startswith("python:"):  # an object is not in the run
+            return found
+        return with_scorer(found, find_object(scorer, self.code_folder))
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """All events so far."""
         return read_events(self.events_path)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """Each epoch so far: `epoch`, `train_loss`, `eval_loss`, `seconds`.
+
+        The training loss is the mean over the epoch's steps, the evaluation loss that of its last
+        evaluation (None without one), the time that of its steps.
+        """
+        return summarise_epochs(self.history)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -93,9 +107,10 @@ class Run:
 
     @property
     def code_folder(self) -> Path | None:
-        """Where the user's own code for the model was found."""
-        code = self.plan["model"]["code"]
-        return Path(code).parent if code else None
+        """Where the user's own code was found, that of the model first."""
+        files = [self.plan["model"]["code"]]
+        files += [f["where"].get("file") for f in self.plan["findings"] if f["code"] == "SF288"]
+        return next((Path(file).parent for file in files if file), None)
 
     @property
     def finished(self) -> bool:

@@ -90,7 +90,7 @@ def test_page_is_true(page: Path, folder: Path, capfd: pytest.CaptureFixture[str
         if named is not None:
             (folder / named[1]).write_text(block.text, encoding="utf-8")
         if named is not None and named[1] == "pooling.py":
-            wrong = block.text.replace("nn.Linear(4, 32)", "nn.Linear(6, 32)")
+            wrong = block.text.replace("nn.Linear(32, num_classes)", "nn.Linear(16, num_classes)")
             (folder / "wrong.py").write_text(wrong, encoding="utf-8")
         if block.kind == "python":
             exec(compile(block.text, f"{page.name}: {block.text[:40]!r}", "exec"), state)

@@ -19,6 +19,7 @@ NAMES = [
     "UsageError",
     "check",
     "evaluate",
+    "explain",
     "inspect",
     "load",
     "loaders",
@@ -45,7 +46,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys, surefit, surefit.cli\n"
         "surefit.cli.run(['--help'])\n"
         "surefit.cli.run(['train', '--help'])\n"
-        "heavy = {'torch', 'transformers', 'accelerate', 'pyarrow', 'numpy', 'plotly'}\n"
+        "heavy = {'torch', 'transformers', 'peft', 'accelerate', 'pyarrow', 'numpy', 'plotly'}\n"
         "loaded = heavy & set(sys.modules)\n"
         "sys.exit(f'imported {loaded}' if loaded else 0)\n"
     )

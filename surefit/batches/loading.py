@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-Prepare = Callable[[Mapping[str, Any], int, int], Mapping[str, Any]]
-"""An encoded row, the epoch and the row's number in the data, to the row as it is batched."""
+Prepare = Callable[[Mapping[str, Any], int, int, int], Mapping[str, Any]]
+"""An encoded row, the epoch, the row's number in the data and its view, to the row as batched."""
 
 
 def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2) -> Iterator[Made]:
@@ -53,8 +53,8 @@ def load_batch(
         return _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
-        numbers = [int(store.source_row[int(row)]) for row in rows]
-        encoded = [prepare(row, epoch, n) for row, n in zip(encoded, numbers, strict=True)]
+        numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
+        encoded = [prepare(row, epoch, *n) for row, n in zip(encoded, numbers, strict=True)]
     return to_batch(encoded, fields, collate_fn, device, layout)
 
 

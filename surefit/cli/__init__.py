@@ -9,7 +9,18 @@ from typing import Any
 
 import typer
 
-from surefit.cli import check, demo, evaluate, export, inspect, predict, report, tasks, train
+from surefit.cli import (
+    check,
+    demo,
+    evaluate,
+    explain,
+    export,
+    inspect,
+    predict,
+    report,
+    tasks,
+    train,
+)
 
 app = typer.Typer(
     name="surefit",
@@ -25,7 +36,7 @@ app = typer.Typer(
     },
 )
 
-for module in (train, check, inspect, evaluate, predict, export, report, tasks, demo):
+for module in (train, check, inspect, explain, evaluate, predict, export, report, tasks, demo):
     app.command()(module.command)
 for registered in app.registered_commands:
     assert registered.callback is not None
@@ -63,9 +74,20 @@ def run(arguments: list[str]) -> int:
             return _fail(error.format_message(), "See surefit --help.", 2, as_json)
         if debug:
             raise
-        known = isinstance(error, MemoryError | OSError)
-        fix = "" if known else "A fault of surefit: please report it, with the output of --debug."
-        return _fail(f"{type(error).__name__}: {error}", fix, 1, as_json)
+        return _fail(*_explained(error), 1, as_json)
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """Message and fix of an exception nobody expected; its cause where that is known."""
+    from surefit.preflight.explain import explain
+
+    message, found = f"{type(error).__name__}: {error}", explain(error)
+    if found.known:
+        cause = " ".join((f"{found.code} {found.title}.", *found.derived))
+        return f"{message}\ncause: {cause}", found.fix or ""
+    if isinstance(error, MemoryError | OSError):
+        return message, ""
+    return message, "A fault of surefit: please report it, with the output of --debug."
 
 
 def _fail(message: str, fix: str, code: int, as_json: bool) -> int:

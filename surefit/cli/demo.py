@@ -41,7 +41,7 @@ def command() -> int:
         display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. What check finds in them:\n")
 
         def on_plan(plan: Plan, folder: Path) -> None:
-            display.num_steps = plan.parts.num_steps if plan.parts else None
+            display.expect(plan)
             show_plan(plan, display.console)
             display.console.print("\nTraining:\n")
 

@@ -17,17 +17,23 @@ def command(
     """The task's metrics on a data set."""
     from surefit.api import evaluate_run
     from surefit.cli.show import Display, print_json, user_output_to_stderr
+    from surefit.data.encoder import load_encoder
     from surefit.run import open_run
     from surefit.training.events import without_nan
 
     with Display() as display, user_output_to_stderr():
-        result, store = evaluate_run(open_run(run), data or None, progress=display.progress)
+        opened = open_run(run)
+        result, store = evaluate_run(opened, data or None, progress=display.progress)
     dropped = store.notes["dropped"]
+    # In the order of the confusion matrix: a row per true class, a column per predicted one.
+    classes = load_encoder(opened.model_path).fitted.get("classes")
+    classes = classes if "confusion" in result.metrics else None
     if json:
         print_json(
             {
                 "ok": True,
                 "metrics": without_nan(result.metrics),
+                **({"classes": classes} if classes is not None else {}),
                 "rows": len(store),
                 "dropped_rows": dropped,
                 "samples": result.samples,
@@ -36,6 +42,8 @@ def command(
         return 0
     for name, value in result.metrics.items():
         print(f"{name:<16}{value:.6g}" if isinstance(value, int | float) else f"{name:<16}{value}")
+    if classes is not None:
+        print(f"{'classes':<16}{classes}")
     print(f"{'rows':<16}{len(store)}")
     for reason, count in dropped.items():
         print(f"{'dropped':<16}{count} {reason}")

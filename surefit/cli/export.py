@@ -11,12 +11,17 @@ import typer
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; must not exist.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Add LoRA adapters to the weights: a plain model.")
+    ] = False,
 ) -> int:
     """Write the model as a plain transformers folder (your own module: safetensors and JSON)."""
     import shutil
 
     from surefit import atomic
     from surefit.errors import UsageError
+    from surefit.models.adapters import has_adapters, point_to_base
+    from surefit.models.save import save_merged
     from surefit.run import check_writable, open_run
 
     opened = open_run(run)
@@ -25,7 +30,11 @@ def command(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists already.", "Choose another folder.")
     check_writable(out)
-    with atomic.new_folder(out) as temporary:
-        shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
+    if merge and has_adapters(opened.model_path):
+        save_merged(opened.model_path, opened.task, out)
+    else:
+        with atomic.new_folder(out) as temporary:
+            shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
+            point_to_base(temporary, out)
     print(out)
     return 0

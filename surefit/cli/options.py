@@ -41,7 +41,13 @@ def _run_options(
         int | None, typer.Option(help="Micro-batches per optimizer step (1).")
     ] = None,
     max_seq_length: Annotated[int | None, typer.Option(help="Longest row in tokens.")] = None,
+    augmentation_factor: Annotated[
+        int | None, typer.Option(help="Views of every training row (1).")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    lora_r: Annotated[
+        int | None, typer.Option(help="Rank of LoRA adapters; 0 trains the whole model (0).")
+    ] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Fresh weights from the model's config.")
     ] = False,
@@ -77,14 +83,15 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
-    """The config file's keys, then those of --set, then the options, later ones winning."""
-    from surefit.config import parse_setting, read_yaml
+    """The config file's keys, then those of --set and the options, which win."""
+    from surefit.config import parse_setting, read_yaml, spell_out
+    from surefit.errors import UsageError
 
-    assigned = values.pop("set_") or []
-    settings = read_yaml(path) if path is not None else {}
-    settings |= dict(parse_setting(text) for text in assigned)
-    if not values.pop("from_scratch"):
-        return settings | {k: v for k, v in values.items() if v not in (None, [])}
-    return (
-        settings | {k: v for k, v in values.items() if v not in (None, [])} | {"from_scratch": True}
-    )
+    assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
+    given = {name: value for name, value in values.items() if value not in (None, [], False)}
+    twice = next((name for name in given if name in assigned), None)
+    if twice is not None:
+        option = f"--{twice.replace('_', '-')}"
+        raise UsageError(f"{option} and --set {twice}=… are both given.", "Give one of them.")
+    settings = spell_out(read_yaml(path) if path is not None else {})
+    return settings | spell_out(assigned | given)

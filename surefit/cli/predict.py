@@ -29,11 +29,12 @@ def command(
         if not opened.finished:
             opened.load()  # says how to finish the run
         roles = load_encoder(opened.model_path).roles
-        reading = ("text", "prompt", "source", "tokens")
-        column = next((roles[role] for role in reading if role in roles), None)
-        if column is None:
+        reading = ("text", "prompt", "messages", "source", "tokens")
+        role = next((role for role in reading if role in roles), None)
+        if role is None:
             raise UsageError("This run does not read text.", "Give rows with --data.")
-        rows = [{column: text.split() if column == roles.get("tokens") else text}]
+        forms = {"tokens": text.split(), "messages": [{"role": "user", "content": text}]}
+        rows = [{roles[role]: forms.get(role, text)}]
     results = sys.stdout
     with user_output_to_stderr():
         for prediction in iter_predictions(opened, rows):

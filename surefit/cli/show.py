@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from surefit.cli.lines import evaluation_lines, plan_lines
+
 if TYPE_CHECKING:
     from surefit.findings import Finding
     from surefit.plan import Plan
@@ -51,52 +53,11 @@ def print_json(value: Any) -> None:
 
 def show_plan(plan: Plan, console: Console) -> None:
     """The plan in a few lines, and every finding with its fix."""
-    for name, value in _plan_lines(plan):
+    for name, value in plan_lines(plan):
         console.print(Text(f"{name:<10}{value}"))
     show_findings(plan.findings, console)
     verdict = "ready to train" if plan.ok else "cannot train"
     console.print(Text(verdict, style="bold green" if plan.ok else "bold red"))
-
-
-def _plan_lines(plan: Plan) -> list[tuple[str, str]]:
-    lines = []
-    if plan.task is not None:
-        roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
-        lines.append(("task", f"{plan.task.name}{f' ({roles})' if roles else ''}"))
-    ledger, parts = plan.ledger, plan.parts
-    if parts is not None:
-        counted = plan.as_dict()["model"]
-        lines.append(
-            (
-                "model",
-                f"{counted['name']}: {counted['parameters']:,} parameters, "
-                f"{counted['trainable_parameters']:,} trained, lr {parts.lr:g}",
-            )
-        )
-        if parts.source.code is not None:
-            lines.append(("code", f"{parts.source.code} is run for the model"))
-    if ledger is not None:
-        dropped = ledger.rows - ledger.used_rows
-        lines.append(
-            (
-                "rows",
-                f"{ledger.rows:,}: {ledger.train_rows:,} to train on, {ledger.eval_rows:,} to "
-                f"evaluate on, {dropped:,} dropped, {ledger.truncated_rows:,} truncated",
-            )
-        )
-        lines.append(
-            ("tokens", f"{ledger.tokens:,} an epoch; {ledger.trained_tokens:,} targets to learn")
-        )
-    if parts is not None:
-        rows, length = parts.batches.longest()
-        lines.append(
-            (
-                "batches",
-                f"{parts.batches.num_micro_batches():,} an epoch, the longest {rows} × {length}, "
-                f"{parts.batches.padding_share():.1%} padding; {parts.num_steps:,} steps in all",
-            )
-        )
-    return lines
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -118,6 +79,8 @@ class Display:
     def __init__(self, num_steps: int | None = None) -> None:
         self.console = to_stderr()
         self.num_steps = num_steps
+        self.num_epochs: int | None = None
+        self._losses: list[float] = []
         self._bars: Progress | None = None
         self._tasks: dict[str, Any] = {}
         self._began: dict[str, float] = {}
@@ -138,6 +101,11 @@ class Display:
             )
             self._bars.start()
         return self
+
+    def expect(self, plan: Plan) -> None:
+        """Note how long the planned run is."""
+        self.num_steps = plan.parts.num_steps if plan.parts else None
+        self.num_epochs = plan.config.epochs
 
     def __exit__(self, *_: object) -> None:
         if self._bars is not None:
@@ -160,15 +128,11 @@ class Display:
         """Show one event of the run."""
         if event["event"] == "step":
             self._show_step(event)
+            self._losses.append(event["loss"])
         else:
-            figures = [
-                f"{name} {value:.4g}"
-                for name, value in event["metrics"].items()
-                if isinstance(value, int | float)
-            ]
-            self.console.print(
-                Text(f"epoch {event['epoch']}, step {event['step']}: {', '.join(figures)}")
-            )
+            for line in evaluation_lines(event, self.num_epochs, self._losses):
+                self.console.print(line)
+            self._losses.clear()
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]

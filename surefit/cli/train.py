@@ -25,7 +25,7 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
 
         def on_plan(plan: Plan, folder: Path) -> None:
             if is_main():
-                display.num_steps = plan.parts.num_steps if plan.parts else None
+                display.expect(plan)
                 show_plan(plan, display.console)
 
         shown: dict[str, Any] = {

@@ -18,10 +18,13 @@ import pyarrow as pa
 from surefit.atomic import new_folder
 from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.label_files import labels_beside
 from surefit.data.records import Opened
-from surefit.findings import fail
+from surefit.findings import Finding, fail, finding
 
 Array = npt.NDArray[Any]
+
+WRITE_ANEW = "Write the file anew, or leave it out with --set on_bad_file=skip."
 
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
@@ -33,9 +36,12 @@ def map_npy(path: Path, shown: str) -> Array:
     except (ValueError, EOFError, OSError) as error:
         if "Python objects" in str(error):
             raise fail(
-                "SF104", f"{shown} holds pickled Python objects, not numbers.", file=shown
+                "SF104",
+                f"{shown} holds pickled Python objects, not numbers; they are not read.",
+                file=shown,
             ) from None
-        raise fail("SF102", f"{shown} is not a readable .npy file: {error}", file=shown) from None
+        message = f"{shown} is not a readable .npy file: {_what_is_wrong(path, error)}."
+        raise fail("SF102", message, fix=WRITE_ANEW, file=shown) from None
     if array.ndim == 0:
         raise fail("SF208", f"{shown} holds a single value, not rows.", file=shown)
     if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
@@ -48,6 +54,23 @@ def map_npy(path: Path, shown: str) -> Array:
     if array.flags.c_contiguous and array.dtype.isnative:
         return np.asarray(array)
     return _rewritten(path, array)
+
+
+def _what_is_wrong(path: Path, error: Exception) -> str:
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
+        return "it is empty"
+    if "mmap length" in str(error):
+        return f"it was cut off after {size} bytes"
+    return str(error).rstrip(".")
+
+
+def shape_of(path: Path) -> tuple[int, ...] | None:
+    """The shape of the array in a `.npy` file; None where it cannot be read."""
+    try:
+        return tuple(np.lib.format.open_memmap(path, mode="r").shape)
+    except (ValueError, EOFError, OSError):
+        return None
 
 
 def _rewritten(path: Path, array: Array) -> Array:
@@ -68,13 +91,51 @@ def _rewritten(path: Path, array: Array) -> Array:
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:
-    """A `.npy` file as the column `features`."""
-    return Opened(pa.table({"features": to_arrow(map_npy(path, str(path)))}))
+    """A `.npy` file as the column `features`, with the labels that lie beside it."""
+    arrays, found = {"features": map_npy(path, str(path))}, []
+    labels_file = labels_beside(path)
+    if labels_file is not None:
+        labels = map_npy(labels_file, str(labels_file))
+        if labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1):
+            arrays["label"] = labels.reshape(-1)
+            message = f"{path.name}: its labels are those of {labels_file.name} beside it."
+            found.append(finding("SF429", message, file=str(labels_file)))
+    arrays, notes = drop_batch_axes(arrays, str(path))
+    if labels_file is not None and len({len(array) for array in arrays.values()}) > 1:
+        message = (
+            f"{path.name} has {len(arrays['features'])} rows, but {labels_file.name} beside it has "
+            f"{len(arrays['label'])} labels."
+        )
+        raise fail("SF106", message, file=str(labels_file))
+    columns = {name: to_arrow(array) for name, array in arrays.items()}
+    return Opened(pa.table(columns), (*found, *notes))
+
+
+def drop_batch_axes(
+    arrays: Mapping[str, Array], shown: str
+) -> tuple[dict[str, Array], tuple[Finding, ...]]:
+    """Arrays without a first axis of length 1 that is left over from a batch of all rows.
+
+    It is one where dropping it makes the rows as many as those of the other arrays, or where a
+    single array [1, rows, steps, width] is no picture.
+    """
+    kept, found = dict(arrays), []
+    for name, array in arrays.items():
+        others = {len(other) for key, other in arrays.items() if key != name}
+        if array.ndim < 2 or len(array) != 1 or 1 in others:
+            continue
+        is_picture = {1, 3, 4} & {array.shape[1], array.shape[-1]}
+        if array.shape[1] in others or (not others and array.ndim == 4 and not is_picture):
+            kept[name] = array[0]
+            message = f"{shown}: {name} is {list(array.shape)}; read as {list(array.shape[1:])}."
+            found.append(finding("SF423", message, file=shown, column=name))
+    return kept, tuple(found)
 
 
 def open_npz(path: Path, reading: Reading) -> Opened:
     """The arrays of a `.npz` as columns."""
-    return Opened(arrays_to_arrow(map_npz(path), str(path)))
+    arrays, found = drop_batch_axes(map_npz(path), str(path))
+    return Opened(arrays_to_arrow(arrays, str(path)), found)
 
 
 def map_npz(path: Path) -> dict[str, Array]:
@@ -179,7 +240,9 @@ def _join_numbered(
 
 
 def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
-    """One array per row as one ragged column; rows may differ in their first axis only."""
+    """One array per row as one ragged column; rows may differ in one axis only."""
+    if _are_transposed(rows):
+        return _join_transposed(rows)
     for place, row in enumerate(rows):
         if row.shape[1:] != rows[0].shape[1:] or row.ndim != rows[0].ndim:
             raise fail(
@@ -191,6 +254,23 @@ def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
             )
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     return ragged_column(np.concatenate(rows), offsets)
+
+
+def _are_transposed(rows: Sequence[Array]) -> bool:
+    """Whether rows are [width, steps]: of two axes, only the last one differs."""
+    if any(row.ndim != 2 for row in rows):
+        return False
+    return len({len(row) for row in rows}) == 1 and len({row.shape[1] for row in rows}) > 1
+
+
+def _join_transposed(rows: Sequence[Array]) -> pa.Array:
+    """Rows [width, steps] as lists of `width` lists; the layout of features turns them around."""
+    sizes = np.repeat([row.shape[1] for row in rows], len(rows[0]))
+    channels = ragged_column(
+        np.concatenate([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
+    )
+    offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(rows[0])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), channels)
 
 
 def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:

@@ -8,8 +8,9 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from surefit.data.store import Store, new_store
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding, finding
+
+if TYPE_CHECKING:
+    from surefit.data.augment.views import Views
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how much is done, and of how much."""
@@ -39,19 +43,31 @@ class RowFaultError(Exception):
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What is to be said of a row without stopping the rest: a Finding's code, what, column."""
+
+    code: str
+    message: str
+    column: str | None = None
+    fix: str = ""
+
+
+@dataclass(frozen=True)
 class Encoded:
     """One encoded row, and what was done to it."""
 
     columns: Mapping[str, Any]
     truncated: bool = False
     learns_eos: bool = False
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A row with nothing to learn from, and the reason it is dropped."""
+    """A row with nothing to learn from, the reason it is dropped, and what is worth a Finding."""
 
     reason: str
+    remark: Remark | None = None
 
 
 def refuse_overlong(
@@ -65,6 +81,21 @@ def refuse_overlong(
     return Skip("overlong") if policy == "drop" else None
 
 
+@dataclass(frozen=True)
+class EncodedRow:
+    """One row as the Store takes it: columns in their dtypes, and how much it teaches."""
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    num_targets: int
+    truncated: bool
+    learns_eos: bool
+    remarks: tuple[Remark, ...] = ()
+
+    def content(self) -> bytes:
+        """The columns' values, by which two rows are alike."""
+        return b"\0".join(np.ascontiguousarray(value).tobytes() for value in self.columns.values())
+
+
 EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Mapping[str, Any]]
 
 
@@ -74,10 +105,12 @@ class _Faults:
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError]] = field(default_factory=dict)
+    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
+        default_factory=dict
+    )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
-    def add(self, row: int, fault: RowFaultError) -> None:
+    def add(self, row: int, fault: RowFaultError | Remark) -> None:
         key = (fault.code, fault.column)
         self.first.setdefault(key, (row, fault))
         self.counts[key] += 1
@@ -94,6 +127,52 @@ class _Faults:
         return found
 
 
+@dataclass
+class _Tally:
+    """What became of rows and of their views; rows count once, however many views they have."""
+
+    remarks: _Faults
+    counts: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    dropped_views: Counter[str] = field(default_factory=Counter)
+
+    def drop_row(self, number: int, skip: Skip) -> None:
+        self.dropped.setdefault(skip.reason, []).append(number)
+        if skip.remark is not None:
+            self.remarks.add(number, skip.remark)
+
+    def add_row(
+        self,
+        number: int,
+        first: EncodedRow,
+        further: Sequence[tuple[int, EncodedRow | Skip, bool]],
+    ) -> list[tuple[int, EncodedRow]]:
+        """Count a row and its further views; returns the views that are kept, by number."""
+        for remark in first.remarks:
+            self.remarks.add(number, remark)
+        kept = [(0, first)]
+        for view, made, alike in further:
+            self.counts["alike_views"] += alike
+            if isinstance(made, Skip):
+                self.dropped_views[made.reason] += 1
+            else:
+                kept.append((view, made))
+        self.counts["rows"] += 1
+        self.counts["trained_tokens"] += sum(each.num_targets for _, each in kept)
+        self.counts["truncated_rows"] += any(each.truncated for _, each in kept)
+        self.counts["rows_learning_eos"] += all(each.learns_eos for _, each in kept)
+        return kept
+
+    def notes(self) -> dict[str, Any]:
+        return {
+            "counts": dict(self.counts),
+            "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
+            "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
+            "dropped_views": dict(self.dropped_views),
+            "findings": [asdict(found) for found in self.remarks.findings()],
+        }
+
+
 def encode_rows(
     table: Table,
     rows: npt.NDArray[np.int64],
@@ -104,56 +183,79 @@ def encode_rows(
     encoder: Encoder,
     progress: Progress,
     stage: str,
+    views: Views | None = None,
 ) -> Store:
     """Encode the given rows into a Store in the cache, or open the one that is there.
 
-    Faults of all rows are gathered, one Finding per kind with its first row, and raised
+    With `views`, each row is followed by its further views, which are rows of the Store like any
+    other. Faults of all rows are gathered, one Finding per kind with its first row, and raised
     together; then nothing is written.
     """
-    key = encode_key(table, rows, (encode, count_targets), encoder, fields)
+    code = (encode, count_targets, *(views.code() if views else ()))
+    key = encode_key(table, rows, code, encoder, fields, views.state() if views else None)
     folder = cache_folder() / "encoded" / key
     if folder.exists():
         return Store(folder)
     faults = _Faults(table, encoder)
-    dropped: dict[str, list[int]] = {}
-    counts: Counter[str] = Counter()
+    tally = _Tally(_Faults(table, encoder))
     notes: dict[str, Any] = {}
+    encode_one = partial(
+        encode_row, encode=encode, encoder=encoder, fields=fields, count_targets=count_targets
+    )
     with new_store(folder, fields, notes) as writer:
         for done, (source_row, raw) in enumerate(zip(rows, table.rows(rows), strict=True)):  # type: ignore[arg-type]
             if done % 256 == 0:
                 progress(stage, done, len(rows))
+            number = int(source_row)
             try:
-                encoded = encode(encoder.read(raw), encoder)
-                if isinstance(encoded, Skip):
-                    dropped.setdefault(encoded.reason, []).append(int(source_row))
+                row, extras = encoder.read(raw), {name: raw[name] for name in encoder.extras}
+                made = encode_one(row, extras)
+                if isinstance(made, Skip):
+                    tally.drop_row(number, made)
                     continue
-                if not isinstance(encoded, Encoded):
-                    encoded = Encoded(encoded)
-                extras = {name: raw[name] for name in encoder.extras}
-                columns = cast_columns({**encoded.columns, **extras}, fields, encoder.column_of)
+                again = partial(encode_one, extras=extras)
+                further = list(views.further(row, number, made, again)) if views else []
             except RowFaultError as fault:
-                faults.add(int(source_row), fault)
+                faults.add(number, fault)
                 continue
-            num_targets = count_targets(columns)
-            if num_targets == 0:
-                dropped.setdefault("nothing_to_learn", []).append(int(source_row))
-                continue
-            length = row_length(columns)
-            writer.append(
-                columns, source_row=int(source_row), num_targets=num_targets, length=length
-            )
-            counts["tokens"] += num_tokens(columns, fields)
-            counts["trained_tokens"] += num_targets
-            counts["truncated_rows"] += encoded.truncated
-            counts["rows_learning_eos"] += encoded.learns_eos
+            kept = tally.add_row(number, made, further)
+            for view, each in kept:
+                writer.append(
+                    each.columns,
+                    source_row=number,
+                    view=view,
+                    num_targets=each.num_targets,
+                    length=row_length(each.columns),
+                )
+                tally.counts["tokens"] += num_tokens(each.columns, fields)
         progress(stage, len(rows), len(rows))
         found = faults.findings()
         if found:
             raise FindingError(*found)
-        notes["counts"] = dict(counts)
-        notes["dropped"] = {reason: len(hit) for reason, hit in dropped.items()}
-        notes["dropped_examples"] = {reason: hit[:3] for reason, hit in dropped.items()}
+        notes |= tally.notes()
     return Store(folder)
+
+
+def encode_row(
+    row: Mapping[str, Any],
+    extras: Mapping[str, Any],
+    *,
+    encode: EncodeRow,
+    encoder: Encoder,
+    fields: Mapping[str, Field],
+    count_targets: Callable[[Mapping[str, Any]], int],
+) -> EncodedRow | Skip:
+    """One row, read by role, as the Store takes it; a Skip where nothing can be learned."""
+    encoded = encode(row, encoder)
+    if isinstance(encoded, Skip):
+        return encoded
+    if not isinstance(encoded, Encoded):
+        encoded = Encoded(encoded)
+    columns = cast_columns({**encoded.columns, **extras}, fields, encoder.column_of)
+    num_targets = count_targets(columns)
+    if num_targets == 0:
+        return Skip("nothing_to_learn")
+    return EncodedRow(columns, num_targets, encoded.truncated, encoded.learns_eos, encoded.remarks)
 
 
 def row_length(columns: Mapping[str, Any]) -> int:
@@ -251,6 +353,7 @@ def encode_key(
     code: Iterable[Callable[..., Any]],
     encoder: Encoder,
     fields: Mapping[str, Field],
+    views: Mapping[str, Any] | None = None,
 ) -> str:
     """Changes when anything does that the encoded rows depend on."""
     return fingerprint(
@@ -261,6 +364,7 @@ def encode_key(
         encoder.state(),
         tokenizer_key(encoder.tokenizer),
         {name: repr(spec) for name, spec in fields.items()},
+        {"views": views},
     )
 
 

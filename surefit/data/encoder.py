@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.batches.field import Field
 from surefit.errors import UsageError
+
+if TYPE_CHECKING:
+    from surefit.data.dialogues import Coder
 
 FILE = "encoder.json"
 FORMAT_VERSION = 1
@@ -51,6 +54,14 @@ class Encoder:
     def class_ids(self) -> dict[Any, int]:
         """Class name to output number."""
         return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    @cached_property
+    def dialogues(self) -> Coder:
+        """What turns dialogues into tokens, by the template that was fitted."""
+        from surefit.data.dialogues import Coder
+        from surefit.data.rendering import read_template
+
+        return Coder(read_template(self.fitted.get("template"), self.tokenizer))
 
     def column_of(self, name: str) -> str:
         """The user's column behind a role or a column of the batch; else the name itself."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from surefit.data.arrays import arrays_to_arrow
 from surefit.data.arrow_files import other_splits
 from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.class_labels import class_names
 from surefit.data.plain import in_cache, is_plain, plain_schema, to_plain
 from surefit.data.rows import SHOWN, open_rows, python_value
 from surefit.data.table import CHUNK_ROWS, Source, Table, take_rows
@@ -49,7 +50,10 @@ def open_arrow_table(data: pa.Table) -> Table:
         data = pa.Table.from_batches([data])
     schema = plain_schema(data.schema, SHOWN)
     if not is_plain(data.schema, SHOWN):
-        data = pa.Table.from_batches([to_plain(b, schema) for b in data.to_batches()], schema)
+        named = class_names(data.schema)
+        data = pa.Table.from_batches(
+            [to_plain(b, schema, named) for b in data.to_batches()], schema
+        )
     table = pa.Table.from_arrays(data.columns, schema=schema)
     return Table(table, (Source(SHOWN, 0),), hash_table(table))
 

@@ -1,4 +1,4 @@
-"""Data sets of the hub: downloaded by `datasets`, then opened as the Arrow files they become."""
+"""The hub: data sets as the Arrow files they become; models when it cannot be reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from surefit.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_WAIT_SECONDS = 10
+_WAIT_SECONDS = 5
 
 
 def may_be_hub_id(path: Path) -> bool:
@@ -43,6 +43,34 @@ def hub_files(name: str) -> list[Path]:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise _missing(name, f"the hub could not give the data set: {reason}") from None
     return [Path(file["filename"]) for file in loaded.cache_files]
+
+
+def model_place(name: str) -> str:
+    """A model's folder or hub id; the folder of an earlier download where the hub is not reached.
+
+    Asked once and briefly: transformers itself would ask for half a minute, file by file.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if Path(name).exists() or constants.HF_HUB_OFFLINE or not _NAME.fullmatch(name):
+        return name
+    try:
+        HfApi().model_info(name, timeout=_WAIT_SECONDS)
+    except HfHubHTTPError:
+        return name  # it was reached; what it says about the name is told when that is loaded
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        try:
+            return snapshot_download(name, local_files_only=True)
+        except Exception:
+            raise UsageError(
+                f"There is no local folder {name}, the hub could not be reached ({reason}), and "
+                "no model of that name was downloaded before.",
+                "Check the name or the network, or give a local folder, tiny:ARCH or "
+                "module:function.",
+            ) from None
+    return name
 
 
 def _missing(name: str, why: str) -> UsageError:

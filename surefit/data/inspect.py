@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from array import array
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from surefit.data.encode import Progress, silent
+from surefit.data.inspect_arrays import ArrayReport, describe_arrays
 from surefit.data.split import hash_rows
 from surefit.data.table import Table, describe_type
 
 BAR_WIDTH = 24
 NUM_BARS = 8
+SHOWN_FILES = 4
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,32 @@ class ColumnReport:
 
 
 @dataclass(frozen=True)
+class LayoutReport:
+    """How rows of features will be read; `fault` where that cannot be decided."""
+
+    column: str
+    rows: str
+    """The axes of a row as it is, such as [7…29, 12]."""
+    steps: list[int] | None  # shortest and longest
+    width: int | None
+    expects: str | None
+    """What the model expects, where one was given."""
+    fixes: list[str]
+    fault: str | None
+
+    def __str__(self) -> str:
+        lines = [f"\nlayout: rows of column {self.column!r} are {self.rows}"]
+        if self.steps is not None:
+            least, most = self.steps
+            steps = str(least) if least == most else f"{least} to {most}"
+            lines.append(f"  read as   {steps} steps of width {self.width or 'that differs'}")
+        if self.expects is not None:
+            lines.append(f"  model     {self.expects}")
+        lines += [f"  fix       {fix}" for fix in self.fixes]
+        return "\n".join([*lines, *([f"  unclear   {self.fault}"] if self.fault else [])])
+
+
+@dataclass(frozen=True)
 class DataReport:
     """What is in a data set; prints itself."""
 
@@ -35,14 +65,22 @@ class DataReport:
     rows: int
     duplicate_rows: int
     columns: list[ColumnReport]
+    arrays: list[ArrayReport] = field(default_factory=list)
+    """Arrays of numbers in the files, as they lie on disk."""
+    layout: LayoutReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The report as `inspect --json` prints it."""
         return asdict(self)
 
     def __str__(self) -> str:
-        head = f"{', '.join(self.files)}: {self.rows} rows, {self.duplicate_rows} of them repeated"
-        return "\n".join([head, *(_describe(column) for column in self.columns)])
+        files = ", ".join(self.files[:SHOWN_FILES])
+        more = f" and {len(self.files) - SHOWN_FILES} more" if len(self.files) > SHOWN_FILES else ""
+        parts = [f"{files}{more}: {self.rows} rows, {self.duplicate_rows} of them repeated"]
+        if self.arrays:
+            parts.append(f"\n{describe_arrays(self.arrays)}")
+        parts += [_describe(column) for column in self.columns]
+        return "\n".join([*parts, *([str(self.layout)] if self.layout is not None else [])])
 
 
 def _describe(column: ColumnReport) -> str:
@@ -60,13 +98,15 @@ def _describe(column: ColumnReport) -> str:
     return "\n".join(lines)
 
 
-def inspect_table(table: Table) -> DataReport:
+def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
     """Read every row once and report on each column."""
     hashes = hash_rows(table, table.columns)
     counters: dict[str, dict[str, int]] = {name: {} for name in table.columns}
-    lengths: dict[str, list[int]] = {name: [] for name in table.columns}
+    lengths = {name: array("q") for name in table.columns}
     empty = dict.fromkeys(table.columns, 0)
-    for row in table.rows():
+    for number, row in enumerate(table.rows()):
+        if number % 256 == 0:
+            progress("reading rows", number, table.num_rows)
         for name, value in row.items():
             if value is None or (hasattr(value, "__len__") and len(value) == 0):
                 empty[name] += 1
@@ -79,6 +119,7 @@ def inspect_table(table: Table) -> DataReport:
             if isinstance(value, str | int | float) and len(counter) <= 1000:
                 key = str(value)[:60]
                 counter[key] = counter.get(key, 0) + 1
+    progress("reading rows", table.num_rows, table.num_rows)
     return DataReport(
         [source.file for source in table.sources],
         table.num_rows,

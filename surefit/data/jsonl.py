@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from surefit.config import Reading
 from surefit.data.nested import flatten
 from surefit.data.records import Record
 from surefit.data.text import numbered_lines
-from surefit.findings import Finding, fail
+from surefit.errors import FindingError
+from surefit.findings import Finding, fail, finding
+
+MOST_BROKEN = 0.2
+"""The share of rows with text that is not UTF-8 from which the file is rather not UTF-8 at all."""
 
 
 def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
     """Line number and object of every line that is not blank; nested examples one by one."""
-    return flatten(_objects(path, reading, notes), path, notes)
+    broken: dict[int, FindingError] = {}
+    records = flatten(_objects(path, reading, notes, broken), path, notes)
+    return _without_broken(records, path, broken, notes)
 
 
-def _objects(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    for number, line in numbered_lines(path, reading, notes):
+def _objects(
+    path: Path, reading: Reading, notes: list[Finding], broken: dict[int, FindingError]
+) -> Iterator[Record]:
+    for number, line in numbered_lines(path, reading, notes, broken):
         if not line.strip():
             continue
         try:
@@ -40,3 +49,40 @@ def _objects(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Rec
                 line=number,
             )
         yield number, value
+
+
+def _without_broken(
+    records: Iterator[Record], path: Path, broken: dict[int, FindingError], notes: list[Finding]
+) -> Iterator[Record]:
+    """The records; text that is not UTF-8 is missing, and said to be, unless it is most of it."""
+    num_rows, rows = 0, []
+    for number, row in records:
+        if number in broken:
+            row = _storable_text(row)
+            rows.append((num_rows, number))
+        num_rows += 1
+        yield number, row
+    if not rows:
+        return
+    (first, line), more = rows[0], len(rows) - 1
+    if len(rows) > MOST_BROKEN * num_rows:
+        raise broken[line]
+    tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
+    reason = broken[line].findings[0].message.partition(": ")[2].rstrip(".")
+    message = f"row {first}: {reason}; the text is taken as missing{tail}"
+    notes.append(finding("SF273", message, file=str(path), row=first, line=line))
+
+
+def _storable_text(value: Any) -> Any:
+    """The value with None for text whose bytes were not UTF-8."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return None
+        return value
+    if isinstance(value, list):
+        return [_storable_text(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _storable_text(item) for name, item in value.items()}
+    return value

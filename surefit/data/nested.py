@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from surefit.data.messages import storable
 from surefit.data.records import Record
 from surefit.findings import Finding, finding
 
@@ -13,12 +14,15 @@ Row = dict[str, Any]
 
 
 def flatten(records: Iterator[Record], path: Path, notes: list[Finding]) -> Iterator[Record]:
-    """The records, each nested one as the rows within it; the first is noted, once per kind."""
+    """The records, each nested one as the rows within it; the first is noted, once per kind.
+
+    Dialogues stay within their row, in a form that has one type.
+    """
     told: set[str] = set()
     for number, row in records:
         kind = next((kind for kind, (fits, _) in KINDS.items() if fits(row)), None)
         if kind is None:
-            yield number, row
+            yield number, {name: storable(value) for name, value in row.items()}
             continue
         for flat in KINDS[kind][1](row):
             if kind not in told:

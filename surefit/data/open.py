@@ -19,6 +19,7 @@ from surefit.data import (
     idx,
     json_rows,
     jsonl,
+    label_files,
     lines,
     parquet,
     tensors,
@@ -30,12 +31,13 @@ from surefit.data.listing import list_files
 from surefit.data.objects import open_object
 from surefit.data.parallel import pair_texts
 from surefit.data.records import Opened, open_records
+from surefit.data.shards import agree
 from surefit.data.table import Source, Table
 from surefit.data.text import is_text_file
-from surefit.errors import UsageError
+from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, fail, finding
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 Opener = Callable[[Path, Reading], Opened]
 
@@ -60,14 +62,20 @@ OPENERS: dict[str, Opener] = {
 """The ending of a file (without .gz) and what opens it."""
 
 
-def open_table(data: Any, reading: Reading | None = None) -> Table:
-    """Open paths (one or several, concatenated) or an object from Python as one Table."""
+def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "error") -> Table:
+    """Open paths (one or several, concatenated) or an object from Python as one Table.
+
+    With `on_bad_file="skip"`, those of several files that cannot be read are left out.
+    """
     if isinstance(data, str | Path):
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
+    elif not all(str(item).strip() for item in data):
+        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
     elif data:
-        table = _open_paths([Path(item) for item in data], reading or Reading())
+        paths = [Path(item) for item in data]
+        table = _open_paths(paths, reading or Reading(), on_bad_file == "skip")
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
@@ -76,18 +84,48 @@ def open_table(data: Any, reading: Reading | None = None) -> Table:
     return table
 
 
-def _open_paths(paths: Sequence[Path], reading: Reading) -> Table:
+def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
     notes: list[Finding] = []
-    found = [file for path in paths for file in _files_of(path, notes)]
-    files = idx.without_joined_labels(found)
-    read = [*files, *(labels for file in files if (labels := idx.labels_beside(file)))]
+    files = files_of(paths, notes)
+    read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
     key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
-    if len(files) > 1 and all(file.suffix == ".npy" for file in files):
-        return _open_array_files(files, key)
-    opened: Sequence[Opened] = [opener_of(file)(file, reading) for file in files]
+    columns = _open_as_columns(files)
+    if columns is not None:
+        source = Source(str(files[0].parent), 0)
+        return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
+    files, opened = _open_each(files, reading, skip, notes)
     if list(paths) == files:  # the files of a folder are parts of one text, not text and target
         opened = pair_texts(files, opened)
     return _join(files[: len(opened)], opened, key, notes)
+
+
+def files_of(paths: Sequence[Path], notes: list[Finding]) -> list[Path]:
+    """The files that are opened for some paths, without those of labels that others are with."""
+    found = [file for path in paths for file in _files_of(path, notes)]
+    return label_files.without_paired_labels(idx.without_joined_labels(found))
+
+
+def _labels_of(file: Path) -> Path | None:
+    return idx.labels_beside(file) or label_files.labels_beside(file)
+
+
+def _open_each(
+    files: Sequence[Path], reading: Reading, skip: bool, notes: list[Finding]
+) -> tuple[list[Path], Sequence[Opened]]:
+    """Open every file; the faults of all of them are raised together, or they are left out."""
+    good: list[Path] = []
+    opened: list[Opened] = []
+    faults: list[Finding] = []
+    for file in files:
+        try:
+            opened.append(opener_of(file)(file, reading))
+            good.append(file)
+        except FindingError as error:
+            faults += error.findings
+    if faults and (not skip or not good):
+        raise FindingError(*faults)
+    notes += [finding("SF430", f"Left out: {f.message}", f.where) for f in faults]
+    return good, opened
 
 
 def _key_of(path: Path) -> str:
@@ -168,26 +206,38 @@ def _endings() -> str:
     return f"{', '.join(most)} or {last}"
 
 
-def _open_array_files(files: Sequence[Path], key: str) -> Table:
-    """Several `.npy` files: columns where their ranks differ (X.npy, y.npy), else shards."""
-    parts = [arrays.map_npy(file, str(file)) for file in files]
-    named = {file.stem: part for file, part in zip(files, parts, strict=True)}
-    if len(named) == len(files) and len({part.ndim for part in parts}) > 1:
-        folder = str(files[0].parent)
-        return Table(arrays.arrays_to_arrow(named, folder), (Source(folder, 0),), key)
-    tables = [pa.table({"features": arrays.to_arrow(part)}) for part in parts]
-    return _join(files, [Opened(table) for table in tables], key)
+def _open_as_columns(files: Sequence[Path]) -> Opened | None:
+    """Several `.npy` files as columns (X.npy, y.npy, mask.npy); None where they are shards.
+
+    They are columns where one has a single axis, or where one runs along the axes of another.
+    """
+    if len(files) < 2 or any(file.suffix != ".npy" for file in files):
+        return None
+    shapes = {file.stem: arrays.shape_of(file) for file in files}
+    if len(shapes) < len(files) or any(shape is None for shape in shapes.values()):
+        return None
+    by_rank = sorted((shape for shape in shapes.values() if shape), key=len)
+    least, most = by_rank[0], by_rank[-1]
+    if len(least) == len(most) or (len(least) > 1 and least != most[: len(least)]):
+        return None
+    mapped = {file.stem: arrays.map_npy(file, str(file)) for file in files}
+    folder = str(files[0].parent)
+    named, found = arrays.drop_batch_axes(mapped, folder)
+    return Opened(arrays.arrays_to_arrow(named, folder), found)
 
 
 def _join(
     files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
 ) -> Table:
     """The rows of several files one after another."""
+    agreed: Sequence[Finding] = ()
+    if len(opened) > 1:
+        opened, agreed = agree(files, opened)
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
         sources.append(Source(str(file), first))
         first += part.arrow.num_rows
-    findings = (*notes, *(found for part in opened for found in part.findings))
+    findings = (*notes, *agreed, *(found for part in opened for found in part.findings))
     findings += _missing_columns(files, opened)
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
 from surefit.atomic import new_folder
 from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.class_labels import class_names, named_type, with_names
 from surefit.data.table import CHUNK_ROWS
 from surefit.findings import fail
+
+FORMAT_VERSION = 2
 
 
 def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
     """The schema with plain types; a fault where a column has none, or its name twice."""
-    fields = []
+    fields, named = [], class_names(schema)
     for field in schema:
-        kind = plain_type(field.type)
+        kind = named_type(field.type) if field.name in named else plain_type(field.type)
         if kind is None:
             message = f"{shown}: column {field.name!r} is of the Arrow type {field.type}."
             raise fail("SF213", message, file=shown, column=field.name)
@@ -77,10 +80,13 @@ def is_plain(schema: pa.Schema, shown: str) -> bool:
     return bool(plain_schema(schema, shown).types == schema.types)
 
 
-def to_plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a plain schema."""
+def to_plain(
+    batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, list[str]]
+) -> pa.RecordBatch:
+    """The batch with the columns of a plain schema; `named` has the names of class numbers."""
     columns = [
-        _cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)
+        with_names(column, named[field.name]) if field.name in named else _cast(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -100,15 +106,15 @@ def in_cache(
     key: str, schema: pa.Schema, shown: str, batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> pa.Table:
     """Batches written once, as plain columns, to an Arrow file in the cache, and mapped from it."""
-    folder = cache_folder() / "tables" / fingerprint("batches", key)
+    folder = cache_folder() / "tables" / fingerprint("batches", FORMAT_VERSION, key)
     if not folder.exists():
-        schema = plain_schema(schema, shown)
+        named, schema = class_names(schema), plain_schema(schema, shown)
         with new_folder(folder) as temporary:
             path = temporary / "table.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
                 for batch in batches():
                     for start in range(0, len(batch), CHUNK_ROWS):
-                        writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), schema))
+                        writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), schema, named))
     return map_arrow(folder / "table.arrow")
 
 

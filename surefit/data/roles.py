@@ -10,7 +10,9 @@ from surefit.batches.field import Field
 from surefit.data.table import (
     Table,
     array_rank,
+    fixed_sizes,
     is_array,
+    is_dialogue,
     is_picture,
     is_scalar_number,
     is_text,
@@ -21,6 +23,16 @@ from surefit.data.table import (
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),
     "answer": ("completion", "answer", "response", "output", "target"),
+    "messages": (
+        "messages",
+        "conversations",
+        "conversation",
+        "dialogue",
+        "dialog",
+        "chat",
+        "turns",
+    ),
+    "tools": ("tools",),
     "text": (
         *("text", "sentence", "content", "review", "message", "question", "document", "body"),
         *("sentence1", "premise", "question1", "text1"),
@@ -108,16 +120,20 @@ def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
     kind = table.column_type(column)
     if role in ("text", "text_pair", "source", "target"):
         return is_text(kind)
+    if role == "messages":
+        return is_dialogue(kind)
     if role == "tokens":
         return is_text_list(kind)
     if role == "tags":
         return is_text_list(kind) or is_whole_list(kind)
     if role == "features":
-        return is_array(kind) and array_rank(kind) <= 2
+        return is_array(kind) and (array_rank(kind) <= 2 or 1 in fixed_sizes(kind))
     if role == "image":
         return is_picture(kind, named)
     if role == "label":
-        return (not is_array(kind) or is_whole_list(kind)) and not is_picture(kind, False)
+        is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
+        held = is_picture(kind, False) or is_dialogue(kind)
+        return (not is_array(kind) or is_list) and not held
     return True
 
 

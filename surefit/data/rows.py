@@ -14,6 +14,7 @@ import pyarrow as pa
 from surefit.atomic import new_folder
 from surefit.data.arrays import Array, to_arrow
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.messages import storable
 from surefit.data.plain import map_arrow
 from surefit.data.table import (
     CHUNK_ROWS,
@@ -67,6 +68,8 @@ def python_value(value: Any) -> Any:
         value = np.asarray(value if value.mode in ("L", "RGB", "RGBA") else value.convert("RGB"))
     elif isinstance(value, Path):
         return str(value)
+    elif isinstance(value, list):
+        return storable(value)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
@@ -210,7 +213,9 @@ class _Column:
         same_rank = len(shape) == len(expected)
         # pictures may differ in every axis, rows of features in their first
         is_picture = len(shape) == 3 or array.dtype == np.uint8
-        pairs = zip(shape[1:], expected[1:], strict=True) if same_rank and not is_picture else ()
+        is_turned = len(shape) == 2 and shape[:1] == expected[:1]  # rows may be [width, steps]
+        free = is_picture or is_turned or not same_rank
+        pairs = () if free else zip(shape[1:], expected[1:], strict=True)
         if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
             shown = ", ".join("*" if size is None else str(size) for size in expected)
             what = f"has shape {shape}, but [{shown}] before; only the number of steps may differ."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ import numpy.typing as npt
 from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
+
+NO_CONTENT = 0
+"""The hash of every row whose values are all missing or blank text."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +28,43 @@ class Split:
     num_duplicates: int
 
 
-def hash_rows(table: Table, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of the given columns of each row; equal rows have equal hashes."""
+def hash_rows(table: Table, columns: Sequence[str], fold: bool = False) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
+
+    With `fold`, so have rows whose texts differ in case, spaces or punctuation only. Rows without
+    content have NO_CONTENT: they are no examples that could be repeated or leaked.
+    """
     hashes = np.empty(table.num_rows, np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows()):
+        if all(
+            value is None or (isinstance(value, str) and not value.strip())
+            for value in row.values()
+        ):
+            hashes[place] = NO_CONTENT
+            continue
         digest = hashlib.blake2b(digest_size=8)
         for value in row.values():
-            digest.update(_bytes(value))
+            digest.update(_bytes(_folded(value) if fold else value))
             digest.update(b"\0")
         hashes[place] = int.from_bytes(digest.digest(), "little")
     return hashes
+
+
+_MARKS = re.compile(r"[.,;:!?…\"'“”‘’«»()]+(?=\s|\Z)|(?:(?<=\s)|\A)[.,;:!?…\"'“”‘’«»()]+(?!\d)")
+
+
+def _folded(value: Any) -> Any:
+    """Text in lower case, without punctuation around words, with single spaces.
+
+    >>> _folded("“Where  is it?” – 3.50"), _folded("where is it – 3.50")
+    ('where is it – 3.50', 'where is it – 3.50')
+    """
+    if isinstance(value, str):
+        return " ".join(_MARKS.sub(" ", value.casefold()).split())
+    if isinstance(value, Mapping):
+        return {key: _folded(inner) for key, inner in value.items()}
+    return [_folded(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _bytes(value: Any) -> bytes:
@@ -66,4 +96,5 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
             room -= int(sizes[group])
     is_held = held[group_of]
     rows = np.arange(num_rows)
-    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes))
+    num_blank = max(0, int((hashes == NO_CONTENT).sum()) - 1)
+    return Split(rows[~is_held], rows[is_held], num_rows - len(sizes) - num_blank)

@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 _SYSTEM: dict[str, np.dtype[Any]] = {
     "num_targets": np.dtype(np.int64),
     "source_row": np.dtype(np.int64),
+    "view": np.dtype(np.int32),
     "length": np.dtype(np.int32),
 }
 
@@ -51,6 +52,7 @@ class Store:
         }
         self.num_targets = _map(folder / "num_targets", _SYSTEM["num_targets"])
         self.source_row = _map(folder / "source_row", _SYSTEM["source_row"])
+        self.view = _map(folder / "view", _SYSTEM["view"])
         self.lengths = _map(folder / "length", _SYSTEM["length"])
 
     def __len__(self) -> int:
@@ -121,9 +123,15 @@ class StoreWriter:
         self._files[name].write(values.tobytes())
 
     def append(
-        self, columns: Mapping[str, Array], *, source_row: int, num_targets: int, length: int
+        self,
+        columns: Mapping[str, Array],
+        *,
+        source_row: int,
+        num_targets: int,
+        length: int,
+        view: int = 0,
     ) -> None:
-        """Add one row; `columns` has exactly the store's fields, in their dtypes."""
+        """Add one row, or view of one; `columns` has the store's fields, in their dtypes."""
         for name, spec in self.fields.items():
             value = columns[name]
             self._put(f"{name}.values", np.ascontiguousarray(value))
@@ -133,6 +141,7 @@ class StoreWriter:
             if spec.rank > 1:
                 self._put(f"{name}.shapes", np.asarray(value.shape, np.int32))
         self._put("source_row", np.int64(source_row))
+        self._put("view", np.int32(view))
         self._put("num_targets", np.int64(num_targets))
         self._put("length", np.int32(length))
         self.num_rows += 1

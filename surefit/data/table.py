@@ -136,6 +136,14 @@ def is_text_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_dialogue(kind: pa.DataType) -> bool:
+    """Whether a column holds a list of objects per row, as dialogues are."""
+    return bool(
+        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
+        and pa.types.is_struct(kind.value_type)
+    )
+
+
 def is_whole_list(kind: pa.DataType) -> bool:
     """Whether a column holds a list of whole numbers per row."""
     return is_array(kind) and array_rank(kind) == 1 and bool(pa.types.is_integer(kind.value_type))
@@ -144,6 +152,11 @@ def is_whole_list(kind: pa.DataType) -> bool:
 def is_scalar_number(kind: pa.DataType) -> bool:
     """Whether a column holds one number per row."""
     return _is_numeric(kind)
+
+
+def is_fractional(table: Table, column: str) -> bool:
+    """Whether a column holds floating-point numbers, one per row."""
+    return bool(pa.types.is_floating(table.column_type(column)))
 
 
 def is_picture(kind: pa.DataType, named: bool) -> bool:
@@ -169,6 +182,15 @@ def array_rank(kind: pa.DataType) -> int:
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
         kind, rank = kind.value_type, rank + 1
     return rank
+
+
+def fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
+    """The sizes of an array column's axes that are the same in all rows."""
+    sizes = []
+    while array_rank(kind):
+        sizes += [kind.list_size] if _is_fixed(kind) else []
+        kind = kind.value_type
+    return tuple(sizes)
 
 
 def describe_type(kind: pa.DataType) -> str:

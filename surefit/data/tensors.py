@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.arrays import Array, arrays_to_arrow, join_rows
+from surefit.data.arrays import Array, arrays_to_arrow, drop_batch_axes, join_rows
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.records import Opened
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
-from surefit.findings import fail
+from surefit.findings import Finding, fail, finding
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,21 @@ def _opened(path: Path, tensors: Mapping[str, torch.Tensor]) -> Opened:
         raise fail("SF101", f"{path.name} holds no tensors.", file=str(path))
     key = file_fingerprint(path)
     columns = {name: _mapped(path, name, tensor, key) for name, tensor in tensors.items()}
-    return Opened(arrays_to_arrow(columns, str(path)))
+    columns, found = drop_batch_axes(columns, str(path))
+    return Opened(arrays_to_arrow(columns, str(path)), (*_casts(path, tensors), *found))
+
+
+def _casts(path: Path, tensors: Mapping[str, torch.Tensor]) -> Iterator[Finding]:
+    """A note for each tensor of a type that NumPy lacks."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dtype not in (
+            *(torch.float16, torch.float32, torch.float64),
+        ):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            message = f"{path.name}: {name!r} is {kind}; it is read as float32."
+            yield finding("SF209", message, file=str(path), column=name)
 
 
 def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:

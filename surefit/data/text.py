@@ -24,19 +24,32 @@ _NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
 GZIP_FAULTS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
-def numbered_lines(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    path: Path,
+    reading: Reading,
+    notes: list[Finding],
+    broken: dict[int, FindingError] | None = None,
+) -> Iterator[tuple[int, str]]:
     """Line number (from 1) and text of each line; a byte-order mark is skipped.
 
     Text is UTF-8, or Windows-1252 with a note where it can be nothing else, unless
-    `reading.encoding` says otherwise.
+    `reading.encoding` says otherwise. With `broken`, a line that is not UTF-8 is put there with
+    its fault and given with lone surrogates for the bytes at fault.
     """
     encoding = _wide_encoding(path, reading)
     if encoding is not None:
         yield from enumerate(_wide_lines(path, encoding), start=1)
         return
-    decoder = _Decoder(path, reading.encoding, notes)
+    decoder = _Decoder(path, reading.encoding, notes, whole_file=broken is None)
     for number, raw in enumerate(raw_lines(path), start=1):
-        yield number, decoder.decode(raw, number)
+        try:
+            text = decoder.decode(raw, number)
+        except FindingError as fault:
+            if broken is None or reading.encoding is not None or b"\0" in raw:
+                raise
+            broken[number] = fault
+            text = raw.decode("utf-8", "surrogateescape")
+        yield number, text
 
 
 def text_chunks(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[str]:
@@ -83,6 +96,8 @@ class _Decoder:
     path: Path
     encoding: str | None
     notes: list[Finding]
+    whole_file: bool = True
+    """Whether one encoding must hold for all lines, so that the first one decides it."""
     found: tuple[str, int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +117,8 @@ class _Decoder:
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError as error:
+            if self.found is None and not self.whole_file and _has_utf8_lines(self.path):
+                self.found = ("utf-8", number)
             if self.found is not None or not _is_western(raw):
                 reason = f"is not {encoding.upper()}"
                 raise self._fail(raw, error.start, number, reason) from None
@@ -151,6 +168,19 @@ def _is_western(raw: bytes) -> bool:
 def _has_utf8(raw: bytes) -> bool:
     """Whether any characters of several bytes are valid UTF-8, as they are by chance only."""
     return any(not char.isascii() for char in raw.decode("utf-8", "ignore"))
+
+
+def _has_utf8_lines(path: Path) -> bool:
+    """Whether some line of the file is UTF-8 and more than ASCII."""
+    return any(not raw.isascii() and _is_utf8(raw) for raw in raw_lines(path))
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_encoding(encoding: str) -> None:

@@ -101,7 +101,8 @@ class _Reader:
         elif name == "@targetlabel":
             self.has_target = first == "true"
         elif name == "@timestamps" and first == "true":
-            raise self._fail(number, "series with time stamps are not read; expected plain values")
+            what = "series with time stamps, (time, value), are not read; expected plain values"
+            raise self._fail(number, what, "Save the values alone, with @timeStamps false.")
 
     def _parse(self, line: str, number: int) -> Series:
         parts = line.split(":")
@@ -140,6 +141,6 @@ class _Reader:
         except ValueError as error:
             raise self._fail(number, f"{what} holds other than numbers ({error})") from None
 
-    def _fail(self, number: int, what: str) -> FindingError:
+    def _fail(self, number: int, what: str, fix: str = "") -> FindingError:
         message = f"{self.path.name}, line {number}: {what}."
-        return fail("SF102", message, file=str(self.path), line=number)
+        return fail("SF102", message, fix=fix, file=str(self.path), line=number)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from surefit.data.hub import model_place
 from surefit.errors import UsageError
 
 EOS = "<|end|>"
@@ -17,6 +18,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
 
     is_gguf = name.endswith(".gguf")
     path = Path(name).absolute()
+    name = name if is_gguf else model_place(name)
     folder, more = (str(path.parent), {"gguf_file": str(path)}) if is_gguf else (name, {})
     try:
         tokenizer = AutoTokenizer.from_pretrained(

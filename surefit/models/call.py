@@ -29,9 +29,13 @@ class Call:
     arguments: Mapping[str, str]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     head: SparseHead | None = None
+    on_batch: Callable[[Batch], None] | None = None
+    """Told of each batch before the model is."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; the result has `.logits`, `.loss` or both, or is Learned."""
+        if self.on_batch is not None:
+            self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         if "row_lengths" in batch:
             given |= end_to_end_arguments(batch)

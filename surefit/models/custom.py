@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.code import find_object
 from surefit.data.encoder import Encoder
-from surefit.errors import UsageError
-from surefit.findings import fail
+from surefit.data.feature_layout import Hints
+from surefit.errors import FindingError, UsageError
+from surefit.findings import fail, finding
+from surefit.models.own_widths import (
+    accepts,
+    find_misfit,
+    module_hints,
+    put_projection,
+    take_out_projection,
+)
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 
@@ -33,8 +41,52 @@ def open_object(module: Any) -> ModelSource:
             f"model is a {type(module).__name__}; expected a name or a torch.nn.Module.",
             "Pass a folder, hub id, tiny:ARCH, module:function or an nn.Module object.",
         )
+    module = _unwrapped(module)
     name = type(module).__name__
-    return ModelSource(name, "object", lambda head, encoder: Built(module), recipe={"class": name})
+    return ModelSource(
+        name,
+        "object",
+        lambda head, encoder: _fit_width(module, head, encoder),
+        recipe={"class": name},
+        hints=lambda: module_hints(module),
+    )
+
+
+def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
+    """The module, with a projection in front where it reads features of another width."""
+    fitted = encoder.fitted
+    if head is None or head.body is None or fitted.get("width") is None:
+        return Built(module)
+    width = fitted["width"]
+    take_out_projection(module, width)
+    misfit = find_misfit(module, fitted["longest"], width)
+    if misfit is None:
+        return Built(module)
+    projection = put_projection(module, misfit.layer, width, misfit.takes)
+    if not accepts(module, fitted["longest"], width):  # something else is wrong, too
+        take_out_projection(module, misfit.takes)
+        return Built(module)
+    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
+    message = (
+        f"layer {misfit.layer!r} takes width {misfit.takes}, the data has width {width}: a "
+        f"projection from {width} to {misfit.takes} is put before it."
+    )
+    return Built(module, (finding("SF433", message),))
+
+
+def _unwrapped(module: Any) -> Any:
+    """The model inside a PeftModel, with the adapters that are in it."""
+    configs = getattr(module, "peft_config", None)
+    if configs is None or not hasattr(module, "get_base_model"):
+        return module
+    kinds = [f"{name} ({config.peft_type.value})" for name, config in configs.items()]
+    if kinds != ["default (LORA)"]:
+        raise UsageError(
+            f"model is a PeftModel with the adapters {', '.join(kinds)}; expected one of LoRA, "
+            "named default.",
+            "Pass the plain model and lora_r.",
+        )
+    return module.get_base_model()
 
 
 def open_function(name: str, beside: Path | None = None) -> ModelSource:
@@ -49,11 +101,18 @@ def open_function(name: str, beside: Path | None = None) -> ModelSource:
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         size = head.size(encoder) if head is not None and head.size is not None else None
-        return Built(call_factory(function, name, size))
+        return _fit_width(call_factory(function, name, size), head, encoder)
+
+    def hints() -> Hints:
+        """Of a module made beforehand, with a class count that stands in for the true one."""
+        try:
+            return module_hints(call_factory(function, name, 2))
+        except FindingError:  # building it in earnest will say so
+            return Hints()
 
     code = str(Path(file).resolve()) if file else None
     return ModelSource(
-        name, "function", build, code=code, untrained=True, recipe={"function": name}
+        name, "function", build, code=code, untrained=True, recipe={"function": name}, hints=hints
     )
 
 

@@ -16,7 +16,7 @@ from surefit import atomic
 from surefit.data.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
-from surefit.models.sizes import ProjectionPlan, plan_projection
+from surefit.models.sizes import ProjectionPlan, follow_data, plan_projection
 from surefit.models.source import Built
 from surefit.tasks.spec import Head
 
@@ -49,11 +49,12 @@ def build_features(
         column = encoder.roles["features"]
         message = f"No training row of column {column!r} has the axes [steps, width]."
         raise fail("SF208", message, column=column)
+    assert head.size is not None
+    assert head.body is not None
+    notes = _follow(name, config, head, encoder, from_scratch)
     plan = plan_projection(fitted["width"], fitted["longest"], config)
     built = load_body()
     _check_body(name, built.module)
-    assert head.size is not None
-    assert head.body is not None
     std = _embedding_std(built.module)
     module = FeatureModel(
         built.module,
@@ -64,9 +65,22 @@ def build_features(
     nn.init.normal_(module.mask_vector, std=std)
     folder = Path(name)
     if from_scratch or not has_parts(folder):
-        return Built(module, (*built.findings, finding("SF325", _describe(name, plan, "A new"))))
+        new = finding("SF325", _describe(name, plan, "A new"))
+        return Built(module, (*notes, *built.findings, new))
     found = _take_over(module, folder, plan)
     return Built(module, (*built.findings, *found))
+
+
+def _follow(
+    name: str, config: Any, head: Head, encoder: Encoder, from_scratch: bool
+) -> list[Finding]:
+    """Let the config of an untrained body follow the data, and any config the classes."""
+    if head.body == "rows" and head.size is not None:
+        config.num_labels = head.size(encoder)
+    if not from_scratch or name.startswith("tiny:"):  # a tiny body is made for the data anyway
+        return []
+    changed = follow_data(config, encoder.fitted["width"], encoder.fitted["longest"])
+    return [finding("SF432", f"{name}: {', '.join(changed)}.")] if changed else []
 
 
 def _check_config(name: str, config: Any) -> None:
@@ -97,7 +111,7 @@ def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptivePr
     from surefit.models.features import AdaptiveProjection
 
     projection = AdaptiveProjection(plan.input_size, plan.width)
-    projection.standardise(fitted["mean"], fitted["scale"])
+    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
     nn.init.normal_(projection.linear.weight, std=std / plan.width**0.5)
     nn.init.zeros_(projection.linear.bias)
     return projection
@@ -126,6 +140,10 @@ def _take_over(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> list
     found = []
     if "head.weight" not in usable:
         found.append(finding("SF306", "2 weights start untrained: head.weight, head.bias"))
+    ours = sorted({key.split(".")[0].replace("_", " ") for key in usable})
+    fresh = sorted({key.split(".")[0] for key in saved} - {key.split(".")[0] for key in usable})
+    tail = f"; new: {', '.join(fresh)}" if fresh else ""
+    found.append(finding("SF434", f"Taken over from {folder}: body, {', '.join(ours)}{tail}."))
     if parts["width"] == plan.width:
         return [*found, finding("SF325", _describe(str(folder), plan, "The trained"))]
     message = f"{folder} was trained on width {parts['width']}; the data has width {plan.width}."
@@ -148,14 +166,24 @@ def has_parts(folder: Path) -> bool:
     return (folder / PARTS).is_file()
 
 
+def trained_width(folder: Path) -> int:
+    """The width that the folder's projection takes."""
+    return int(_read_parts(folder)["width"])
+
+
 def save_features(module: Any, folder: Path) -> None:
     """Write the body as a plain transformers folder, and our parts beside it."""
-    from safetensors.torch import save_file
-
     from surefit.models.pretrained import quiet
 
     with quiet():
         module.body.save_pretrained(folder)
+    save_parts(module, folder)
+
+
+def save_parts(module: Any, folder: Path) -> None:
+    """Write projection, head and mask vector."""
+    from safetensors.torch import save_file
+
     ours = {k: v for k, v in module.state_dict().items() if not k.startswith("body.")}
     save_file({k: v.detach().cpu().contiguous() for k, v in ours.items()}, str(folder / WEIGHTS))
     projection = module.projection.linear
@@ -175,7 +203,6 @@ def save_features(module: Any, folder: Path) -> None:
 def load_features(folder: Path) -> nn.Module:
     """Read what `save_features` wrote, with the body through plain AutoModel."""
     import torch
-    from safetensors.torch import load_file
     from torch import nn
     from transformers import AutoModel
 
@@ -191,9 +218,15 @@ def load_features(folder: Path) -> nn.Module:
         nn.Linear(parts["hidden_size"], parts["outputs"]),
         parts["reads"],
     )
-    saved = load_file(str(folder / WEIGHTS))
-    module.load_state_dict({**module.state_dict(), **saved})
+    load_parts(module, folder)
     return module
+
+
+def load_parts(module: nn.Module, folder: Path) -> None:
+    """Put the saved projection, head and mask vector into a FeatureModel of their sizes."""
+    from safetensors.torch import load_file
+
+    module.load_state_dict({**module.state_dict(), **load_file(str(folder / WEIGHTS))})
 
 
 def _read_parts(folder: Path) -> dict[str, Any]:

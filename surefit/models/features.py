@@ -37,6 +37,7 @@ class AdaptiveProjection(nn.Module):
         channels = () if width is None else (width,)
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("scale", torch.ones(channels))
+        self.before: str | None = None  # the layer of a module that it was put before
         self.linear: nn.Linear = (
             nn.LazyLinear(hidden_size) if width is None else nn.Linear(width, hidden_size)
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
-        with quiet():
+        with quiet(), _without_bar():
             if from_scratch:
                 return fit_embeddings(Built(auto.from_config(config)), encoder.tokenizer)
             built = load_weights(
@@ -56,6 +59,19 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         tokenizer=str(path),
         untrained=from_scratch,
     )
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Keep the reader's own progress bar out of our streams; transformers cannot turn it off."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = reader.tqdm
+    reader.tqdm = partial(bar, disable=True)
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
 
 
 def _find(name: str) -> Path:

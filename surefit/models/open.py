@@ -14,9 +14,31 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def open_model(
-    model: Any, *, from_scratch: bool = False, trust_remote_code: bool = False, beside: Path | None
+    model: Any,
+    *,
+    from_scratch: bool = False,
+    trust_remote_code: bool = False,
+    quantize: str | None = None,
+    beside: Path | None,
 ) -> ModelSource:
     """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
+    source = _open(model, from_scratch, trust_remote_code, quantize, beside)
+    if quantize is not None and (source.kind != "pretrained" or source.untrained):
+        raise UsageError(
+            f"lora.quantize={quantize} is for trained models of transformers; {source.name} is "
+            "none.",
+            "Give a model folder or hub id, or leave lora.quantize out.",
+        )
+    return source
+
+
+def _open(
+    model: Any,
+    from_scratch: bool,
+    trust_remote_code: bool,
+    quantize: str | None,
+    beside: Path | None,
+) -> ModelSource:
     if not isinstance(model, str):
         return custom.open_object(model)
     if not model:
@@ -32,4 +54,4 @@ def open_model(
         return pretrained.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):
         return custom.open_function(model, beside)
-    return pretrained.open_pretrained(model, from_scratch, trust_remote_code)
+    return pretrained.open_pretrained(model, from_scratch, trust_remote_code, quantize)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import Hints
+from surefit.data.hub import model_place
 from surefit.data.pixels import from_processor
 from surefit.data.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
-from surefit.models.sizes import max_positions, room_for
+from surefit.models.quantize import quantization
+from surefit.models.sizes import input_size, max_positions, room_for
 from surefit.models.source import Built, ModelSource
 from surefit.tasks.spec import Head
 
@@ -30,9 +35,12 @@ BODY_VOCABULARY = 16
 """Tokens of a body made for features, which reads none; room for the special ones."""
 
 
-def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> ModelSource:
+def open_pretrained(
+    name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
+) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
-    name = _model_folder(name)
+    name = model_place(_model_folder(name))
+    more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
@@ -45,7 +53,7 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
             if from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
-                built = load_weights(auto, name, config, trust_remote_code)
+                built = load_weights(auto, name, config, trust_remote_code, **more)
         return fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
@@ -57,7 +65,24 @@ def open_pretrained(name: str, from_scratch: bool, trust_remote_code: bool) -> M
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
+        hints=partial(_hints, name, config),
+        follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
+    )
+
+
+def _hints(name: str, config: Any) -> Hints:
+    """The sizes that a body's config names; a trained projection speaks for itself."""
+    from surefit.models.feature_bodies import has_parts, trained_width
+
+    if has_parts(Path(name)):
+        return Hints(trained=trained_width(Path(name)))
+    text = config.get_text_config()
+    hidden = getattr(text, "hidden_size", None)
+    return Hints(
+        vocab_size=getattr(text, "vocab_size", None),
+        hidden_size=input_size(text) if isinstance(hidden, int) else None,
+        positions=max_positions(text),
     )
 
 
@@ -103,6 +128,7 @@ def open_tiny(arch: str) -> ModelSource:
         & auto_classes(probe),
         makes_tokenizer=True,
         untrained=True,
+        follows_rows=True,
         image={"multiple_of": 32},
     )
 
@@ -136,6 +162,11 @@ def _build_body(
 def _model_folder(name: str) -> str:
     """The model inside a run's folder; any other name as it is."""
     inside = Path(name) / "model"
+    if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
+        raise UsageError(
+            f"{name} holds LoRA adapters, not a whole model.",
+            f"Merge them first: surefit export {name} OUT --merge, and give OUT as the model.",
+        )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
 
@@ -297,7 +328,7 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     if fresh:
         shown = ", ".join(fresh[:4]) + (" …" if len(fresh) > 4 else "")
         found = (finding("SF306", f"{len(fresh)} weights start untrained: {shown}"),)
-    return Built(module, found)
+    return Built(module, found, fresh=tuple(fresh))
 
 
 def fit_embeddings(built: Built, tokenizer: Any) -> Built:
@@ -310,7 +341,11 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
         return built
     module.resize_token_embeddings(len(tokenizer))
     message = f"The tokenizer has {len(tokenizer)} tokens, the model had rows for {had}."
-    return Built(built.module, (*built.findings, finding("SF307", message)))
+    return replace(
+        built,
+        findings=(*built.findings, finding("SF307", message)),
+        added_tokens=range(had, len(tokenizer)),
+    )
 
 
 @contextmanager

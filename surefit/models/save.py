@@ -1,4 +1,4 @@
-"""Models on disk: plain transformers folders where the model is theirs, else ours."""
+"""Models on disk: plain transformers or peft folders where the model is theirs, else ours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.data.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom, feature_bodies, mlp
-from surefit.models.pretrained import quiet
+from surefit.models import adapters, custom, feature_bodies, lora, mlp
+from surefit.models.own_widths import projection_recipe, restore_projection
+from surefit.models.pretrained import open_pretrained, quiet
 from surefit.models.source import ModelSource
 from surefit.tasks.spec import TaskSpec
 
@@ -23,17 +24,50 @@ RECIPE = "module.json"
 
 def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
     """Write the model with its Encoder; the folder appears whole or not at all."""
+    recipe = {**source.recipe, "code": source.code}
+    with atomic.new_folder(folder) as temporary:
+        if lora.is_adapted(module):
+            _save_adapted(module, adapters.base_name(source), recipe, temporary)
+            adapters.point_to_base(temporary, folder)
+        else:
+            _save_plain(module, recipe, temporary)
+        encoder.save(temporary)
+
+
+def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_model as save_weights
 
-    with atomic.new_folder(folder) as temporary:
-        if feature_bodies.is_feature_model(module):
-            feature_bodies.save_features(module, temporary)
-        elif hasattr(module, "save_pretrained"):
-            with quiet():
-                module.save_pretrained(temporary)  # type: ignore[operator]
-        else:
-            save_weights(module, str(temporary / WEIGHTS))
-            atomic.write_json(temporary / RECIPE, {**source.recipe, "code": source.code})
+    if feature_bodies.is_feature_model(module):
+        feature_bodies.save_features(module, folder)
+    elif hasattr(module, "save_pretrained"):
+        with quiet():
+            module.save_pretrained(folder)  # type: ignore[operator]
+    else:
+        save_weights(module, str(folder / WEIGHTS))
+        atomic.write_json(folder / RECIPE, {**recipe, **projection_recipe(module)})
+
+
+def _save_adapted(
+    module: nn.Module, base: str | None, recipe: dict[str, Any], folder: Path
+) -> None:
+    """The adapters, and beside them what no plain loader could find by a name."""
+    adapters.save_adapters(module, folder, base or adapters.BASE)
+    if feature_bodies.is_feature_model(module):
+        feature_bodies.save_parts(module, folder)
+    if base is None:
+        part = lora.adapted_part(module)
+        (folder / adapters.BASE).mkdir()
+        with lora.bare(part):
+            _save_plain(part, recipe, folder / adapters.BASE)
+
+
+def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | None = None) -> None:
+    """Write the model of an adapter folder as a plain one, with the adapters added to it."""
+    adapted, encoder = load_model(folder, task, module)
+    path = folder / adapters.BASE / RECIPE
+    recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    with atomic.new_folder(out) as temporary:
+        _save_plain(lora.merge(adapted), recipe, temporary)
         encoder.save(temporary)
 
 
@@ -42,6 +76,8 @@ def load_model(
 ) -> tuple[nn.Module, Encoder]:
     """Read what `save_model` wrote; only safetensors and JSON are read."""
     encoder = load_encoder(folder)
+    if adapters.has_adapters(folder):
+        return adapters.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
     if feature_bodies.has_parts(folder):
         return feature_bodies.load_features(folder), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
@@ -49,8 +85,27 @@ def load_model(
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
         module = _make_again(recipe, task, encoder)
+    restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
+
+
+def _load_base(
+    folder: Path, task: TaskSpec, encoder: Encoder, module: nn.Module | None
+) -> nn.Module:
+    """The frozen model that a folder's adapters belong to, sized to the Encoder."""
+    custom_base = folder / adapters.BASE / RECIPE
+    if not custom_base.is_file():
+        source = open_pretrained(adapters.find_base(folder), False, False)
+        base = source.build(task.head, encoder).module
+        if feature_bodies.has_parts(folder):
+            feature_bodies.load_parts(base, folder)
+        return base
+    if module is None:
+        module = _make_again(json.loads(custom_base.read_text("utf-8")), task, encoder)
+    if not lora.is_adapted(module):
+        _load_weights(module, custom_base.with_name(WEIGHTS))
+    return module
 
 
 def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
@@ -67,7 +122,7 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
 
 def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
     if recipe.get("tiny") == mlp.NAME:
-        return mlp.open_mlp().build(task.head, encoder).module
+        return mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
             f"The run trained a {recipe['class']} object given from Python; its code is not in "
@@ -75,7 +130,8 @@ def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.
             "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
     beside = Path(recipe["code"]).parent if recipe.get("code") else None
-    return custom.open_function(recipe["function"], beside).build(task.head, encoder).module
+    head = task.head_for(encoder)
+    return custom.open_function(recipe["function"], beside).build(head, encoder).module
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_POSITIONS = 64
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,55 @@ def plan_projection(width: int, longest: int, config: Any) -> ProjectionPlan:
     ProjectionPlan(width=4000, input_size=256, hidden_size=256, longest=999, positions=512)
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    hidden_size = text.hidden_size
+    return ProjectionPlan(width, input_size(text), text.hidden_size, longest, max_positions(text))
+
+
+def input_size(text: Any) -> int:
+    """The width of `inputs_embeds`; some bodies widen it themselves."""
     sizes = (getattr(text, name, None) for name in ("embedding_size", "word_embed_proj_dim"))
-    input_size = next((size for size in sizes if isinstance(size, int)), hidden_size)
-    return ProjectionPlan(width, input_size, hidden_size, longest, max_positions(text))
+    return next((size for size in sizes if isinstance(size, int)), int(text.hidden_size))
+
+
+def follow_data(config: Any, width: int, longest: int) -> list[str]:
+    """Size the config of an untrained body after the rows; what was changed, in words.
+
+    >>> from types import SimpleNamespace
+    >>> config = SimpleNamespace(vocab_size=271, max_position_embeddings=20, model_type="bert")
+    >>> follow_data(config, 4000, 999)
+    ['vocab_size 271 → 4000', 'max_position_embeddings 20 → 999']
+    """
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    changed = []
+    special = (getattr(text, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
+    vocabulary = max([width, *(each + 1 for each in special if isinstance(each, int))])
+    if getattr(text, "vocab_size", vocabulary) != vocabulary:
+        changed.append(f"vocab_size {text.vocab_size} → {vocabulary}")
+        text.vocab_size = vocabulary
+    room = max_positions(text)
+    if room is not None and room < longest:
+        name = next(n for n in _POSITIONS if isinstance(getattr(text, n, None), int))
+        before = getattr(text, name)
+        setattr(text, name, before + longest - room)
+        changed.append(f"{name} {before} → {before + longest - room}")
+    return changed
+
+
+def batch_bytes(batch_size: int, steps: int, width: int) -> int:
+    """Bytes of one batch of float32 features.
+
+    >>> batch_bytes(256, 999, 4000)
+    4091904000
+    """
+    return batch_size * steps * width * 4
+
+
+def rows_that_fit(limit_bytes: int, steps: int, width: int) -> int:
+    """Most rows of a batch whose features take no more than the limit.
+
+    >>> rows_that_fit(2 * 10**9, 999, 4000)
+    125
+    """
+    return limit_bytes // batch_bytes(1, steps, width)
 
 
 def room_for(longest: int) -> int:
@@ -52,7 +98,7 @@ def room_for(longest: int) -> int:
 
 def max_positions(config: Any) -> int | None:
     """Most positions the model can tell apart, where its config says so."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+    for name in _POSITIONS:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
             # RoBERTa and its kin count positions from the pad token's id on.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import Hints
 from surefit.findings import Finding
 from surefit.tasks.spec import Head
 
@@ -20,6 +21,10 @@ class Built:
 
     module: nn.Module
     findings: tuple[Finding, ...] = ()
+    fresh: tuple[str, ...] = ()
+    """Weights that start untrained in a model that is otherwise trained."""
+    added_tokens: range = range(0)
+    """Rows of the embeddings that were added for the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class ModelSource:
     """The Auto classes of transformers that have a model of this architecture, if it is theirs."""
     decoder_start: int | None = None
     """The token that a decoder beside an encoder begins with, where the model has learned one."""
+    hints: Callable[[], Hints] = Hints
+    """Gives the sizes of features that the model names, by which the rows' layout is planned."""
+    follows_rows: bool = False
+    """Whether its positions are made for the longest row rather than given."""
     image: dict[str, Any] = field(default_factory=dict)
     """What the model decides of its pixel values: size, mean, std (see data/pixels.py)."""
     recipe: dict[str, Any] = field(default_factory=dict)

@@ -295,6 +295,8 @@ def _shrink(
             small |= _shrink_list(key, list(value), default.get("num_hidden_layers"), sizes)
         elif key == "patch_size" and isinstance(value, int):
             small[key] = min(value, named[key])
+        elif isinstance(value, float) and "drop" in key:
+            small[key] = 0.0  # a model this small learns too little rather than too much by heart
         elif key in named and (type(value) is int or (value is None and key in REQUIRED)):
             small[key] = named[key]
     if default.get("num_key_value_heads") not in (None, default.get("num_attention_heads")):

@@ -9,12 +9,20 @@ from surefit.config import RunConfig
 from surefit.data.cache import fingerprint
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
+from surefit.planning.augmenting import check_views, make_views
 from surefit.planning.choosing import choose_compiling, choose_ways
-from surefit.planning.fitting import Fitted, build_model, match_collated, probe_model
+from surefit.planning.feature_rows import plan_features
+from surefit.planning.fitting import (
+    Fitted,
+    build_model,
+    match_collated,
+    probe_model,
+    settle_trained,
+)
 from surefit.planning.reading import (
     Sides,
     encode_sides,
@@ -23,6 +31,7 @@ from surefit.planning.reading import (
     open_training_table,
     split_table,
 )
+from surefit.planning.scoring import check_watched, find_scorer, try_scorer
 from surefit.preflight.checks import (
     check_batch_norm,
     check_ledger,
@@ -73,20 +82,29 @@ class _Draft:
             given.model if given.model is not None else config.model,
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
+            quantize=config.lora.quantize,
             beside=given.beside,
         )
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         self.plan = replace(self.plan, task=task, roles=roles)
-        check_metric(config.early_stopping.metric, task)
+        scorer = find_scorer(config, given, task, found)
+        views = make_views(config, given, task, roles, found)
+        layout = plan_features(table, roles, source, config, found)
         sides = split_table(table, task, roles, config, given, found)
-        encoder = make_encoder(sides, task, roles, source, config, found)
+        encoder = make_encoder(sides, task, roles, source, config, layout, found)
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )
-        train, evaluation = encode_sides(sides, task, fitted.encoder, fitted.fields, self.progress)
+        train, evaluation = encode_sides(
+            sides, task, fitted.encoder, fitted.fields, self.progress, found, views
+        )
+        found += check_views(train, views)
         self._check_encoded(sides, task, fitted, train, evaluation)
         if has_errors(found):
             return self.so_far()
+        task = try_scorer(scorer, task, evaluation, fitted.encoder)
+        check_watched(config, task, fitted)
+        self.plan = replace(self.plan, task=task)
         return self._with_parts(task, fitted, train, evaluation)
 
     def _check_encoded(
@@ -97,6 +115,8 @@ class _Draft:
         key = fingerprint(train.key, evaluation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, sides.table), (evaluation, sides.eval_table))
+        for store, _ in both:
+            self.found += (Finding(**noted) for noted in store.notes["findings"])
         self.found += check_ledger(ledger, both, self.plan.config.max_dropped_share)
         positions = num_positions(task, fitted.source, fitted.encoder)
         for store, table in both:
@@ -122,6 +142,7 @@ class _Draft:
         self.found += probe_model(
             fitted, task, train, config.seed, given, longer=config.probes == "all"
         )
+        fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
         longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
         fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
         batches = replace(batches, end_to_end=fitted.layout.end_to_end)
@@ -142,19 +163,13 @@ class _Draft:
             layout=fitted.layout,
             num_steps=num_steps,
             lr=config.lr or _default_lr(fitted),
+            adaptation=fitted.adaptation,
         )
         return replace(self.so_far(), parts=parts, choices=choices)
 
 
 def _default_lr(fitted: Fitted) -> float:
+    if fitted.adaptation is not None:
+        return 2e-4
     untrained = fitted.source.untrained or fitted.source.kind == "object"
     return 1e-3 if untrained else 2e-5
-
-
-def check_metric(metric: str | None, task: TaskSpec) -> None:
-    """Refuse a metric to watch that the task does not have, or that is no single number."""
-    if metric is not None and metric not in task.watchable_metrics:
-        raise UsageError(
-            f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
-            f"Choose one of: {', '.join(task.watchable_metrics)}.",
-        )

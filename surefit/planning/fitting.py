@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +15,17 @@ from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import read_layout
 from surefit.data.roles import extra_fields
 from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
+from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.source import ModelSource
 from surefit.plan import Given
 from surefit.preflight.probes import run_probes
-from surefit.preflight.probes.first_batch import probe
+from surefit.preflight.probes.first_batch import find_unreached, probe
 from surefit.preflight.probes.subject import Subject
 from surefit.tasks.spec import Loss, TaskSpec
 
@@ -41,6 +43,7 @@ class Fitted:
     loss: Loss
     encoder: Encoder
     fields: Mapping[str, Field]
+    adaptation: Adaptation | None = None
     layout: Layout = PADDED
 
     @property
@@ -68,9 +71,20 @@ def build_model(
 
     progress("building the model", 0, 1)
     torch.manual_seed(config.seed)
-    built = source.build(task.head, encoder)
-    progress("building the model", 1, 1)
+    head = task.head_for(encoder)
+    built = source.build(head, encoder)
     found += built.findings
+    adaptation = None
+    if config.lora.r or is_adapted(built.module):
+        torch.manual_seed(config.seed)
+        adaptation, notes = adapt(
+            built,
+            config.lora,
+            head.size(encoder) if head is not None and head.size else None,
+            head.auto_class if head is not None else None,
+        )
+        found += notes
+    progress("building the model", 1, 1)
     columns = list(task.fields_for(encoder))
     if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
         columns.append("attention_mask")
@@ -84,12 +98,12 @@ def build_model(
     encoder = replace(encoder, extras=used)
     found += _casts(table, encoder)
     loss = with_own_loss(task.loss) if given.loss_fn is None else from_loss_fn(given.loss_fn)
-    return Fitted(source, built.module, call, loss, encoder, task.fields_for(encoder))
+    return Fitted(source, built.module, call, loss, encoder, task.fields_for(encoder), adaptation)
 
 
 def _casts(table: Table, encoder: Encoder) -> list[Finding]:
     column = encoder.roles.get("features")
-    if column is None:
+    if column is None or read_layout(encoder.settings.get("features.layout")).places:
         return []
     shown = describe_type(table.column_type(column))
     if shown.startswith("float "):
@@ -122,10 +136,8 @@ def probe_model(
     fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given, longer: bool
 ) -> list[Finding]:
     """The longest and the shortest training row go through the model together."""
-    rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
-    prepare = task.preparer(fitted.encoder, seed)
-    batch = load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)
-    head = task.head
+    rows, batch = _probe_batch(fitted, task, train, seed, given)
+    head = task.head_for(fitted.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(fitted.encoder)
@@ -137,6 +149,41 @@ def probe_model(
         forward=lambda batch: fitted.call(fitted.module, batch),
         loss=fitted.loss,
         fields={**well_known_fields(), **fitted.fields},
-        causal=task.predicts_next,
+        causal=head is not None and head.learns == "from_before",
     )
     return [*found, *run_probes(subject, longer)]
+
+
+def settle_trained(
+    fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given, found: list[Finding]
+) -> Fitted:
+    """Freeze the adapters that the loss does not depend on, such as those of an unused pooler."""
+    adaptation = fitted.adaptation
+    if adaptation is None:
+        return fitted
+    _, batch = _probe_batch(fitted, task, train, seed, given)
+    for name in adaptation.trained:
+        fitted.module.get_parameter(name).requires_grad_(True)  # an earlier plan may have frozen it
+    lost = find_unreached(fitted.module, fitted.call, batch, fitted.loss, adaptation.trained)
+    if not lost:
+        return fitted
+    if all(name in lost for name in adaptation.trained if ".lora_" in name):
+        raise fail(
+            "SF328",
+            f"None of the adapters on {len(adaptation.targets)} layers takes part in the loss.",
+        )
+    for name in lost:
+        fitted.module.get_parameter(name).requires_grad_(False)
+    shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    found.append(finding("SF322", f"{len(lost)} adapter weights are left as they are: {shown}"))
+    return replace(
+        fitted, adaptation=replace(adaptation, trained=adaptation.trained - frozenset(lost))
+    )
+
+
+def _probe_batch(
+    fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given
+) -> tuple[Any, Any]:
+    rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
+    prepare = task.preparer(fitted.encoder, seed)
+    return rows, load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)

@@ -10,13 +10,16 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.config import RunConfig
+from surefit.data.augment.views import Views
 from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.open import open_table
-from surefit.data.split import Rows, Split, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table
+from surefit.data.templates import read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, fail, finding
@@ -44,7 +47,7 @@ def open_training_table(config: RunConfig, given: Given) -> Table:
     if given.data is None and not config.data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     data = given.data if given.data is not None else list(config.data)
-    return open_table(data, config.read).without(config.ignore)
+    return open_table(data, config.read, config.on_bad_file).without(config.ignore)
 
 
 def split_table(
@@ -57,17 +60,20 @@ def split_table(
 ) -> Sides:
     """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
-    hashes = hash_rows(table, columns)
+    hashes = hash_rows(table, columns, fold=True)
     if given.eval_data is None and not config.eval_data:
         split = split_rows(hashes, config.eval_share, config.seed)
         if split.num_duplicates:
-            message = f"{split.num_duplicates} of {table.num_rows} rows repeat another row."
+            message = (
+                f"{split.num_duplicates} of {table.num_rows} rows repeat another row, "
+                "but for case, spaces and punctuation at most."
+            )
             found.append(finding("SF214", message))
         eval_table = table
     else:
         data = given.eval_data if given.eval_data is not None else list(config.eval_data)
         eval_table = _open_eval_table(data, columns, config, found)
-        found += _shared_rows(eval_table, hash_rows(eval_table, columns), hashes)
+        found += _shared_rows(eval_table, hash_rows(eval_table, columns, fold=True), hashes)
         split = Split(np.arange(table.num_rows), np.arange(eval_table.num_rows), 0)
     return Sides(
         with_files(table, roles), split.train, with_files(eval_table, roles), split.evaluation
@@ -77,7 +83,7 @@ def split_table(
 def _open_eval_table(
     data: Any, columns: list[str], config: RunConfig, found: list[Finding]
 ) -> Table:
-    eval_table = open_table(data, config.read)
+    eval_table = open_table(data, config.read, config.on_bad_file)
     found += eval_table.findings
     missing = next((c for c in columns if c not in eval_table.columns), None)
     if missing is not None:
@@ -92,7 +98,7 @@ def _open_eval_table(
 
 
 def _shared_rows(eval_table: Table, eval_hashes: Any, hashes: Any) -> list[Finding]:
-    shared = np.isin(eval_hashes, hashes)
+    shared = np.isin(eval_hashes, hashes) & (eval_hashes != NO_CONTENT)
     if not shared.any():
         return []
     where = eval_table.where(int(np.argmax(shared)))
@@ -109,6 +115,7 @@ def make_encoder(
     roles: Mapping[str, str],
     source: ModelSource,
     config: RunConfig,
+    layout: dict[str, Any] | None,
     found: list[Finding],
 ) -> Encoder:
     """The Encoder for the model, with what the task learns from the training rows."""
@@ -123,9 +130,9 @@ def make_encoder(
         settings={
             "overlong": config.overlong,
             "loss_on": config.loss_on,
+            "template": read_asked(config.template),
             "decoder_start": source.decoder_start,
-            "features.steps": config.features.steps,
-            "features.width": config.features.width,
+            "features.layout": layout,
             "seed": config.seed,
             "image.size": config.image.size,
             "image.model": source.image,
@@ -141,9 +148,14 @@ def make_encoder(
 
 
 def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int | None:
-    """How long rows may be for the model; a small body for features is made to fit them."""
-    made_to_fit = source.kind == "tiny" and task.head is not None and task.head.body is not None
-    return room_for(encoder.fitted["longest"]) if made_to_fit else source.max_positions
+    """How long rows may be for the model; an untrained body for features is made to fit them."""
+    head = task.head_for(encoder)
+    if not source.follows_rows or head is None or head.body is None:
+        return source.max_positions
+    if source.kind == "tiny":
+        return room_for(encoder.fitted["longest"])
+    limits = (source.max_positions, encoder.fitted["longest"])
+    return max(limits) if source.max_positions is not None else None
 
 
 def _length_for_model(
@@ -151,7 +163,8 @@ def _length_for_model(
 ) -> int | None:
     """The limit of rows of features, once it is known how long they are."""
     asked = config.max_seq_length is not None and source.kind != "tiny"
-    if task.head is None or task.head.body is None or asked:
+    head = task.head_for(encoder)
+    if head is None or head.body is None or asked:
         return encoder.max_length
     limits = (encoder.max_length, num_positions(task, source, encoder))
     return min((limit for limit in limits if limit is not None), default=None)
@@ -219,10 +232,14 @@ def encode_sides(
     encoder: Encoder,
     fields: Mapping[str, Field],
     progress: Progress,
+    found: list[Finding],
+    views: Views | None = None,
 ) -> tuple[Store, Store]:
-    """Training and evaluation rows as flat columns on disk."""
+    """Training rows with their views, and evaluation rows as they are, as columns on disk."""
 
-    def encode(stage: str, table: Table, rows: Rows) -> Store:
+    def encode(
+        stage: str, table: Table, rows: Rows, encoder: Encoder, views: Views | None = None
+    ) -> Store:
         return encode_rows(
             table,
             rows,
@@ -232,7 +249,11 @@ def encode_sides(
             encoder=encoder,
             progress=progress,
             stage=stage,
+            views=views,
         )
 
-    train = encode("encoding training rows", sides.table, sides.train)
-    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation)
+    train = encode("encoding training rows", sides.table, sides.train, encoder, views)
+    if sides.eval_table.key != sides.table.key:
+        encoder, notes = relaid(encoder, sides.eval_table)
+        found += notes
+    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)

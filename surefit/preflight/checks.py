@@ -76,13 +76,13 @@ def check_ledger(
     if ledger.train_rows == 0:
         code = "SF401" if lost else "SF101"
         message = f"No training row is left of {ledger.rows} ({reasons or 'none were given'})."
-        yield finding(code, message, example)
+        yield finding(code, f"{message} {_examples(sides)}".rstrip(), example)
         return
     if lost > max_dropped_share * ledger.rows:
         share = f"{lost / ledger.rows:.0%}"
         message = (
             f"{lost} of {ledger.rows} rows ({share}) would be dropped ({reasons}); "
-            f"max_dropped_share is {max_dropped_share:.0%}."
+            f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
         yield finding(
             "SF204",
@@ -115,6 +115,19 @@ def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
         for rows in store.notes["dropped_examples"].values():
             return dict(table.where(rows[0]))
     return {}
+
+
+def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
+    """The first rows that are dropped for each reason, by number."""
+    hit: dict[str, list[int]] = {}
+    for store, table in sides:
+        for reason, rows in store.notes["dropped_examples"].items():
+            hit.setdefault(reason, []).extend(int(table.where(row)["row"]) for row in rows)
+    shown = (
+        f"{'rows' if len(rows) > 1 else 'row'} {', '.join(map(str, sorted(rows)[:3]))} ({reason})"
+        for reason, rows in sorted(hit.items())
+    )
+    return f"For example {'; '.join(shown)}." if hit else ""
 
 
 def check_trainable(module: nn.Module) -> Iterator[Finding]:

@@ -211,6 +211,8 @@ class Tally:
             tokens=self.tokens,
             trained_tokens=self.trained_tokens,
             rows_learning_eos=self.rows_learning_eos,
+            train_views=self.rows,
+            dropped_views={},
         )
 
 

@@ -14,7 +14,8 @@ from surefit.data.store import Store
 class Ledger:
     """`rows = used_rows + Σ dropped_rows`, `used_rows = train_rows + eval_rows`.
 
-    Tokens count one epoch of training rows.
+    Rows are rows of the data. A training row may have several views, each trained on once an
+    epoch: tokens count one epoch of training rows with all their views.
     """
 
     rows: int
@@ -26,6 +27,10 @@ class Ledger:
     tokens: int
     trained_tokens: int
     rows_learning_eos: int
+    train_views: int
+    """Rows of a training epoch: each training row as often as it has views."""
+    dropped_views: dict[str, int]
+    """Views left out though their row is used, by reason."""
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as `check --json` prints it."""
@@ -39,15 +44,18 @@ def make_ledger(train: Store, evaluation: Store) -> Ledger:
     for side in sides:
         dropped.update(side.notes["dropped"])
     counts = [Counter(side.notes["counts"]) for side in sides]
-    used = len(train) + len(evaluation)
+    train_rows, eval_rows = (side["rows"] for side in counts)
+    used = train_rows + eval_rows
     return Ledger(
         rows=used + dropped.total(),
         used_rows=used,
-        train_rows=len(train),
-        eval_rows=len(evaluation),
+        train_rows=train_rows,
+        eval_rows=eval_rows,
         dropped_rows=dict(sorted(dropped.items())),
         truncated_rows=sum(side["truncated_rows"] for side in counts),
         tokens=counts[0]["tokens"],
         trained_tokens=counts[0]["trained_tokens"],
         rows_learning_eos=sum(side["rows_learning_eos"] for side in counts),
+        train_views=len(train),
+        dropped_views=dict(sorted(train.notes["dropped_views"].items())),
     )

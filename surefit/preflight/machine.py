@@ -22,3 +22,14 @@ def check_machine(precision: str, trackers: Sequence[str]) -> None:
                 f"{', '.join(available) or 'none'}.",
                 f"Install it (pip install {tracker}), or leave it out.",
             )
+
+
+def device_name() -> str:
+    """What the model will be trained on, as the user knows it."""
+    import torch
+
+    if torch.cuda.is_available():
+        return f"cuda ({torch.cuda.get_device_name()})"
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    threads = torch.get_num_threads()
+    return device.type if device else f"cpu ({threads} thread{'s' if threads > 1 else ''})"

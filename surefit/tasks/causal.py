@@ -88,7 +88,7 @@ def count_targets(columns: Mapping[str, Any]) -> int:
 def answer(
     model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
 ) -> list[Sample]:
-    """Generate greedily from each row's prompt, left-padded, stopping at eos."""
+    """Generate greedily from each row's prompt, left-padded, stopping at eos or the turn's end."""
     import torch
 
     tokenizer = encoder.tokenizer
@@ -113,7 +113,8 @@ def answer(
             attention_mask=torch.from_numpy(mask).to(device),
             max_new_tokens=max_new_tokens,
             do_sample=False,
-            eos_token_id=tokenizer.eos_token_id,
+            use_cache=True,
+            eos_token_id=encoder.dialogues.template.end_ids or None,
             pad_token_id=pad_token_id(tokenizer),
         )
     got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)

@@ -68,5 +68,4 @@ SPEC = TaskSpec(
     metrics=token_metrics(from_before),
     generate=Generate(answer, possible=can_generate),
     head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
-    predicts_next=True,
 )

@@ -30,7 +30,11 @@ MAX_SHARE_OF_CLASSES = 0.5
 
 
 def class_name(value: Any) -> Any:
-    """A label as a class name: whole numbers and text stay, 2.0 is 2, the rest is refused."""
+    """A label as a class name: whole numbers and text stay, 2.0 and [2] are 2, else a fault."""
+    if isinstance(value, np.ndarray | list) and np.size(value) == 1:
+        value = np.asarray(value).reshape(-1)[0].item()
+    if isinstance(value, np.ndarray | list):
+        raise _no_class_list(value, "expected one class per row")
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     if isinstance(value, int | str):
@@ -42,6 +46,12 @@ def class_name(value: Any) -> Any:
         "label",
         fix="For continuous targets use the task regression; else give class names.",
     )
+
+
+def _no_class_list(value: Any, expected: str) -> RowFaultError:
+    shown = str(np.asarray(value).tolist())[:40]
+    fix = "Save one class per row; where the lists are one-hot, that is labels.argmax(-1)."
+    return RowFaultError("SF205", f"the label is the list {shown}; {expected}", "label", fix=fix)
 
 
 def _is_missing(value: Any) -> bool:
@@ -121,6 +131,8 @@ def _values(value: Any, several: bool) -> list[Any]:
         raise RowFaultError(
             "SF205", f"the label {str(value)[:40]!r} is not a list, as in other rows", "label"
         )
+    if len({str(name) for name in labels}) < len(labels):
+        raise _no_class_list(labels, "expected each of the row's classes once")
     return labels
 
 

@@ -16,8 +16,9 @@ from surefit.tasks.classes import (
     class_loss,
     decode_classes,
     fit_classes,
+    is_continuous,
 )
-from surefit.tasks.features import FIELDS, Reader, read_steps
+from surefit.tasks.features import FIELDS, Reader, encode_steps
 from surefit.tasks.spec import Head, TaskSpec
 
 
@@ -29,17 +30,10 @@ def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """The steps as float32, the mask if there is one, and the class."""
-    read = read_steps(row, encoder)
-    if isinstance(read, Skip):
-        return read
-    steps, mask, truncated = read
-    columns: dict[str, Any] = {"inputs_embeds": steps, "attention_mask": mask}
-    if "label" in row:
-        label = class_id(row, encoder)
-        if isinstance(label, Skip):
-            return label
-        columns["labels"] = label
-    return Encoded(columns, truncated=truncated)
+    if "label" not in row:
+        return encode_steps(row, encoder)
+    label = class_id(row, encoder)
+    return label if isinstance(label, Skip) else encode_steps(row, encoder, {"labels": label})
 
 
 SPEC = TaskSpec(
@@ -47,6 +41,7 @@ SPEC = TaskSpec(
     summary="one class per sequence of features [steps, width]",
     needs=(("features", "label"),),
     optional=("mask",),
+    takes=lambda table, roles: not is_continuous(table, roles["label"]),
     fields={**FIELDS, "labels": Field((), "int64")},
     encode=encode,
     fit=fit,

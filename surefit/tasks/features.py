@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.encode import RowFaultError, Skip, refuse_overlong
+from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
+from surefit.data.feature_layout import read_layout
+from surefit.findings import finding
 
 Steps = npt.NDArray[Any]
 
@@ -53,8 +55,8 @@ class Spread:
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
         return {
             "longest": self.longest,
-            "mean": mean.tolist(),
-            "scale": np.where(scale > 0, scale, 1.0).tolist(),
+            "feature_mean": mean.tolist(),
+            "feature_scale": np.where(scale > 0, scale, 1.0).tolist(),
             "distributions": self.distributions,
         }
 
@@ -91,28 +93,27 @@ class Reader:
     def fitted(self) -> dict[str, Any]:
         """The width most rows agree on, and the spread of those rows."""
         if not self.by_width:
-            return {"width": None, "longest": 1, "mean": [], "scale": [], "distributions": False}
+            return {"width": None, "longest": 1, "distributions": False}
         width = max(self.by_width, key=lambda each: self.by_width[each].rows)
         fitted = self.by_width[width].fitted()
         longest = min(fitted["longest"], self.encoder.max_length or fitted["longest"])
-        return {"width": width, **fitted, "longest": longest}
+        found = []
+        if fitted["distributions"]:
+            column = self.encoder.roles["features"]
+            message = f"every step of column {column!r} is a distribution over {width} places."
+            found.append(finding("SF425", message, column=column))
+        return {"width": width, **fitted, "longest": longest, "findings": found}
 
 
 def as_steps(features: Any, settings: Mapping[str, Any]) -> Any:
-    """One row as [steps, width]; a flat row is cut by features.steps or features.width."""
+    """One row as [steps, width], by the layout that was planned for the data."""
     if features is None:
         return None
     array = np.asarray(features) if not isinstance(features, list) else _stack(features)
-    steps, width = settings.get("features.steps"), settings.get("features.width")
-    if array.ndim == 1 and (steps or width):
-        cut = (steps or -1, width or -1)
-        try:
-            return array.reshape(cut)
-        except ValueError:
-            raise RowFaultError(
-                "SF208", f"{array.size} values cannot be cut into {cut}", "features"
-            ) from None
-    return array
+    try:
+        return read_layout(settings.get("features.layout")).apply(array)
+    except ValueError as error:
+        raise RowFaultError("SF208", str(error), "features") from None
 
 
 def _stack(rows: list[Any]) -> Any:
@@ -149,3 +150,15 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
     if skip is not None:
         return skip
     return steps[: encoder.max_length], mask[: encoder.max_length], True
+
+
+def encode_steps(
+    row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any] | None = None
+) -> Encoded | Skip:
+    """The steps as float32, their mask, and the targets of the row."""
+    read = read_steps(row, encoder)
+    if isinstance(read, Skip):
+        return read
+    steps, mask, truncated = read
+    columns = {"inputs_embeds": steps, "attention_mask": mask, **(targets or {})}
+    return Encoded(columns, truncated=truncated)

@@ -1,4 +1,4 @@
-"""regression: one number per text, or per row of numbers, categories and dates."""
+"""regression: one number per text, feature sequence, or row of numbers, categories and dates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.data.encode import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
-from surefit.data.table import Table
+from surefit.data.roles import NAMES
+from surefit.data.table import Table, is_fractional
 from surefit.findings import fail
-from surefit.tasks import tabular
+from surefit.tasks import features, tabular
 from surefit.tasks.classes import is_continuous
 from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
 from surefit.tasks.text_classification import encode_text, text_fields
@@ -34,10 +35,12 @@ def number(value: Any) -> float | None:
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """Mean and scale of the target; for tabular rows also how their columns are read."""
-    gathered = None if "text" in encoder.roles else tabular.Gathered(encoder)
+    """Mean and scale of the target; how features or the columns of tabular rows are read."""
+    reader = features.Reader(encoder) if "features" in encoder.roles else None
+    is_tabular = reader is None and "text" not in encoder.roles
+    gathered = tabular.Gathered(encoder) if is_tabular else None
     count, mean, squares = 0, 0.0, 0.0
-    for row in rows:
+    for row in reader.watch(rows) if reader is not None else rows:
         target = number(row["label"])
         if target is None:
             continue
@@ -52,11 +55,12 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
         column = encoder.roles["label"]
         what = f"is {mean:g} in all {count} training rows" if count else "is blank everywhere"
         raise fail("SF230", f"column {column!r} {what}.", column=column)
-    return {**(gathered.fitted() if gathered else {}), "mean": mean, "scale": scale}
+    read = reader or gathered
+    return {**(read.fitted() if read is not None else {}), "mean": mean, "scale": scale}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
-    """The row's tokens or vector, and the target in units of its spread."""
+    """The row's tokens, steps or vector, and the target in units of its spread."""
     targets = {}
     if "label" in encoder.roles:
         target = number(row["label"])
@@ -65,20 +69,36 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         targets["labels"] = (target - encoder.fitted["mean"]) / encoder.fitted["scale"]
     if "text" in encoder.roles:
         return encode_text(row, encoder, targets)
+    if "features" in encoder.roles:
+        return features.encode_steps(row, encoder, targets)
     return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
-    """Tokens where there is text, else the vector; and the target."""
+    """Tokens where there is text, steps of features, else the vector; and the target."""
     if "text" in encoder.roles:
         return {**text_fields(encoder), "labels": TARGET}
+    if "features" in encoder.roles:
+        return {**features.FIELDS, "labels": TARGET}
     return {"features": tabular.FIELD, "labels": TARGET}
+
+
+def head_of(encoder: Encoder) -> Head:
+    """A class of transformers for texts; a body and an output of ours for features."""
+    return Head(size=lambda _: 1, body="rows") if "features" in encoder.roles else HEAD
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether the label is an amount, and there is something to tell it from."""
-    known = "text" in roles or tabular.has_columns(table, roles)
-    return known and is_continuous(table, roles["label"])
+    known = "text" in roles or "features" in roles or tabular.has_columns(table, roles)
+    label = roles["label"]
+    if (
+        "features" in roles
+        and not is_fractional(table, label)
+        and label.lower() not in NAMES["label"]
+    ):
+        return False  # the numbers of rows, rather than amounts
+    return known and is_continuous(table, label)
 
 
 def _values(outputs: Any) -> torch.Tensor:
@@ -125,11 +145,22 @@ RMSE = Metric(
     _error_sums, lambda sums: float((sums["squared"] / sums["count"]) ** 0.5), uses_encoder=True
 )
 
+HEAD = Head(
+    auto_class="AutoModelForSequenceClassification",
+    size=lambda encoder: 1,
+    config=lambda encoder: {
+        "problem_type": "regression",
+        "target_mean": encoder.fitted["mean"],
+        "target_scale": encoder.fitted["scale"],
+    },
+)
+
 SPEC = TaskSpec(
     name="regression",
-    summary="one number per text, or per row of numbers, categories and dates",
-    needs=(("text", "label"), ("label",)),
-    optional=("text_pair",),
+    summary="one number per text, feature sequence, or row of numbers, categories and dates",
+    needs=(("text", "label"), ("features", "label"), ("label",)),
+    optional=("text_pair", "mask"),
+    augments=("text", "text_pair"),
     takes=takes,
     whole_rows=True,
     fields={"features": tabular.FIELD, "labels": TARGET},
@@ -140,13 +171,6 @@ SPEC = TaskSpec(
     metrics={"mae": MAE, "rmse": RMSE, "r2": Metric(_spread_sums, r2_of)},
     best="rmse",
     decode=decode,
-    head=Head(
-        auto_class="AutoModelForSequenceClassification",
-        size=lambda encoder: 1,
-        config=lambda encoder: {
-            "problem_type": "regression",
-            "target_mean": encoder.fitted["mean"],
-            "target_scale": encoder.fitted["scale"],
-        },
-    ),
+    head=HEAD,
+    head_of=head_of,
 )

@@ -106,6 +106,7 @@ SPEC = TaskSpec(
     needs=(("source", "target"), ("prompt", "answer")),
     optional=("input",),
     targets=("target", "answer"),
+    augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
         "input_ids": Field(("time",), "int64", 0),

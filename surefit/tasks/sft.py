@@ -2,71 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip, refuse_overlong
+from surefit.data.dialogues import Dialogue, Tokens, fit_template
+from surefit.data.encode import Encoded, Remark, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
+from surefit.data.messages import Message, read_dialogue, read_tools
+from surefit.data.rendering import TemplateError
 from surefit.tasks.causal import (
     answer,
     can_generate,
     count_targets,
     ends_with_eos,
-    first_ids,
     is_overlong,
     read_ids,
     read_text,
 )
-from surefit.tasks.causal import token_ids as _ids
 from surefit.tasks.spec import Generate, Head, Sample, TaskSpec
 from surefit.tasks.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
 
+SAMPLED_ROWS = 64
+
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
-    """Prompt, line break, answer, eos; only the answer and its eos carry labels.
+    """The dialogue as its template writes it; only the answers and their ends carry labels.
 
-    Prompt and answer are tokenised apart, so no token lies across their boundary.
+    Over the limit, the oldest turns go first, then the beginning of the prompt, and never the end
+    of an answer.
     """
     if "input_ids" in row:
         return _encode_tokens(row, encoder)
+    predicting = bool(encoder.settings.get("predicting"))
+    dialogue = _dialogue(row, encoder)
+    if isinstance(dialogue, Skip):
+        return dialogue
+    try:
+        tokens = encoder.dialogues.tokenise(*dialogue, generation=predicting)
+        overlong = is_overlong(len(tokens.ids), encoder)
+        if overlong:
+            shorter = _shorten(dialogue, tokens, encoder)
+            if isinstance(shorter, Skip):
+                return shorter
+            tokens = shorter
+    except TemplateError as fault:
+        return Skip("template", Remark(fault.code, fault.message))
+    labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
+    columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
+    remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
+    return Encoded(columns, overlong, learns_eos=labels[-1] != IGNORED, remarks=remarks)
+
+
+def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
+    """The row's messages and tools; prompt and answer are a user's and an assistant's."""
+    predicting = bool(encoder.settings.get("predicting"))
+    if "messages" in row:
+        messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
+        if isinstance(messages, Skip):
+            return messages
+        tools = read_tools(row.get("tools"), encoder.column_of("tools"))
+        return tools if isinstance(tools, Skip) else (messages, tools)
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     context = read_text(row, "input", encoder)
-    if context:  # the input of instruction, input and output
-        prompt = f"{prompt}\n{context}"
-    predicting = encoder.settings.get("predicting")
-    if not (prompt or "").strip() or not (predicting or (answer or "").strip()):
-        return Skip("empty")
-    tokenizer = encoder.tokenizer
-    start = first_ids(encoder)
-    asked = _ids(tokenizer, f"{prompt}\n")
-    if predicting or answer is None:
-        ids = start + asked[-encoder.max_length :] if encoder.max_length else start + asked
-        return _encoded(ids, [IGNORED] * len(ids), len(ids))
-    told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]
-    room = None if encoder.max_length is None else encoder.max_length - len(start) - len(told)
-    overlong = room is not None and len(asked) > room
-    if room is not None and overlong:
-        skip = refuse_overlong(len(start) + len(asked) + len(told), encoder)
-        if skip is not None:
-            return skip
-        if room < 1:  # the answer itself does not fit; without its end it teaches never to stop
-            return Skip("overlong")
-        asked = asked[-room:]
-    ids = start + asked + told
-    read = [IGNORED] * (len(start) + len(asked)) + told
-    labels = list(ids) if encoder.settings["loss_on"] == "all" else read
-    return _encoded(ids, labels, len(start) + len(asked), overlong, learns_eos=True)
+    if not (prompt or "").strip():
+        return Skip("empty", Remark("SF270", "the prompt is missing or empty", "prompt"))
+    asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
+    if context:  # a template may tell the input of instruction, input and output apart
+        asked |= {"instruction": prompt, "input": context}
+    if predicting:
+        return [asked], None
+    if not (answer or "").strip():
+        return Skip("empty", Remark("SF270", "the answer is missing or empty", "answer"))
+    return [asked, {"role": "assistant", "content": answer}], None
 
 
-def _encoded(
-    ids: Any, labels: Any, prompt_length: int, truncated: bool = False, learns_eos: bool = False
-) -> Encoded:
-    columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
-    return Encoded(columns, truncated, learns_eos)
+def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | Skip:
+    """What is left of a row over the limit, as the user wants it."""
+    length, limit = len(tokens.ids), encoder.max_length
+    assert limit is not None
+    predicting = bool(encoder.settings.get("predicting"))
+    told = Remark("SF279", f"{length} tokens, but the limit is {limit}")
+    if not predicting and refuse_overlong(length, encoder) is not None:
+        return Skip("overlong", told)
+    shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
+    if shorter is not None:
+        return shorter
+    if predicting:
+        kept = tokens.ids[-limit:]
+        return Tokens(kept, [False] * len(kept), len(kept), ())
+    why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
+    return Skip("overlong", Remark("SF279", told.message + why))
+
+
+def _labels(tokens: Tokens, loss_on: str) -> list[int]:
+    if loss_on == "all":
+        return list(tokens.ids)
+    pairs = zip(tokens.ids, tokens.learned, strict=True)
+    return [token if learned and loss_on == "answers" else IGNORED for token, learned in pairs]
+
+
+def _remarks(
+    row: Mapping[str, Any], messages: Sequence[Message], tokens: Tokens, encoder: Encoder
+) -> Iterator[Remark]:
+    """What the user should know of a row that is used."""
+    column = encoder.column_of("messages")
+    if not tokens.whole:
+        yield Remark("SF280", "the template leaves a part of an answer out", column)
+    if messages[0]["role"] == "system" and encoder.dialogues.template.joins_system:
+        yield Remark("SF283", "the system message is put before the first user's", column)
+    given = row.get("messages")
+    if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
+        left = len(given) - len(messages)
+        yield Remark("SF281", f"{left} message(s) behind the last answer are left out", column)
+
+
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
+    """The template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
+    if encoder.tokenizer is None or "input_ids" in encoder.roles:
+        return {}
+    dialogues = (_dialogue(row, encoder) for row in islice(rows, SAMPLED_ROWS))
+    readable = (dialogue for dialogue in dialogues if not isinstance(dialogue, Skip))
+    asked = encoder.settings.get("template")
+    state, findings = fit_template(asked, encoder.tokenizer, readable)
+    return {"template": state, "findings": findings}
 
 
 def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
@@ -82,7 +145,8 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
     learned = np.flatnonzero(labels != IGNORED)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
-    return _encoded(ids, labels, prompt_length, overlong, ends_with_eos(labels, encoder))
+    columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
+    return Encoded(columns, overlong, ends_with_eos(labels, encoder))
 
 
 def scores(sample: Sample) -> dict[str, float]:
@@ -97,20 +161,21 @@ def scores(sample: Sample) -> dict[str, float]:
 
 SPEC = TaskSpec(
     name="sft",
-    summary="answers to prompts: prompt and answer columns, or input_ids and labels",
-    needs=(("input_ids",), ("prompt", "answer")),
-    optional=("labels", "mask", "input"),
+    summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
+    needs=(("input_ids",), ("messages",), ("prompt", "answer")),
+    optional=("labels", "mask", "input", "tools"),
     targets=("answer", "labels"),
+    augments=("prompt", "messages"),
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORED, "input_ids"),
         "prompt_length": Field((), "int64"),
     },
+    fit=fit,
     encode=encode,
     count_targets=count_targets,
     loss=token_loss(from_before),
     metrics=token_metrics(from_before),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
     head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
-    predicts_next=True,
 )

@@ -51,7 +51,7 @@ class Head:
 
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection, and the outputs are one per row or one per step. What was fitted then has
-    `width`, `longest`, `mean` and `scale` (see `tasks/features.py`).
+    `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/features.py`).
 
     `learns` says of tokens where each label is predicted, so that nothing need be computed at
     positions without one (see `models/head.py`); left out, the head runs everywhere.
@@ -121,11 +121,16 @@ class TaskSpec:
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
+    augments: tuple[str, ...] = ()
+    """Roles whose text may be said otherwise in a training row's further views, the targets
+    staying as they are; without any, augmentation is refused."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
     """What is learned from training rows, such as the class names; `findings` among it are
     handed to the plan."""
+    head_of: Callable[[Encoder], Head] | None = None
+    """The head, where it depends on the roles that were found."""
     fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
     """The Fields, where they depend on the roles that were found or on what was fitted."""
     count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
@@ -138,8 +143,6 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
-    predicts_next: bool = False
-    """Whether each label is to be predicted from the tokens before it, and from no other."""
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
@@ -148,13 +151,17 @@ class TaskSpec:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
 
+    def head_for(self, encoder: Encoder) -> Head | None:
+        """The head for the roles that were found."""
+        return self.head_of(encoder) if self.head_of is not None else self.head
+
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
-        """`prepare` as a pure function of (seed, epoch, row); None where the task has none."""
+        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
         prepare = self.prepare
         if prepare is None:
             return None
-        return lambda columns, epoch, row: prepare(
-            columns, encoder, np.random.default_rng([seed, epoch, row])
+        return lambda columns, epoch, row, view: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, view])
         )
 
     @property

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.dates import ORDERS, read_date
 from surefit.data.encode import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table, is_scalar_number, is_text
@@ -39,7 +40,8 @@ def _is_readable(table: Table, column: str) -> bool:
     if not is_text(kind):
         return is_scalar_number(kind) or bool(pa.types.is_temporal(kind))
     values = set(table.arrow[column].slice(0, 1000).drop_null().to_pylist())
-    return len(values) <= MAX_CATEGORIES or all(date_parts(value) for value in values)
+    is_date = any(all(date_parts(value, order) for value in values) for order in ORDERS)
+    return len(values) <= MAX_CATEGORIES or is_date
 
 
 @dataclass
@@ -89,11 +91,12 @@ class _Series:
 
 @dataclass
 class _Column:
-    """One column: its own values, and those of its parts as long as all of them are dates."""
+    """One column: its own values, and their parts for each order in which all of them are dates."""
 
     plain: _Series = field(default_factory=_Series)
-    parts: dict[str, _Series] = field(default_factory=dict)
-    is_date: bool = True
+    dates: dict[str, dict[str, _Series]] = field(
+        default_factory=lambda: {order: {} for order in ORDERS}
+    )
     unreadable: bool = False
 
     def add(self, raw: Any) -> None:
@@ -102,11 +105,12 @@ class _Column:
             return
         value = as_value(raw)
         self.plain.add(value)
-        if self.is_date and value is not None:
-            parts = date_parts(value)
-            self.is_date = parts is not None
+        for order in [*self.dates] if value is not None else ():
+            parts = date_parts(value, order)
+            if parts is None:
+                del self.dates[order]
             for name, part in (parts or {}).items():
-                self.parts.setdefault(name, _Series()).add(part)
+                self.dates[order].setdefault(name, _Series()).add(part)
 
 
 def as_value(raw: Any) -> Any:
@@ -124,17 +128,14 @@ def as_value(raw: Any) -> Any:
     return str(raw)
 
 
-def date_parts(value: Any) -> dict[str, int] | None:
-    """The parts of an ISO date or time; None where the value is none.
+def date_parts(value: Any, order: str) -> dict[str, int] | None:
+    """The parts of a date or time, year, month and day in that order; None for other values.
 
-    >>> date_parts("2011-03-05 14:30")
+    >>> date_parts("2011-03-05 14:30", "ymd")
     {'year': 2011, 'month': 3, 'day': 5, 'weekday': 5, 'hour': 14}
     """
-    if not isinstance(value, str) or value[4:5] != "-":
-        return None
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
+    at = read_date(value, order) if isinstance(value, str) else None
+    if at is None:
         return None
     parts = {"year": at.year, "month": at.month, "day": at.day}
     return {**parts, "weekday": at.weekday(), "hour": at.hour}
@@ -185,10 +186,12 @@ def _read_column(name: str, column: _Column) -> tuple[list[dict[str, Any]], str]
         return [], "holds lists, objects or mixed values"
     if not plain.kinds or (len(plain.values) == 1 and not plain.blanks):
         return [], "has the same value in all training rows"
-    if column.is_date and column.parts:
-        for series in column.parts.values():
+    if column.dates:
+        order, parts = next(iter(column.dates.items()))
+        for series in parts.values():
             series.blanks = plain.blanks
-        made = [p for part, series in column.parts.items() for p in _numbers(name, part, series)]
+        made = [p for part, series in parts.items() for p in _numbers(name, part, series)]
+        made = [{**part, "order": order} for part in made]
         return made, "" if made else "has the same value in all training rows"
     if "text" in plain.kinds:
         if len(plain.values) > MAX_CATEGORIES:
@@ -241,7 +244,7 @@ def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[fl
         raise RowFaultError("SF202", f"column {name!r} is missing", name)
     value = as_value(row[name])
     if part["part"] is not None and value is not None:
-        parts = date_parts(value)
+        parts = date_parts(value, part["order"])
         if parts is None:
             raise RowFaultError("SF213", f"{str(value)[:40]!r} is not a date", name)
         value = parts[part["part"]]

@@ -93,6 +93,7 @@ SPEC = TaskSpec(
     summary="one class per text or pair of texts; several where the label is a list",
     needs=(("text", "label"),),
     optional=("text_pair",),
+    augments=("text", "text_pair"),
     takes=takes,
     fields={"input_ids": TOKENS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.errors import RunFailedError
+from surefit.models.lora import base_fingerprint, is_adapted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,12 +42,15 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 def save_checkpoint(
     folder: Path, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
 ) -> None:
-    """Write one checkpoint, whole or not at all."""
+    """Write one checkpoint, whole or not at all; of a model with adapters, what is trained."""
     from safetensors.torch import save_file, save_model
 
     tensors, rest = _flatten(optimizer.state_dict())
     with atomic.new_folder(checkpoint_path(folder, state.step)) as temporary:
-        save_model(module, str(temporary / "model.safetensors"))
+        if is_adapted(module):
+            save_file(_trained(module), str(temporary / "model.safetensors"))
+        else:
+            save_model(module, str(temporary / "model.safetensors"))
         save_file(tensors, str(temporary / "optimizer.safetensors"))
         atomic.write_json(
             temporary / "state.json",
@@ -55,6 +59,7 @@ def save_checkpoint(
                 "state": asdict(state),
                 "optimizer": rest,
                 "scaler": scaler,
+                "base": base_fingerprint(module) if is_adapted(module) else None,
             },
         )
 
@@ -71,11 +76,44 @@ def load_checkpoint(
             f"{path} has format {saved['format_version']}, expected {FORMAT_VERSION}.",
             "Resume with the version of surefit that wrote it.",
         )
-    load_model(module, str(path / "model.safetensors"))
+    if is_adapted(module):
+        _load_trained(path, module, saved["base"])
+    else:
+        load_model(module, str(path / "model.safetensors"))
     if optimizer is not None:
         tensors = load_file(str(path / "optimizer.safetensors"))
         optimizer.load_state_dict(_unflatten(tensors, saved["optimizer"]))
     return State(**saved["state"]), saved["scaler"]
+
+
+def _trained(module: nn.Module) -> dict[str, Any]:
+    """What changes while a frozen model's adapters are trained: their weights, and buffers."""
+    names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    frozen = {name for name, _ in module.named_parameters(remove_duplicate=False)} - names
+    return {
+        name: tensor.detach().cpu().clone().contiguous()
+        for name, tensor in module.state_dict().items()
+        if name not in frozen
+    }
+
+
+def _load_trained(path: Path, module: nn.Module, base: str | None) -> None:
+    from safetensors.torch import load_file
+
+    found = base_fingerprint(module)
+    if base != found:
+        raise RunFailedError(
+            f"{path} belongs to another base model (digest {base}, found {found}).",
+            "Put back the model that the run was begun with.",
+        )
+    tensors = load_file(str(path / "model.safetensors"))
+    missing = set(_trained(module)) ^ set(tensors)
+    if missing:
+        raise RunFailedError(
+            f"{path} does not hold what is trained: {min(missing)} differs.",
+            "Resume with the version of surefit that wrote it.",
+        )
+    module.load_state_dict(tensors, strict=False)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +65,30 @@ def cut_events(path: Path, step: int) -> list[dict[str, Any]]:
     lines = [json.dumps(event, ensure_ascii=False) + "\n" for event in kept]
     atomic.write_text(path, "".join(lines))
     return kept
+
+
+def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """One dict per epoch: mean loss of its steps, loss of its last evaluation, seconds.
+
+    >>> step = {"event": "step", "epoch": 1, "seconds": 2.0}
+    >>> summarise_epochs([{**step, "loss": 3.0}, {**step, "loss": 1.0}])
+    [{'epoch': 1, 'train_loss': 2.0, 'eval_loss': None, 'seconds': 4.0}]
+    """
+    epochs: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "step":
+            empty: dict[str, Any] = {"losses": [], "eval_loss": None, "seconds": 0.0}
+            epoch = epochs.setdefault(event["epoch"], empty)
+            epoch["losses"].append(event["loss"])
+            epoch["seconds"] += event["seconds"]
+        elif event["event"] == "eval" and event["epoch"] in epochs:
+            epochs[event["epoch"]]["eval_loss"] = event["metrics"]["loss"]
+    return [
+        {
+            "epoch": number,
+            "train_loss": sum(epoch["losses"]) / len(epoch["losses"]),
+            "eval_loss": epoch["eval_loss"],
+            "seconds": epoch["seconds"],
+        }
+        for number, epoch in epochs.items()
+    ]

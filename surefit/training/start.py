@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ from surefit.training.checkpoints import (
 )
 from surefit.training.evaluate import Evaluator
 from surefit.training.events import Event, Observer, cut_events, event_writer
+from surefit.training.failure import Watch, bundled
 from surefit.training.loop import Pace, note_evaluation, train
+from surefit.training.moved import check_trained, watch_moves
 from surefit.training.schedule import lr_factor
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ def run_plan(
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
     assert plan.parts is not None
     assert plan.task is not None
-    parts, config = plan.parts, plan.config
+    config, watch = plan.config, Watch()
+    parts = replace(plan.parts, call=replace(plan.parts.call, on_batch=watch.note))
     accelerator = make_accelerator(config, run)
     optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
     latest = latest_checkpoint(run.checkpoints)
@@ -60,7 +63,13 @@ def run_plan(
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
-    emit = _emitter(accelerator, run, config, (*observers, *plan.given.callbacks))
+    emit = watch.tell(_emitter(accelerator, run, config, (*observers, *plan.given.callbacks)))
+    if parts.adaptation is not None:
+        check_trained(parts.module, parts.adaptation.trained)
+        if state.step == 0:
+            moving = parts.adaptation.trained - parts.adaptation.resting
+            skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
+            emit = watch_moves(parts.module, moving, skipped, emit)
 
     prepare = plan.task.preparer(parts.encoder, config.seed)
 
@@ -82,7 +91,7 @@ def run_plan(
     save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
     if config.eval_at_start and state.step == 0 and evaluate is not None:
         note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-    with stop_on_signal() as asked:
+    with stop_on_signal() as asked, bundled(watch, plan, run, state):
         train(
             accelerator=accelerator,
             model=model,

@@ -53,6 +53,14 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
         "Unknown key 'columns.promt'.",
         "mean 'columns.prompt'?",
     ),
+    "an option and its key": (
+        ["train", *SFT, "--set", "data=other.jsonl"],
+        "--data and --set data=… are both given.",
+        "one of them",
+    ),
+    "an empty model": (["train", *SFT[:3], ""], "model: ", "may not be empty; found ''"),
+    "an empty task": (["train", *SFT, "--task", ""], "task: ", "may not be empty; found ''"),
+    "an empty path": (["inspect", ""], "The path of the data is empty.", "Give a file"),
     "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
     "metric the task does not have": (
         ["train", *FEATURES, "--set", "early_stopping.metric=acuracy"],

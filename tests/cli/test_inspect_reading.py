@@ -44,3 +44,34 @@ def test_bad_file_is_one_message_with_its_line(
     assert shown.out == ""
     assert f"{name}, line 2: " in shown.err
     assert "Traceback" not in shown.err
+
+
+def test_nested_row_is_shown_flat(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared / "data" / "xquad" / "xquad.en.json"
+    article = json.loads(path.read_text(encoding="utf-8"))["data"][0]
+    number, paragraph = len(article["paragraphs"][0]["qas"]), article["paragraphs"][1]
+    assert run(["inspect", str(path), "--row", str(number), "--json"]) == 0
+    question = paragraph["qas"][0]
+    texts = [answer["text"] for answer in question["answers"]]
+    assert json.loads(capsys.readouterr().out) == {
+        "id": question["id"],
+        "context": paragraph["context"],
+        "question": question["question"],
+        "answer": texts[0],
+        "answers": texts,
+        "answer_start": f"int64 array [{len(texts)}]",
+    }
+
+
+@pytest.mark.parametrize(("task", "model"), [("sft", "tiny:llama"), ("seq2seq", "tiny:t5")])
+def test_nested_row_as_the_model_sees_it(
+    task: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [{"question": f"Who is {n}?", "answers": [{"text": "Kim"}]} for n in range(6)]
+    nested = {"data": [{"paragraphs": [{"context": "Kim is here.", "qas": asked}]}]}
+    path = written(tmp_path / "a.json", json.dumps(nested))
+    assert (
+        run(["inspect", str(path), "--row", "2", "--model", model, "--task", task, "--json"]) == 0
+    )
+    shown = str(json.loads(capsys.readouterr().out))
+    assert all(text in shown for text in ("Who is 2?", "Kim is here.", "Kim"))

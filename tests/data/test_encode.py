@@ -81,9 +81,17 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
     assert store.num_targets.tolist() == [1, 3]
     assert store.lengths.tolist() == [2, 3]
     assert store.notes == {
-        "counts": {"tokens": 5, "trained_tokens": 4, "truncated_rows": 1, "rows_learning_eos": 2},
+        "counts": {
+            "rows": 2,
+            "tokens": 5,
+            "trained_tokens": 4,
+            "truncated_rows": 1,
+            "rows_learning_eos": 2,
+        },
         "dropped": {"empty": 2, "nothing_to_learn": 1},
         "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
+        "dropped_views": {},
+        "findings": [],
     }
 
 

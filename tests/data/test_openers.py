@@ -329,7 +329,7 @@ LAYOUT_FAULTS: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
         "lengths gives it 8 steps, but x has 7",
     ),
     "rows of two widths": (
-        {"a_0": np.zeros((2, 3)), "a_1": np.zeros((2, 3)), "a_2": np.zeros((2, 4))},
+        {"a_0": np.zeros((2, 3)), "a_1": np.zeros((2, 3)), "a_2": np.zeros((5, 4))},
         "SF208",
         2,
         "shape [2, 4], but row 0 has [2, 3]",

@@ -122,7 +122,7 @@ def test_rows_in_a_list(tmp_path: Path) -> None:
     torch.save([torch.ones(4), torch.zeros(4)], tmp_path / "a.pt")
     rows = list(open_table(tmp_path / "a.pt").rows())
     assert [row["features"].tolist() for row in rows] == [[1.0] * 4, [0.0] * 4]
-    torch.save([torch.ones(2, 3), torch.ones(2, 4)], tmp_path / "b.pt")
+    torch.save([torch.ones(2, 3), torch.ones(5, 4)], tmp_path / "b.pt")
     torch.save([torch.ones(2), (torch.ones(2), 1)], tmp_path / "c.pt")
     for name, code in (("b.pt", "SF208"), ("c.pt", "SF213")):
         found = fault_of(tmp_path / name)

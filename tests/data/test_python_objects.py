@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "an item of another size": (Items(lambda i: (1.0,) * (2 + (i > 2))), "SF213", 3),
     "another type": (Items(lambda i: {"x": "a" if i == 2 else 1}), "SF103", 2),
     "text among arrays": (Items(lambda i: {"x": "a" if i == 5 else torch.ones(2)}), "SF213", 5),
-    "another width": (Items(lambda i: (torch.ones(2, 3 + (i > 3)), 1)), "SF208", 4),
+    "another width": (Items(lambda i: (torch.ones(2 + (i > 3), 3 + (i > 3)), 1)), "SF208", 4),
     "another rank": (Items(lambda i: (torch.ones((2,) * (1 + (i > 1))), 1)), "SF208", 2),
     "what cannot be stored": ([{"x": 1}, {"x": object()}], "SF213", 1),
     "a list among dicts": ([{"x": 1}, [2]], "SF213", 1),
@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "a batch raises": (DataLoader(Items(divided), batch_size=2), "SF120", 4),
     "a late type": ([{"x": 1}] * CHUNK_ROWS * 2 + [{"x": "a"}], "SF103", CHUNK_ROWS * 2),
     "a late width": (
-        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones((2, 4))}],
+        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones((5, 4))}],
         "SF208",
         CHUNK_ROWS,
     ),

@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[str | None, Mapping[str, str], str]] = {
     "task without its columns": (
         "sft",
         {},
-        "sft needs the roles input_ids or prompt and answer; the columns are a (int64), b (int64).",
+        "sft needs the roles input_ids or messages or prompt and answer; the columns are a (int64)",
     ),
     "no task at all": (None, {}, "No task could be worked out from the columns a (int64), b"),
 }

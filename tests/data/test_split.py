@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import surefit
 from builders import write_jsonl
 from surefit.data.open import open_table
 from surefit.data.rows import open_rows
@@ -103,3 +104,19 @@ def test_hashes_do_not_depend_on_where_the_rows_lie(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "b.jsonl", rows[5:]),
     ]
     np.testing.assert_array_equal(hash_rows(whole, ["x"]), hash_rows(open_table(parts), ["x"]))
+
+
+def test_rows_without_content_are_neither_repeated_nor_leaked(tmp_path: Path) -> None:
+    for name, words in (("train", "a b c d e f g h"), ("test", "i j k l")):
+        lines = [line for word in words.split() for line in (f"{word} {word}", "", "  ")]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    options = {"data": str(tmp_path / "train.txt"), "model": "tiny:llama", "task": "causal-lm"}
+    options["max_dropped_share"] = "0.9"
+    plan = surefit.check(**options, eval_data=str(tmp_path / "test.txt"))
+    assert plan.ok
+    assert not {"SF210", "SF214"} & {found.code for found in plan.findings}
+    plan = surefit.check(**options, eval_data=str(tmp_path / "train.txt"))
+    (leak,) = [found for found in plan.findings if found.code == "SF210"]
+    assert leak.message.startswith("8 of 24 ")
+    hashes = hash_rows(open_table(tmp_path / "train.txt"), ["text"])
+    assert split_rows(hashes, 0.0, 0).num_duplicates == 0

@@ -99,6 +99,7 @@ def test_files_are_exactly_those_the_ranks_need(tmp_path: Path) -> None:
         "source_row",
         "v.offsets",
         "v.values",
+        "view",
     ]
     assert json.loads((tmp_path / "store" / "columns.json").read_text())["num_rows"] == 1
 

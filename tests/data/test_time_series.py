@@ -58,7 +58,11 @@ FAULTS = {
     "a word": (HEAD + "1:two:up\n", 8, "channel 1 holds other than numbers"),
     "no @data": (HEAD.replace("@data\n", ""), 6, "ends without a line @data"),
     "data before @data": ("1,2:up\n", 1, "expected a line of the header"),
-    "time stamps": ("@timeStamps true\n@data\n(0,1)\n", 1, "time stamps are not read"),
+    "time stamps": (
+        "@timeStamps true\n@data\n(0,1)\n",
+        1,
+        "time stamps, (time, value), are not read",
+    ),
     "no number of channels": ("@dimensions many\n@data\n1\n", 1, "expected a number of channels"),
 }
 

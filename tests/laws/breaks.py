@@ -49,9 +49,9 @@ BREAKS = (
     ),
     Break(
         2,
-        "tasks/sft.py",
-        "told = [*_ids(tokenizer, answer), tokenizer.eos_token_id]",
-        "told = _ids(tokenizer, answer)",
+        "data/rendering.py",
+        'return Turn(start, at + len(self.end or ""), whole=whole)',
+        "return Turn(start, at, whole=whole)",
     ),
     Break(
         3,
@@ -78,6 +78,12 @@ BREAKS = (
         "random = np.random.default_rng()",
     ),
     Break(
+        5,
+        "data/augment/views.py",
+        "rng = np.random.default_rng([self.seed, number, view])",
+        "rng = np.random.default_rng()",
+    ),
+    Break(
         6,
         "data/store.py",
         'return np.asarray(np.memmap(path, dtype, mode="r"))',
@@ -86,14 +92,26 @@ BREAKS = (
     Break(
         7,
         "data/encode.py",
-        'dropped.setdefault("nothing_to_learn", []).append(int(source_row))',
+        "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
+    ),
+    Break(
+        7,
+        "planning/reading.py",
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation)',
+        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, views)',
     ),
     Break(
         8,
         "models/save.py",
         "load_weights(module, str(path))",
         "str(path)",
+    ),
+    Break(
+        8,
+        "models/adapters.py",
+        'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
+        "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),
     Break(
         9,

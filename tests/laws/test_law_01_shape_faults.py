@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import surefit
 from builders import MeanPool, feature_rows
@@ -56,10 +57,24 @@ def test_fault_is_a_finding_with_its_row(name: str) -> None:
     assert errors[0].where["row"] == row
 
 
+class Convolved(torch.nn.Module):
+    """A classifier that reads [width, steps] and does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Conv1d(4, 3, 1)
+
+    def forward(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        return self.body(inputs_embeds).mean(-1)
+
+
 def test_wrong_axis_order_is_named() -> None:
     rows = [{**row, "features": np.zeros((4, 7), np.float32)} for row in feature_rows(30)]
     plan = surefit.check(model=MeanPool(), data=rows, eval_share=0.0)
-    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF308"]
+    assert plan.ok
+    assert "SF422" in {found.code for found in plan.findings}
+    ragged = surefit.check(model=Convolved(), data=feature_rows(30), eval_share=0.0)
+    assert [found.code for found in ragged.findings if found.severity == "error"] == ["SF308"]
 
 
 def test_too_few_outputs_are_named() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import surefit
-from builders import MeanPool, feature_rows
+from builders import MeanPool, echo_rows, feature_rows
 from surefit.batches.order import Batches
 from surefit.training.checkpoints import latest_checkpoint
 
@@ -109,6 +109,31 @@ def test_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, crash_at: int)
             for name in ("whole", "cut")
         )
         assert all(torch.equal(whole[key], cut[key]) for key in whole)
+
+
+def test_views_are_drawn_alike_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / name))
+        plan = surefit.check(data=echo_rows(30), model="tiny:llama", augmentation_factor=3)
+        assert plan.parts is not None
+        drawn.append(plan.parts.train.values("input_ids").tolist())
+    assert drawn[0] == drawn[1]
+
+
+def test_resumed_run_with_views_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": echo_rows(30), "model": "tiny:llama", "epochs": 2}
+    options |= {"augmentation_factor": 3, "save_every": 4, "generate": {"max_new_tokens": 4}}
+    whole = surefit.train(output=str(tmp_path / "whole"), **options)
+    with pytest.raises(CrashError):
+        surefit.train(output=str(tmp_path / "cut"), callbacks=[_crash(14)], **options)
+    cut = surefit.train(resume=tmp_path / "cut", **options)
+    histories = [
+        [{k: v for k, v in event.items() if k != "seconds"} for event in run.history]
+        for run in (whole, cut)
+    ]
+    assert histories[0] == histories[1]
+    assert [event["event"] for event in histories[0]].count("step") == 2 * 11
 
 
 def _crash(at: int) -> Any:

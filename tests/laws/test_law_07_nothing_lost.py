@@ -47,3 +47,22 @@ def test_truncation_and_dropping_are_counted() -> None:
     assert plan.ledger.truncated_rows == 1
     assert plan.ledger.dropped_rows == {"empty": 1, "overlong": 1}
     assert {"SF203", "SF211"} <= {found.code for found in plan.findings}
+
+
+def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:
+    rows = [*echo_rows(40), {"prompt": "red", "completion": " "}]
+    plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
+    assert plan.ledger is not None
+    assert plan.parts is not None
+    ledger, train, held = plan.ledger, plan.parts.train, plan.parts.evaluation
+    assert ledger.rows == len(rows) == ledger.used_rows + sum(ledger.dropped_rows.values())
+    assert ledger.used_rows == ledger.train_rows + ledger.eval_rows
+    assert ledger.train_views == len(train) == 3 * ledger.train_rows
+    assert len(held) == len(set(held.source_row.tolist())) == ledger.eval_rows
+    assert not set(train.source_row.tolist()) & set(held.source_row.tolist())
+    seen = [
+        row
+        for step in range(plan.parts.batches.num_steps(0))
+        for row in plan.parts.batches.step_rows(0, step).tolist()
+    ]
+    assert sorted(seen) == list(range(len(train)))

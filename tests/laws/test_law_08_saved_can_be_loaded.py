@@ -1,4 +1,4 @@
-"""Law 8: what is saved can be loaded, by surefit and by plain transformers."""
+"""Law 8: what is saved can be loaded, by surefit and by plain transformers and peft."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import surefit
@@ -26,6 +27,29 @@ def test_language_model_loads_in_plain_transformers(tmp_path: Path) -> None:
         assert torch.equal(plain(**inputs).logits, expected)
         trained = run.model.eval()
         assert torch.equal(trained(**inputs).logits, expected)
+
+
+def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=echo_rows(40),
+        model="tiny:llama",
+        lora_r=4,
+        lr=1e-2,
+        max_steps=3,
+        output=str(tmp_path / "run"),
+    )
+    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
+    assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        trained = run._module.eval()(ids).logits
+        assert torch.equal(surefit.load(tmp_path / "run")(ids).logits, trained)
+        plain = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
+        assert torch.equal(plain(ids).logits, trained)
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+        assert torch.allclose(merged(ids).logits, trained, atol=1e-5)
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "base")
+        assert not torch.allclose(base(ids).logits, trained, atol=1e-3)
 
 
 def test_classifier_keeps_its_class_names(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
 def test_flat_rows_are_refused_before_the_body_is_built() -> None:
     rows = [{**row, "features": np.zeros(12, np.float32)} for row in feature_rows(30)]
     plan = surefit.check(data=rows, model="tiny:bert", task=FEATURES)
-    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF208"]
+    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF421"]
     cut = surefit.check(data=rows, model="tiny:bert", task=FEATURES, features={"width": 4})
     assert cut.ok
 

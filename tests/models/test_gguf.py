@@ -133,7 +133,9 @@ def test_trains_and_saves_a_plain_folder(
         assert torch.equal(plain(**batch).logits, surefit.load(run)(**batch).logits)
 
 
-def test_untouched_weights_are_those_of_the_file(tmp_path: Path, llama: tuple[Any, Any]) -> None:
+def test_untouched_weights_are_those_of_the_file(
+    tmp_path: Path, llama: tuple[Any, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     model, tokenizer = llama
     path = write_gguf(tmp_path / "small.gguf", model, tokenizer, True)
     plan = surefit.check(data=echo_rows(20), model=str(path), task="sft")
@@ -143,6 +145,7 @@ def test_untouched_weights_are_those_of_the_file(tmp_path: Path, llama: tuple[An
         expected, got = model(**batch).logits, plan.parts.module(**batch).logits
     got = got[..., : model.config.vocab_size]  # transformers adds an <|endoftext|> to the tokenizer
     assert (expected - got).abs().max() < 0.02 * expected.abs().max()
+    assert "GGUF tensors" not in capfd.readouterr().err  # the reader's bar
 
 
 def test_files_that_cannot_be_read(

@@ -46,7 +46,6 @@ class Raises(MeanPool):
         (OneNumber(), "SF305"),
         (Raises(), "SF305"),
         (MeanPool(num_classes=2), "SF303"),
-        (MeanPool(width=7), "SF305"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -135,3 +134,22 @@ def test_many_dropped_rows_are_a_warning_and_few_a_note() -> None:
     rows[5:10] = [{**row, "text": ""} for row in rows[5:10]]
     plan = surefit.check(data=rows, model="tiny:bert")
     assert "SF215" in [found.code for found in plan.findings]
+
+
+class Overwrites(MeanPool):
+    """Runs, and cannot be trained: what its backward needs is written over in place."""
+
+    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+        hidden = torch.exp(self.body(inputs_embeds))
+        logits = self.head(hidden.mean(1))
+        hidden.zero_()
+        return logits
+
+
+def test_model_that_fails_in_its_backward_is_found() -> None:
+    module = Overwrites()
+    plan = surefit.check(data=feature_rows(30), model=module)
+    (found,) = [found for found in plan.findings if found.severity == "error"]
+    assert found.code == "SF305"
+    assert "computing its gradients raised RuntimeError" in found.message
+    assert all(parameter.grad is None for parameter in module.parameters())

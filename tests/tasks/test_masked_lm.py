@@ -104,7 +104,7 @@ def test_masks_differ_between_epochs_and_seeds() -> None:
     for seed, epoch in ((0, 0), (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (2, 0)):
         prepare = plan.task.preparer(plan.parts.encoder, seed)
         assert prepare is not None
-        drawn.append(prepare(row, epoch, 0)["labels"].tolist())
+        drawn.append(prepare(row, epoch, 0, 0)["labels"].tolist())
     assert drawn[0] == drawn[1]
     assert any(labels != drawn[0] for labels in drawn[2:5])
     assert any(labels != drawn[0] for labels in drawn[5:])

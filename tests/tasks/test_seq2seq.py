@@ -127,3 +127,11 @@ def test_scores_are_those_of_the_corpus() -> None:
     }
     assert rouge_l("a b c d", "a x c d") == pytest.approx(0.75)
     assert rouge_l("", "") == 1.0
+
+
+def test_one_text_file_is_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"source": f"say {n}", "target": f"{n}"} for n in range(12)]
+    run = surefit.train(data=rows, model="tiny:t5", max_steps=1, output=str(tmp_path / "run"))
+    (tmp_path / "new.txt").write_text("say 3\nsay 4\n")
+    told = surefit.predict(run, str(tmp_path / "new.txt"))
+    assert [answer["prompt"] for answer in told] == ["say 3", "say 4"]

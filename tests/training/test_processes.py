@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from builders import feature_rows, save_ragged, write_module
+import surefit
+from builders import echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 
 
 def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]]:
@@ -49,3 +51,19 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
         else:
             assert two["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
             assert two["metrics"]["confusion"] == one["metrics"]["confusion"]
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_same_adapters(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", echo_rows(40))
+    shared = ["--data", "rows.jsonl", "--model", "tiny:llama", "--lora-r", "4"]
+    shared += ["--batch-size", "4", "--max-steps", "4", "--set", "generate.rows=0"]
+    alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
+    both = launch(tmp_path, 2, *shared, "--output", "both")
+    for one, two in zip(alone, both, strict=True):
+        assert one["event"] == two["event"]
+        if one["event"] == "step":
+            assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+    first, second = (surefit.load(tmp_path / name) for name in ("alone", "both"))
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.allclose(first(ids).logits, second(ids).logits, atol=1e-4)

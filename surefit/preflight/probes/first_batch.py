@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call
+from surefit.preflight.explain import explain
 from surefit.preflight.probes.subject import undisturbed
 from surefit.tasks.spec import Loss
 
@@ -24,7 +25,7 @@ def probe(
     num_targets: int,
     num_outputs: int | None,
 ) -> list[Finding]:
-    """Send `batch` through model and loss; raise what keeps it from working."""
+    """Send `batch` through model and loss, and back; raise what keeps it from working."""
     found = []
     with undisturbed(module):
         outputs = _forward(module, call, batch)
@@ -32,6 +33,7 @@ def probe(
         if num_outputs is not None and outputs.logits is not None:
             found += _check_outputs(outputs.logits, batch, num_outputs)
         total, count = _loss(loss, outputs, batch)
+        _backward(module, total, batch)
     if outputs.logits is None:
         found.append(finding("SF310", "The model returns a loss of its own and no logits."))
     elif int(count) != num_targets:
@@ -40,6 +42,34 @@ def probe(
     if not bool(total.isfinite()):
         raise fail("SF315", f"The loss is {total.item()} before the first step.")
     return found
+
+
+def find_unreached(
+    module: nn.Module,
+    call: Call,
+    batch: Mapping[str, torch.Tensor],
+    loss: Loss,
+    names: Collection[str],
+) -> list[str]:
+    """Those of the named parameters that the loss of `batch` does not depend on."""
+    import torch
+
+    named = {name: p for name, p in module.named_parameters() if name in names}
+
+    def slopes() -> Any:
+        total, _ = loss(call(module, batch), batch)
+        return torch.autograd.grad(total, list(named.values()), allow_unused=True)
+
+    with undisturbed(module):
+        try:
+            found = slopes()
+        except RuntimeError:  # some models have no backward in evaluation mode, such as RWKV
+            module.train()
+            try:
+                found = slopes()
+            except RuntimeError as error:
+                raise fail("SF305", f"The backward pass raised {error}"[:300]) from error
+    return [name for name, slope in zip(named, found, strict=True) if slope is None]
 
 
 def _check_kind(outputs: Any, call: Call) -> None:
@@ -80,6 +110,22 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
     return total, count
 
 
+def _backward(module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> None:
+    """Compute the gradients once, and keep none of them."""
+    import torch
+
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        torch.autograd.grad(total, trained, allow_unused=True)
+    except Exception as error:
+        raise fail(
+            "SF305",
+            f"The model can be run, but computing its gradients raised {type(error).__name__}: "
+            f"{error} (shapes: {_shapes(batch)})",
+            fix="Choose another model, or repair its backward.",
+        ) from error
+
+
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
     entered: list[str] = []
     names = {part: name for name, part in module.named_modules()}
@@ -100,7 +146,7 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
                 f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
                 "with its last two axes exchanged: the rows are [width, steps].",
             ) from error
-        raise fail("SF305", message) from error
+        raise fail("SF305", message, fix=explain(error).fix or "") from error
     finally:
         for hook in hooks:
             hook.remove()

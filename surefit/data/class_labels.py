@@ -1,0 +1,52 @@
+"""Class names that `datasets` keeps beside columns of class numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+
+def class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """The names behind each column of ClassLabels, or of lists of them."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        pairs = {name: _names(features.get(name)) for name in schema.names}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}  # nothing of `datasets`, or of another version
+    return {
+        name: names for name, names in pairs.items() if names and _is_whole(schema.field(name).type)
+    }
+
+
+def _names(feature: Any) -> list[str] | None:
+    if isinstance(feature, dict) and "feature" in feature:
+        feature = feature["feature"]
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return None
+    return [str(name) for name in feature.get("names") or []]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind.value_type if _is_list(kind) else kind))
+
+
+def named_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column of class numbers once they are names."""
+    return pa.list_(pa.string()) if _is_list(kind) else pa.string()
+
+
+def with_names(column: pa.Array, names: list[str]) -> pa.Array:
+    """The column with names in place of numbers; -1, which has none, becomes a blank."""
+
+    def name(value: Any) -> Any:
+        if isinstance(value, list):
+            return [name(item) for item in value]
+        return names[value] if value is not None and 0 <= value < len(names) else None
+
+    return pa.array([name(value) for value in column.to_pylist()], named_type(column.type))

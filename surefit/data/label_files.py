@@ -1,0 +1,38 @@
+"""Labels of an array of features that are saved in a file of their own beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_FEATURES = ("x", "features", "feature", "inputs_embeds", "embeddings", "data", "inputs")
+_LABELS = ("y", "Y", "labels", "label", "targets", "target")
+
+
+def labels_beside(path: Path) -> Path | None:
+    """The file of labels that belongs to a `.npy` of features by its name, if it is there.
+
+    `X.npy` has `y.npy` or `labels.npy`, `X_train.npy` has `y_train.npy`, `shard-3.features.npy`
+    has `shard-3.labels.npy`.
+    """
+    if path.suffix != ".npy":
+        return None
+    words = re.split(r"([-_.])", path.stem)
+    names = [
+        "".join([*words[:at], label, *words[at + 1 :]])
+        for at, word in enumerate(words)
+        if word.lower() in _FEATURES
+        for label in _LABELS
+    ]
+    beside = (path.with_name(f"{name}.npy") for name in names)
+    return next((file for file in beside if file.is_file()), None)
+
+
+def without_paired_labels(files: Sequence[Path]) -> list[Path]:
+    """The files without those that are the labels of another, where several files have some.
+
+    A single pair is left: its arrays are two columns, and keep their names.
+    """
+    paired = {labels for file in files if (labels := labels_beside(file)) in files}
+    return [file for file in files if file not in paired] if len(paired) > 1 else list(files)

@@ -1,0 +1,111 @@
+"""Sizes of the axes of a column's rows, measured without reading the values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.data.table import Table
+
+MOSTLY_EQUAL = 0.9
+"""From this share of equal sizes on, other sizes are faults of their rows."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis over all rows that hold something: its shortest and longest size.
+
+    `divisor` is the largest number that divides every size, `common` the share of the size that
+    is met most often.
+    """
+
+    least: int
+    most: int
+    divisor: int
+    common: float = 1.0
+
+    @property
+    def size(self) -> int | None:
+        """The size, where it is the same in all rows."""
+        return self.least if self.least == self.most else None
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sizes differ as those of sequences do, and not in an odd row or two."""
+        return self.common < MOSTLY_EQUAL
+
+    def __str__(self) -> str:
+        return str(self.least) if self.size is not None else f"{self.least}…{self.most}"
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """The axes of one row, and the range of its values where they are whole numbers."""
+
+    axes: tuple[Axis, ...]
+    value_range: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.axes))}]"
+
+
+def fixed_shape(*sizes: int) -> RowShape:
+    """The shape of rows that all have the same sizes.
+
+    >>> print(fixed_shape(20, 271))
+    [20, 271]
+    """
+    return RowShape(tuple(Axis(size, size, size) for size in sizes))
+
+
+def row_shape(table: Table, column: str) -> RowShape:
+    """Measure a column of arrays; whole numbers of a single axis have their range, too.
+
+    >>> from surefit.data.frames import open_columns
+    >>> print(row_shape(open_columns({"x": np.zeros((5, 20, 3), np.float32)}), "x"))
+    [20, 3]
+    """
+    level: Sequence[pa.Array] = table.arrow[column].chunks
+    axes = []
+    while level and _is_list(level[0].type):
+        axes.append(_axis(level))
+        level = [chunk.flatten() for chunk in level]
+    whole = bool(level) and pa.types.is_integer(level[0].type)
+    return RowShape(tuple(axes), _range(level) if whole and len(axes) == 1 else None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _axis(chunks: Sequence[pa.Array]) -> Axis:
+    if pa.types.is_fixed_size_list(chunks[0].type):
+        size = chunks[0].type.list_size
+        return Axis(size, size, size)
+    counts = Counter[int]()
+    for chunk in chunks:
+        found, times = np.unique(
+            np.asarray(pc.list_value_length(chunk).drop_null()), return_counts=True
+        )
+        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+    del counts[0]  # a row without steps says nothing about their number
+    if not counts:
+        return Axis(0, 0, 0)
+    common = counts.most_common(1)[0][1] / counts.total()
+    return Axis(min(counts), max(counts), math.gcd(*counts), common)
+
+
+def _range(chunks: Sequence[pa.Array]) -> tuple[int, int] | None:
+    found = [pc.min_max(chunk).as_py() for chunk in chunks if len(chunk)]
+    known = [each for each in found if each["min"] is not None]
+    if not known:
+        return None
+    return min(each["min"] for each in known), max(each["max"] for each in known)

@@ -1,0 +1,68 @@
+"""Templates by name, from a file, or as Jinja text: which one a run uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from surefit.errors import UsageError
+
+CHAT = "chat"
+PLAIN = "plain"
+TEMPLATES = {
+    PLAIN: "{% for message in messages %}{{ message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token if message.role == 'assistant' else '\\n' }}{% endfor %}",
+    "chatml": "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    "alpaca": "{% for message in messages %}{% if message.role == 'assistant' %}"
+    "{{ '### Response:\\n' + message.content + eos_token + '\\n\\n' }}"
+    "{% elif message.role == 'user' %}"
+    "{{ '### Instruction:\\n' + (message.instruction or message.content) + '\\n\\n' }}"
+    "{% if message.input %}{{ '### Input:\\n' + message.input + '\\n\\n' }}{% endif %}"
+    "{% else %}{{ message.content + '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}",
+}
+"""The templates that go by a name, besides `chat`, which is the tokenizer's own."""
+
+
+def is_file_name(asked: str) -> bool:
+    """Whether a template is asked for by the name of a file."""
+    return asked not in (CHAT, *TEMPLATES) and "{{" not in asked and "{%" not in asked
+
+
+def read_asked(asked: str | None) -> str | None:
+    """The template that the config asks for: a known name, or Jinja text, from a file if named."""
+    if asked is None or not is_file_name(asked):
+        return asked
+    if not Path(asked).is_file():
+        raise UsageError(
+            f"template is {asked!r}: no file, no Jinja text, and none of "
+            f"{', '.join((CHAT, *TEMPLATES))}.",
+            "Name one of these, a file, or write the template between quotes.",
+        )
+    try:
+        return Path(asked).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{asked} is not UTF-8 text.", "Save it as UTF-8.") from None
+
+
+def choose_template(asked: str | None, tokenizer: Any) -> tuple[str, str]:
+    """Name and text of the template; `asked` is a name or Jinja text.
+
+    Left out, it is the tokenizer's own where it has one, else `plain`.
+    """
+    own = getattr(tokenizer, "chat_template", None)
+    if asked is None:
+        asked = CHAT if own else PLAIN
+    if asked != CHAT:
+        return (asked, TEMPLATES[asked]) if asked in TEMPLATES else ("your own", asked)
+    if not own:
+        raise UsageError(
+            "template is 'chat', but the tokenizer has no chat template.",
+            f"Choose one of {', '.join(TEMPLATES)}, or write one.",
+        )
+    return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()

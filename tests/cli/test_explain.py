@@ -1,0 +1,90 @@
+"""`surefit explain`: files, stdin, exit codes, JSON, bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from surefit.cli import run
+
+KNOWN = "ValueError: expected sequence of length 434 at dim 1 (got 512)\n"
+FIELDS = {"known", "code", "title", "cause", "evidence", "fix", "does_not_help", "derived"}
+
+
+def stdin(patch: pytest.MonkeyPatch, content: bytes) -> None:
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_a_known_cause_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.txt").write_text(KNOWN, encoding="utf-8")
+    assert run(["explain", str(tmp_path / "log.txt")]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("SF601  rows of unequal length")
+    assert all(len(line) <= 100 for line in said.out.splitlines())
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["explain", "-"]])
+def test_json_from_stdin(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(monkeypatch, KNOWN.encode())
+    assert run([*arguments, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said) >= FIELDS
+    assert said["known"] is True
+    assert said["evidence"] == {"line": KNOWN.strip(), "values": {"expected": 434, "found": 512}}
+    assert any("deepcopy" in line for line in said["does_not_help"])
+
+
+def test_an_unknown_cause_exits_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(monkeypatch, b"Traceback (most recent call last):\n  File 'a.py'\nKeyError: 'apple'\n")
+    assert run(["explain", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["known"] is False
+    assert said["code"] is None
+    assert said["evidence"]["line"] == "KeyError: 'apple'"
+    assert said["send"]
+
+
+def test_of_a_long_log_the_end_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filler = "step 1 of 9: all is well\n" * 400_000
+    (tmp_path / "log.txt").write_text(filler + KNOWN, encoding="utf-8")
+    assert run(["explain", str(tmp_path / "log.txt")]) == 0
+    stdin(monkeypatch, (filler + KNOWN).encode())
+    assert run(["explain"]) == 0
+    assert capsys.readouterr().out.count("SF601") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "is empty"), (b" \n", "is empty"), (b"\x7fELF\0\0", "is no text")],
+)
+def test_what_is_no_log_is_refused(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_bytes(content)
+    assert run(["explain", str(tmp_path / "log")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path / "none.txt", tmp_path):
+        assert run(["explain", str(path)]) == 2
+        assert "Cannot read" in capsys.readouterr().err
+
+
+def test_bytes_that_are_not_utf8_are_read_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_bytes(b"caf\xe9\n" + KNOWN.encode())
+    assert run(["explain", str(tmp_path / "log")]) == 0
+    assert "SF601" in capsys.readouterr().out

@@ -1,0 +1,401 @@
+"""LoRA: exactly what is meant is trained, and what was trained loads again, in plain peft too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification, PeftModel
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+import surefit
+from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
+from surefit.cli import run as command
+from surefit.config import Lora
+from surefit.models.lora import adapt, bare, merge, trainable_names
+from surefit.models.source import Built
+from surefit.models.tiny import tiny_config
+
+QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
+
+
+def tiny(arch: str, **more: Any) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(tiny_config(arch, vocab_size=97, **more)).eval()
+
+
+def adapted(module: nn.Module, **settings: Any) -> nn.Module:
+    adapt(Built(module), Lora(**{"r": 4, **settings}), None, None)
+    return module
+
+
+def set_everything(module: nn.Module) -> None:
+    """Give the adapters values of which none is zero."""
+    torch.manual_seed(1)
+    for name, parameter in module.named_parameters():
+        if name in trainable_names(module):
+            nn.init.normal_(parameter, std=0.1)
+
+
+def codes(plan: Any) -> list[str]:
+    return [found.code for found in plan.findings]
+
+
+@pytest.mark.parametrize(
+    ("arch", "ends"),
+    [
+        ("llama", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        ("gpt2", {"c_attn", "c_proj", "c_fc"}),
+        ("gpt_neox", {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+        ("mamba", {"in_proj", "x_proj"}),
+        ("opt", {"k_proj", "v_proj", "q_proj", "out_proj", "fc1", "fc2"}),
+    ],
+)
+def test_targets_are_all_linear_layers_but_the_output(arch: str, ends: set[str]) -> None:
+    done, _ = adapt(Built(tiny(arch)), Lora(r=4), None, "AutoModelForCausalLM")
+    assert {name.rpartition(".")[2] for name in done.targets} == ends
+    assert not done.kept
+
+
+def test_names_and_regular_expressions_choose_targets() -> None:
+    done, _ = adapt(Built(tiny("llama")), Lora(r=4, targets=("v_proj",)), None, None)
+    assert {name.rpartition(".")[2] for name in done.targets} == {"v_proj"}
+    chosen = Lora(r=4, targets=(r"model\.layers\.1\..*_proj", "model.layers.0.mlp.up_proj"))
+    done, _ = adapt(Built(tiny("llama")), chosen, None, None)
+    assert len(done.targets) == 8
+    assert sum(name.startswith("model.layers.0.") for name in done.targets) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("q_porj", "q_proj"),
+        ("nothing_like_it_at_all", "gate_proj"),
+        ("input_layernorm", "RMSNorm"),
+        ("(", "no layer is named"),
+    ],
+)
+def test_unmatched_names_are_errors_that_name_what_is_there(target: str, said: str) -> None:
+    plan = surefit.check(
+        data=echo_rows(20), model="tiny:llama", lora={"r": 4, "targets": ["v_proj", target]}
+    )
+    assert not plan.ok
+    assert codes(plan)[-1] == "SF321"
+    assert target in plan.findings[-1].message
+    assert said in plan.findings[-1].message
+
+
+def test_shared_weights_are_no_target() -> None:
+    with pytest.raises(surefit.FindingError, match="shares its weights"):
+        adapt(Built(tiny("gpt2")), Lora(r=4, targets=("lm_head",)), None, None)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_ragged_batch_has_the_gradients_of_its_rows(
+    arch: str, side: str, dtype: torch.dtype, limit: float
+) -> None:
+    """Four ragged rows in one batch, and the same rows one at a time."""
+    from surefit.batches.collator import Collator
+    from surefit.tasks.tokens import from_before, token_loss
+
+    module = adapted(tiny(arch)).to(dtype)
+    set_everything(module)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    rows = []
+    for length, masked in ((9, 4), (3, 1), (14, 10), (6, 2)):
+        ids = torch.randint(1, 97, (length,)).tolist()
+        rows.append({"input_ids": ids, "labels": [-100] * masked + ids[masked:]})
+
+    def gradients(batches: list[list[dict[str, Any]]]) -> list[torch.Tensor]:
+        module.zero_grad()
+        for batch in batches:
+            given = Collator(padding_side=side)(batch)
+            mask = given["attention_mask"]
+            outputs = module(
+                input_ids=given["input_ids"],
+                attention_mask=mask,
+                position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            )
+            token_loss(from_before)(outputs, given)[0].backward()
+        return [parameter.grad.clone() for parameter in trained]
+
+    together, alone = gradients([rows]), gradients([[row] for row in rows])
+    assert len(trained) == 2 * (8 if arch == "gpt2" else 14)
+    for one, other in zip(together, alone, strict=True):
+        assert other.abs().max() > 0
+        assert (one - other).norm() / other.norm() < limit
+
+
+@pytest.mark.parametrize("how", [{}, {"dora": True}, {"rslora": True, "alpha": 3.5}])
+@pytest.mark.parametrize("arch", ["llama", "gpt2"])
+def test_merged_model_has_the_logits_of_the_adapted_one(arch: str, how: dict[str, Any]) -> None:
+    module = tiny(arch)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        plain = module(ids).logits
+        adapted(module, **how)
+        assert torch.allclose(module(ids).logits, plain, atol=1e-5)  # B starts at zero
+        set_everything(module)
+        changed = module(ids).logits
+        with bare(module):
+            assert torch.equal(module(ids).logits, plain)
+        assert torch.equal(module(ids).logits, changed)
+        merged = merge(module)(ids).logits
+    assert (changed - plain).abs().max() > 1e-2
+    assert torch.allclose(merged, changed, atol=1e-5)
+    assert not any("lora" in name for name, _ in module.named_parameters())
+
+
+def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
+    """torch's fast path for evaluation reads the weights of the layers, past any adapter."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2)
+    module = nn.Sequential(nn.Linear(4, 16), encoder, nn.Linear(16, 3)).eval()
+    done, _ = adapt(Built(module), Lora(r=2), 3, None)
+    # out_proj is read past its adapter as well; "0" and "2" also end the names of other layers
+    assert done.targets == (
+        "0",
+        *(f"1.layers.{layer}.linear{number}" for layer in (0, 1) for number in (1, 2)),
+    )
+    assert done.kept == ("2",)
+    set_everything(module)
+    steps = torch.randn(2, 5, 4)
+    slow = module(steps)
+    with torch.no_grad():
+        assert torch.allclose(module(steps), slow, atol=1e-6)
+        assert torch.allclose(merge(module)(steps), slow, atol=1e-5)
+
+
+def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=echo_rows(40), model="tiny:qwen3", output=str(tmp_path / "run"), **QUICK
+    )
+    assert run.plan["model"]["lora"]["alpha"] == 8
+    folder = tmp_path / "out"
+    assert command(["export", str(run.path), str(folder)]) == 0
+    assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
+    inputs = AutoTokenizer.from_pretrained(folder)("red blue\n", return_tensors="pt")
+    base = AutoModelForCausalLM.from_pretrained(folder / "base")
+    with torch.no_grad():
+        frozen = base(**inputs).logits
+        expected = surefit.load(run)(**inputs).logits
+        run.path.rename(tmp_path / "moved")
+        assert torch.equal(surefit.load(tmp_path / "moved")(**inputs).logits, expected)
+        assert torch.equal(PeftModel.from_pretrained(base, folder)(**inputs).logits, expected)
+        auto = AutoPeftModelForCausalLM.from_pretrained(folder)
+        assert torch.equal(auto(**inputs).logits, expected)
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+        assert torch.allclose(merged(**inputs).logits, expected, atol=1e-5)
+    assert (expected - frozen).abs().max() > 1e-3
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
+
+
+def test_local_base_is_named_and_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = surefit.train(data=echo_rows(40), model="tiny:llama", max_steps=2, output="whole")
+    run = surefit.train(data=echo_rows(40), model="whole", output="run", **QUICK)
+    assert not (run.path / "model" / "base").exists()
+    said = json.loads((run.path / "model" / "adapter_config.json").read_text())
+    assert said["base_model_name_or_path"] == str(tmp_path / "whole" / "model")
+    monkeypatch.chdir("/")
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with torch.no_grad():
+        expected = surefit.load(tmp_path / "run")(**inputs).logits
+        auto = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+        assert torch.equal(auto(**inputs).logits, expected)
+    # adapters on other weights than they were trained on would answer nonsense
+    monkeypatch.chdir(tmp_path)
+    base = AutoModelForCausalLM.from_pretrained("whole/model")
+    nn.init.normal_(base.model.layers[0].mlp.up_proj.weight)
+    base.save_pretrained("whole/model")
+    with pytest.raises(surefit.UsageError, match="other weights"):
+        surefit.load("run")
+    (whole.path / "model").rename(tmp_path / "gone")
+    with pytest.raises(surefit.UsageError, match="not there"):
+        surefit.load("run")
+    capsys.readouterr()
+    assert command(["train", "--data", "x.jsonl", "--model", "run"]) == 2
+    assert command(["predict", "run", "--text", "red"]) == 2
+    assert "not there" in capsys.readouterr().err
+
+
+def test_classifier_trains_its_head_in_full(tmp_path: Path) -> None:
+    rows = sentiment_rows(80)
+    run = surefit.train(
+        data=rows, model="tiny:bert", output=str(tmp_path / "run"), epochs=6, lora_r=8, lr=1e-2
+    )
+    assert run.plan["model"]["lora"]["trained_in_full"] == ["classifier"]
+    assert run.metrics["accuracy"] == 1
+    predicted = surefit.predict(run, rows[:1])
+    plain = AutoPeftModelForSequenceClassification.from_pretrained(run.path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
+    with torch.no_grad():
+        chances = plain(**tokenizer(rows[0]["text"], return_tensors="pt")).logits.softmax(-1)
+    assert float(chances.max()) == pytest.approx(predicted[0]["probability"], abs=1e-6)
+    assert command(["export", str(run.path), str(tmp_path / "out"), "--merge"]) == 0
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        again = merged(**tokenizer(rows[0]["text"], return_tensors="pt")).logits.softmax(-1)
+    assert torch.allclose(again, chances, atol=1e-5)
+
+
+def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> None:
+    language = surefit.train(
+        data=[{"text": row["text"]} for row in sentiment_rows(40)],
+        model="tiny:bert",
+        task="masked-lm",
+        max_steps=2,
+        output=str(tmp_path / "language"),
+    )
+    run = surefit.train(
+        data=sentiment_rows(40), model=str(language.path), output=str(tmp_path / "run"), **QUICK
+    )
+    assert "classifier" in run.plan["model"]["lora"]["trained_in_full"]
+    trained = run._module.classifier.weight
+    assert torch.equal(surefit.load(tmp_path / "run").classifier.weight, trained)
+    assert not (run.path / "model" / "base").exists()
+
+
+def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> None:
+    """The rows of added tokens learn, in tied and in separate embeddings, and load again."""
+    for arch, tied in (("gpt2", True), ("llama", False)):
+        folder = tmp_path / arch
+        small = surefit.train(
+            data=echo_rows(40), model=f"tiny:{arch}", max_steps=2, output=str(folder / "small")
+        )
+        tokenizer = AutoTokenizer.from_pretrained(small.path / "model")
+        had = len(tokenizer)
+        tokenizer.add_tokens(["<one>", "<two>"])
+        tokenizer.save_pretrained(folder / "more")
+        rows = [{**row, "prompt": f"<one> {row['prompt']} <two>"} for row in echo_rows(40)]
+        run = surefit.train(
+            data=rows,
+            model=str(small.path),
+            tokenizer=str(folder / "more"),
+            output=str(folder / "run"),
+            **QUICK,
+        )
+        assert "SF324" in [found["code"] for found in run.plan["findings"]]
+        assert run._module.config.tie_word_embeddings is tied
+        inputs = {"input_ids": torch.tensor([[had, 5, 6, had + 1]])}
+        with torch.no_grad():
+            trained = run._module.eval()(**inputs).logits
+            assert torch.equal(surefit.load(folder / "run")(**inputs).logits, trained)
+            auto = AutoPeftModelForCausalLM.from_pretrained(folder / "run" / "model")
+            assert torch.equal(auto(**inputs).logits, trained)
+            assert command(["export", str(run.path), str(folder / "out"), "--merge"]) == 0
+            merged = AutoModelForCausalLM.from_pretrained(folder / "out")
+            assert torch.allclose(merged(**inputs).logits, trained, atol=1e-5)
+
+
+def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> None:
+    rows = feature_rows(60)
+    run = surefit.train(data=rows, model="tiny:bert", output=str(tmp_path / "run"), **QUICK)
+    found = [found["code"] for found in run.plan["findings"]]
+    assert "SF322" in found  # the pooler and the mask vector take no part
+    before = surefit.predict(run, rows[:5])
+    assert surefit.predict(tmp_path / "run", rows[:5]) == before
+    assert command(["export", str(run.path), str(tmp_path / "out"), "--merge"]) == 0
+    assert (tmp_path / "out" / "features.json").is_file()
+    module = surefit.load(run)
+    trained = {name: p for name, p in run._module.named_parameters() if "projection" in name}
+    assert trained
+    assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
+
+
+def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = save_ragged(tmp_path / "data.npz", feature_rows(40))
+    run = surefit.train(data=str(data), model=write_module(tmp_path, "lnet"), output="a", **QUICK)
+    assert run.plan["model"]["lora"]["targets"] == ["body"]
+    assert run.plan["model"]["lora"]["trained_in_full"] == ["head"]
+    rows = feature_rows(5)
+    before = surefit.predict(run, rows)
+    assert surefit.predict("a", rows) == before
+    assert surefit.evaluate("a")["confusion"] == run.metrics["confusion"]
+    assert command(["export", "a", "out", "--merge"]) == 0
+    assert (tmp_path / "out" / "module.json").is_file()
+    given = surefit.train(data=feature_rows(40), model=MeanPool(), output="b", **QUICK)
+    before = surefit.predict(given, rows)
+    assert surefit.predict("b", rows, model=MeanPool()) == before
+
+
+def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:
+    """A model without linear layers is adapted in its convolutions; batch norms are saved."""
+
+    class Convolved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv1d(4, 8, 3, padding=1)
+            self.norm = nn.BatchNorm1d(8)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+            hidden = self.norm(self.first(inputs_embeds.transpose(1, 2))).relu()
+            return self.head(hidden.mean(-1))
+
+    rows = feature_rows(40)
+    run = surefit.train(data=rows, model=Convolved(), output=str(tmp_path / "run"), **QUICK)
+    assert run.plan["model"]["lora"]["targets"] == ["first"]
+    assert sorted(run.plan["model"]["lora"]["trained_in_full"]) == ["head", "norm"]
+    trained = run._module.norm.running_mean
+    assert trained.abs().max() > 0
+    again = surefit.load(tmp_path / "run", model=Convolved())
+    assert torch.equal(again.norm.running_mean, trained)
+
+
+def test_peft_models_are_trained_as_they_are(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    plain = surefit.train(
+        data=echo_rows(40), model="tiny:llama", max_steps=1, output=str(tmp_path / "plain")
+    )
+    own = get_peft_model(surefit.load(plain), LoraConfig(r=3, target_modules=["q_proj"]))
+    folder = str(plain.path / "model")
+    options = {**QUICK, "lora_r": 0, "data": echo_rows(40), "tokenizer": folder, "task": "sft"}
+    run = surefit.train(model=own, output=str(tmp_path / "run"), **options)
+    assert run.plan["model"]["lora"]["r"] == 3
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with torch.no_grad():
+        expected = own.eval()(**inputs).logits
+        assert torch.equal(surefit.load(tmp_path / "run")(**inputs).logits, expected)
+    with pytest.raises(surefit.FindingError, match="rank 3"):
+        surefit.train(model=own, output=str(tmp_path / "other"), **{**options, "lora_r": 4})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine could do it")
+def test_four_bits_need_cuda_and_bitsandbytes(tmp_path: Path) -> None:
+    tiny("llama").save_pretrained(tmp_path / "base")
+    options: dict[str, Any] = {"data": echo_rows(20), "lora": {"r": 4, "quantize": "4bit"}}
+    with pytest.raises(surefit.UsageError, match="needs a CUDA device"):
+        surefit.check(model=str(tmp_path / "base"), **options)
+    with pytest.raises(surefit.UsageError, match="tiny:llama is none"):
+        surefit.check(model="tiny:llama", **options)
+
+
+def test_adapters_that_nothing_calls_are_an_error() -> None:
+    class Past(MeanPool):
+        """Reads the weights of its body without calling it."""
+
+        def forward(
+            self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor
+        ) -> torch.Tensor:
+            hidden = nn.functional.linear(inputs_embeds, self.body.weight).tanh()
+            return self.head(hidden.mean(1))
+
+    plan = surefit.check(data=feature_rows(40), model=Past(), lora_r=4)
+    assert "SF328" in codes(plan)
+    assert not plan.ok

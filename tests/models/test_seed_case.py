@@ -1,0 +1,136 @@
+"""The case that began it: `mat1 and mat2 shapes cannot be multiplied (255744x4000 and 271x256)`.
+
+A config of width 271 (its vocab_size), hidden size 256 and 20 positions meets shards of
+[n, 999, 4000], which are 256 × 999 = 255744 steps a batch; or of [n, 20 * 271].
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from transformers import AutoConfig, AutoModel
+
+import surefit
+from surefit.config import RunConfig
+from surefit.findings import Finding
+from surefit.planning import feature_rows as planned
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> str:
+    """The folder of an untrained body with the seed's config."""
+    config = AutoConfig.for_model(
+        "bert",
+        vocab_size=271,
+        hidden_size=256,
+        max_position_embeddings=20,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+    )
+    AutoModel.from_config(config).save_pretrained(tmp_path / "body")
+    return str(tmp_path / "body")
+
+
+def of_code(findings: Any, code: str) -> Finding:
+    return next(found for found in findings if found.code == code)
+
+
+def sparse_shards(folder: Path, rows: int) -> str:
+    """Shards of [rows, 999, 4000] zeros that take no room on disk."""
+    folder.mkdir()
+    for place in range(2):
+        np.lib.format.open_memmap(
+            folder / f"{place}.npy", mode="w+", dtype=np.float32, shape=(rows, 999, 4000)
+        ).flush()
+    return str(folder)
+
+
+def test_a_batch_that_cannot_be_held_is_refused_before_it_is_read(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = sparse_shards(tmp_path / "data", 200)
+    monkeypatch.setattr(planned, "memory_limit", lambda config: (2 * 10**9, "max_memory_gb is"))
+    options: dict[str, Any] = {"data": data, "model": body, "from_scratch": True}
+    plan = surefit.check(**options, batch_size=256)
+    assert not plan.ok
+    told = of_code(plan.findings, "SF431")
+    assert told.message == (
+        "A batch of 256 rows of [999, 4000] takes 4.1 GB; max_memory_gb is 2.0 GB."
+    )
+    assert "--batch-size 125 or less" in told.fix
+
+
+def test_the_limit_is_the_users_or_what_the_machine_has_free() -> None:
+    assert planned.memory_limit(RunConfig())[0] <= psutil.virtual_memory().total
+
+    class Bounded(RunConfig):
+        max_memory_gb: float | None = None
+
+    assert planned.memory_limit(Bounded(max_memory_gb=0.5)) == (5 * 10**8, "max_memory_gb is")
+
+
+def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for place in range(2):
+        np.save(
+            tmp_path / "data" / f"{place}.npy",
+            random.normal(size=(3, 99, 400)).astype(np.float32),
+        )
+    options = {"data": str(tmp_path / "data"), "model": body, "task": "feature-pretraining"}
+    plan = surefit.check(**options, from_scratch=True)
+    assert plan.ok
+    assert plan.parts is not None
+    assert of_code(plan.findings, "SF432").message.endswith(
+        "vocab_size 271 → 400, max_position_embeddings 20 → 99."
+    )
+    module: Any = plan.parts.module
+    assert (module.projection.width, module.projection.linear.out_features) == (400, 256)
+    assert module.body.config.max_position_embeddings == 99
+    assert plan.ledger is not None
+    assert plan.ledger.truncated_rows == 0
+    trained = surefit.check(**options)  # with its weights, the body keeps its 20 positions
+    assert trained.ok
+    assert trained.ledger is not None
+    assert trained.ledger.truncated_rows == 6
+    run = surefit.train(
+        **options, from_scratch=True, max_steps=1, batch_size=2, output=str(tmp_path / "run")
+    )
+    again: Any = surefit.load(run.path)
+    assert again.projection.width == 400
+    assert again.body.config.vocab_size == 400
+
+
+def test_flat_rows_are_cut_as_the_config_says(tmp_path: Path, body: str) -> None:
+    random = np.random.default_rng(0)
+    one_hot = np.eye(271, dtype=np.float32)[random.integers(0, 271, (30, 20))]
+    np.save(tmp_path / "flat.npy", one_hot.reshape(30, -1))
+    plan = surefit.check(data=str(tmp_path / "flat.npy"), model=body, eval_share=0.0)
+    assert plan.ok
+    assert plan.task is not None
+    assert plan.task.name == "feature-pretraining"
+    assert (
+        "cut into [20, 271]: the model's vocab_size is 271"
+        in of_code(plan.findings, "SF420").message
+    )
+    assert "distribution over 271 places" in of_code(plan.findings, "SF425").message
+    assert plan.parts is not None
+    row = plan.parts.train.row(3)
+    masked = row["masked_steps"] == 1
+    np.testing.assert_array_equal(row["inputs_embeds"][~masked], one_hot[3][~masked])
+
+
+def test_classes_are_in_the_config(tmp_path: Path, body: str) -> None:
+    rows = [
+        {"features": np.random.default_rng(n).normal(size=(5, 3)), "label": n % 4}
+        for n in range(40)
+    ]
+    plan = surefit.check(data=rows, model=body)
+    assert plan.parts is not None
+    module: Any = plan.parts.module
+    assert module.body.config.num_labels == 4

@@ -1,0 +1,278 @@
+"""sft rows: every form of them, bad ones that do not stop the rest, and those that are too long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import surefit
+from builders import write_jsonl
+from chats import chat_tokenizer, said
+from surefit.cli import run as command
+from surefit.data.encode import Encoded
+from surefit.data.encoder import Encoder
+from surefit.data.open import open_table
+from surefit.tasks.choose import choose_task
+from surefit.tasks.sft import encode
+
+SETTINGS = {"overlong": "truncate", "loss_on": "answers"}
+TURNS = said("Hi", "Hello", "So?", "So.")
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "input and target": ({"input": "Hi", "target": "Hello"}, "Hi\nHello</s>"),
+    "prompt and completion": ({"prompt": "Hi", "completion": "Hello"}, "Hi\nHello</s>"),
+    "instruction and output": ({"instruction": "Hi", "output": "Hello"}, "Hi\nHello</s>"),
+    "instruction, input and output": (
+        {"instruction": "Add.", "input": "1 2", "output": "3"},
+        "Add.\n1 2\n3</s>",
+    ),
+    "question and answer": ({"question": "Hi", "answer": "Hello"}, "Hi\nHello</s>"),
+    "messages": ({"id": "a", "tags": ["x"], "messages": TURNS}, "Hi\nHello</s>So?\nSo.</s>"),
+    "a system message": ({"messages": said("Hi", "Hello", system="Ah")}, "Ah\nHi\nHello</s>"),
+    "content in parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, "i"]}, TURNS[1]]},
+        "Hi\nHello</s>",
+    ),
+    "sharegpt": (
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+        "Hi\nHello</s>",
+    ),
+    "a last word that is not answered": ({"messages": [*TURNS[:2], TURNS[2]]}, "Hi\nHello</s>"),
+    "a tool": (
+        {
+            "messages": [
+                TURNS[0],
+                {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "n": 1}]},
+                {"role": "tool", "content": "7"},
+                TURNS[3],
+            ]
+        },
+        'Hi\n[{"name": "f", "n": 1}]</s>7\nSo.</s>',
+    ),
+}
+
+
+@pytest.mark.parametrize("source", ["python", "jsonl"])
+@pytest.mark.parametrize("form", FORMS)
+def test_form_of_rows(tmp_path: Path, form: str, source: str) -> None:
+    row, text = FORMS[form]
+    data = [row] if source == "python" else write_jsonl(tmp_path / "rows.jsonl", [row])
+    table = open_table(data)
+    task, roles = choose_task(table, None, {}, frozenset({"AutoModelForCausalLM"}))
+    assert task.name == "sft"
+    tokenizer = chat_tokenizer("mistral", adds_bos=False)
+    encoder = Encoder("sft", roles, tokenizer, None, SETTINGS)
+    encoded = encode(encoder.read(table.row(0)), encoder)
+    assert isinstance(encoded, Encoded)
+    assert tokenizer.decode(encoded.columns["input_ids"]) == text
+
+
+BAD: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "no messages": ([], "SF270"),
+    "no answer": (TURNS[:1], "SF270"),
+    "an empty answer": (said("Hi", " "), "SF270"),
+    "two users in a row": ([TURNS[0], TURNS[0], TURNS[1]], "SF271"),
+    "an answer first": (TURNS[1:], "SF271"),
+    "a late system message": ([*TURNS[:2], {"role": "system", "content": "x"}], "SF271"),
+    "content that is a number": ([{"role": "user", "content": 5}, TURNS[1]], "SF272"),
+    "content that is a picture": (
+        [{"role": "user", "content": [{"type": "image", "url": "x"}]}, TURNS[1]],
+        "SF272",
+    ),
+    "no content": ([{"role": "user", "content": None}, TURNS[1]], "SF272"),
+    "an unknown role": ([{"role": "narrator", "content": "x"}, TURNS[1]], "SF272"),
+    "no role at all": ([{"content": "x"}, TURNS[1]], "SF272"),
+    "no role": ([{"role": None, "content": "x"}, TURNS[1]], "SF272"),
+}
+
+
+def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"messages": said(f"Hi {n}", f"Hello {n}")} for n in range(20)]
+    for turns, _ in BAD.values():
+        rows.append({"messages": turns})
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    with path.open("ab") as file:
+        for text in (b"\xff\xfe", b"caf\xe9", "fine: é".encode()):
+            file.write(b'{"messages": [{"role": "user", "content": "' + text + b'"}, ')
+            file.write(b'{"role": "assistant", "content": "Yo"}]}\n')
+    plan = surefit.check(data=path, model="tiny:llama", eval_share=0.0)
+    assert plan.ok
+    found = {f.code: (f.where["row"], f.message) for f in plan.findings if "row" in f.where}
+    expected = dict.fromkeys(code for _, code in BAD.values())
+    codes = [code for _, code in BAD.values()]
+    for code in expected:
+        row, message = found[code]
+        assert row == 20 + codes.index(code)
+        more = codes.count(code) + (2 if code == "SF272" else 0) - 1  # text that is not UTF-8, too
+        assert message.endswith(f"({more} more rows like it)")
+    row, message = found["SF273"]
+    assert row == 20 + len(BAD)
+    assert "byte 0xff" in message
+    assert "1 more row like it" in message
+    assert plan.ledger is not None
+    assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 11}
+    assert plan.ledger.used_rows == 21
+
+
+def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"input": f"Hi {n}", "target": "Hello"} for n in range(20)]
+    rows += [
+        {"input": "Hi"},
+        {"input": "Hi", "target": ""},
+        {"input": "a " * 60_000, "target": "b"},
+    ]
+    rows += [{"input": "Hi", "target": "b " * 60_000}]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    options = ["--model", "tiny:llama", "--set", "eval_share=0", "--json"]
+    assert command(["check", "--data", str(path), *options]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    rows_of = {f["code"]: f["where"].get("row") for f in plan["findings"]}
+    assert plan["ledger"]["dropped_rows"] == {"empty": 2, "overlong": 1}
+    assert plan["ledger"]["truncated_rows"] == 1
+    assert rows_of["SF270"] == 20
+    assert rows_of["SF279"] == 23
+
+
+@pytest.mark.parametrize(
+    ("tools", "fits"),
+    [('[{"name": "f"}]', True), ("", True), (None, True), ("no JSON", False), ('{"a": 1}', False)],
+)
+def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
+    tokenizer = chat_tokenizer("mistral", adds_bos=False)
+    text = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    state = {"text": text, "end": "</s>", "joins_system": False}
+    roles = {"messages": "messages", "tools": "tools"}
+    encoder = Encoder("sft", roles, tokenizer, None, SETTINGS, {"template": state})
+    encoded = encode({"messages": TURNS[:2], "tools": tools}, encoder)
+    assert isinstance(encoded, Encoded) == fits
+    if isinstance(encoded, Encoded):
+        shown = tokenizer.decode(encoded.columns["input_ids"])
+        assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
+
+
+def test_refusal_names_example_rows() -> None:
+    rows = [{"prompt": "Hi", "completion": "Hello" if n % 3 == 0 else ""} for n in range(9)]
+    plan = surefit.check(data=rows, model="tiny:llama", eval_share=0.0)
+    message = next(found.message for found in plan.findings if found.code == "SF204")
+    assert "For example rows 1, 2, 4 (empty)." in message
+
+
+def test_overlong_policies() -> None:
+    rows = [{"messages": said("Hi", f"Hello {n}")} for n in range(9)]
+    rows.append({"messages": said("one " * 40, "1", "two " * 40, "two")})
+    options: dict[str, Any] = {"model": "tiny:llama", "eval_share": 0.0, "max_seq_length": 30}
+    plan = surefit.check(data=rows, overlong="truncate", **options)
+    assert plan.ledger is not None
+    assert (plan.ledger.truncated_rows, plan.ledger.dropped_rows) == (1, {})
+    assert plan.ledger.rows_learning_eos == 10
+    plan = surefit.check(data=rows, overlong="drop", **options)
+    assert plan.ledger is not None
+    assert plan.ledger.dropped_rows == {"overlong": 1}
+    assert [f.where["row"] for f in plan.findings if f.code == "SF279"] == [9]
+    plan = surefit.check(data=rows, overlong="error", **options)
+    assert [f.where["row"] for f in plan.findings if f.severity == "error"] == [9]
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small untrained Llama with a tokenizer that has a chat template; eos is not its end."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    tokenizer = chat_tokenizer("gemma")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_chat_model_is_trained_evaluated_and_asked_by_its_template(
+    tmp_path: Path, chat_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"messages": said("Say", "Hello", f"And {n}?", "Paris")} for n in range(40)]
+    run = surefit.train(
+        data=write_jsonl(tmp_path / "rows.jsonl", rows),
+        model=str(chat_model),
+        epochs=12,
+        batch_size=4,
+        lr=5e-3,
+        output="run",
+        generate={"max_new_tokens": 12},
+    )
+    assert run.metrics["exact_match"] == 1.0  # so it stops at the end of the turn
+    asked = [
+        {"messages": [*rows[0]["messages"][:2], {"role": "user", "content": "And 7?"}]},
+        rows[3],
+    ]
+    for given, answer in zip(asked, surefit.predict("run", asked), strict=True):
+        assert answer["prediction"] == "Paris"
+        assert answer["prompt"].endswith(f"{given['messages'][2]['content']}\nmodel")
+    assert command(["predict", "run", "--text", "And 7?"]) == 0
+    state = json.loads((tmp_path / "run/model/encoder.json").read_text())
+    assert state["fitted"]["template"]["end"] == "<end_of_turn>"
+    assert surefit.evaluate("run")["exact_match"] == 1.0
+
+
+def test_pairs_are_written_by_the_chat_template(chat_model: Path) -> None:
+    rows = [{"prompt": f"Hi {n}", "completion": "Hello"} for n in range(4)]
+    tokenizer = chat_tokenizer("gemma")
+    texts = {}
+    for template in (None, "plain", "{% for m in messages %}<{{ m.content }}>{% endfor %}"):
+        plan = surefit.check(data=rows, model=str(chat_model), eval_share=0.0, template=template)
+        assert plan.parts is not None
+        texts[template] = tokenizer.decode(plan.parts.train.row(0)["input_ids"])
+    assert list(texts.values()) == [
+        "<bos><start_of_turn>user\nHi 0<end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>",
+        "<bos>Hi 0\nHello<eos>",
+        "<bos><Hi 0><Hello<eos>",
+    ]
+
+
+def test_template_file_is_read_and_named_in_full(
+    tmp_path: Path, chat_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
+    Path("mine.jinja").write_text(text)
+    rows = [{"prompt": f"Hi {n}", "completion": "Hello"} for n in range(12)]
+    run = surefit.train(
+        data=rows, model=str(chat_model), template="mine.jinja", max_steps=1, output="run"
+    )
+    assert run.config.template == str(tmp_path / "mine.jinja")
+
+
+def test_inspect_shows_what_is_learned_and_why_a_row_is_dropped(
+    tmp_path: Path, chat_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"messages": said("Hi", "Hello", f"{'and ' * n}?", "Paris é😀")} for n in range(20)]
+    rows.append({"messages": said("Hi")})
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+
+    def shown(row: int, *more: str) -> str:
+        arguments = ["inspect", str(path), "--model", str(chat_model), "--row", str(row), *more]
+        assert command(arguments) == 0
+        return capsys.readouterr().out
+
+    text = shown(0)
+    assert "⟦Hello⟧⟦‹<end_of_turn>›⟧\n‹<start_of_turn>›user\n?‹<end_of_turn>›" in text
+    assert "⟦Paris é😀⟧⟦‹<end_of_turn>›⟧" in text
+    sides = {json.loads(shown(row, "--json"))["side"] for row in range(20)}
+    assert sides == {"training", "evaluation"}
+    assert "no message is an assistant's" in shown(20)
+    cut = json.loads(shown(19, "--json", "--set", "max_seq_length=30"))
+    kinds = [token["kind"] for token in cut["tokens"]]
+    assert len(cut["input_ids"]) + kinds.count("truncated") == len(kinds)
+    assert len(cut["input_ids"]) <= 30 < len(kinds)
+    assert "⟨cut: " in shown(19, "--set", "max_seq_length=30")

@@ -1,0 +1,211 @@
+"""A failing step says why, exits 1 without a traceback, and leaves a bundle that repeats it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import surefit
+from builders import MeanPool, feature_rows, save_ragged
+from surefit.cli import run
+from surefit.training.failure import repeat_step
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body = nn.Linear(4, 32)
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, inputs_embeds, attention_mask):
+        hidden = torch.tanh(self.body(inputs_embeds))
+        if {condition}:
+            hidden = hidden[..., :31]
+        return self.head(hidden.mean(1))
+
+
+def make(num_classes):
+    return Net(num_classes)
+"""
+
+
+def write_net(folder: Path, name: str, condition: str) -> None:
+    """A module of the user's; one imported before is forgotten."""
+    (folder / f"{name}.py").write_text(SOURCE.format(condition=condition), encoding="utf-8")
+    sys.modules.pop(name, None)
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command; nothing may be on stdout where it fails."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run(list(arguments))
+    assert code == 0 or out.getvalue() == ""
+    return code, err.getvalue()
+
+
+def train_command(folder: Path, name: str) -> tuple[int, str]:
+    save_ragged(folder / "rows.npz", feature_rows(60))
+    options = ["--data", str(folder / "rows.npz"), "--model", f"{name}:make", "--epochs", "1"]
+    return command("train", *options, "--output", str(folder / "run"))
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder with a run that failed on its first long batch, and what stderr said."""
+    folder = tmp_path_factory.mktemp("failed")
+    write_net(folder, "failing_net", "self.training and inputs_embeds.shape[1] >= 7")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("SUREFIT_CACHE", str(folder / "cache"))
+        code, said = train_command(folder, "failing_net")
+    assert code == 1, said
+    yield folder, said
+    sys.modules.pop("failing_net", None)
+
+
+def bundle_of(run: Path) -> Path:
+    (folder,) = (run / "failures").iterdir()
+    return folder
+
+
+def test_the_command_says_the_cause_with_the_batch_at_hand(failed: tuple[Path, str]) -> None:
+    folder, said = failed
+    bundle = bundle_of(folder / "run")
+    step = int(bundle.name.removeprefix("step-"))
+    assert "Traceback" not in said
+    assert f"Training failed at step {step}: RuntimeError: mat1 and mat2 shapes" in said
+    assert "SF610" in said
+    assert re.search(r"batch: .*inputs_embeds \[\d, [78], 4\] float32", said)
+    assert f"bundle: {bundle} " in said
+    assert "fix: " in said
+
+
+def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, str]) -> None:
+    bundle = bundle_of(failed[0] / "run")
+    about = json.loads((bundle / "failure.json").read_text("utf-8"))
+    assert about["seed"] == 0
+    assert about["stage"] == "training"
+    assert about["versions"]["torch"] == str(torch.__version__)
+    assert about["explanation"]["code"] == "SF610"
+    batch = load_file(bundle / "batch.safetensors")
+    assert set(batch) == {"inputs_embeds", "attention_mask", "labels"}
+    assert batch["inputs_embeds"].shape[1] >= 7
+    assert about["batch"]["labels"] == f"labels {list(batch['labels'].shape)} int64"
+    assert "mat1 and mat2" in (bundle / "traceback.txt").read_text("utf-8")
+
+
+def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
+    folder, _ = failed
+    script = str(bundle_of(folder / "run") / "reproduce.py")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    again = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=folder, env=env
+    )
+    assert again.returncode == 1
+    assert "mat1 and mat2 shapes cannot be multiplied" in again.stderr
+
+
+def test_once_repaired_the_step_goes_through(failed: tuple[Path, str]) -> None:
+    folder, _ = failed
+    write_net(folder, "failing_net", "False")
+    assert repeat_step(bundle_of(folder / "run")) > 0
+
+
+class Fails(MeanPool):
+    """Works in the probe, and goes wrong once training has begun."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.began = False
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        self.began = self.began or self.training
+        if self.how == "training" and self.training:
+            raise KeyError("no such thing")
+        if self.how == "evaluation" and self.began and not self.training:
+            nn.functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7]))
+        logits = super().forward(inputs_embeds, attention_mask)
+        return logits * float("nan") if self.how == "nan" and self.training else logits
+
+
+def run_that_fails(how: str, folder: Path) -> surefit.RunFailedError:
+    with pytest.raises(surefit.RunFailedError) as caught:
+        surefit.train(data=feature_rows(40), model=Fails(how), epochs=1, output=str(folder))
+    return caught.value
+
+
+def test_an_unknown_cause_is_said_to_be_unknown(tmp_path: Path) -> None:
+    error = run_that_fails("training", tmp_path / "run")
+    assert isinstance(error.__cause__, KeyError)
+    assert "step 1: KeyError" in error.message
+    assert "cause: not known" in error.message
+    bundle = bundle_of(tmp_path / "run")
+    assert "data = ..." in (bundle / "reproduce.py").read_text("utf-8")
+    with pytest.raises(surefit.UsageError, match="data, model"):
+        repeat_step(bundle, data=..., model=...)
+    with pytest.raises(KeyError, match="no such thing"):
+        repeat_step(bundle, data=feature_rows(40), model=Fails("training"))
+    assert repeat_step(bundle, data=feature_rows(40), model=MeanPool()) > 0
+
+
+def test_a_failing_evaluation_is_told_from_a_failing_step(tmp_path: Path) -> None:
+    error = run_that_fails("evaluation", tmp_path / "run")
+    assert "Evaluation failed after step 5: IndexError: Target 7 is out of bounds" in error.message
+    assert "SF621" in error.message
+    about = json.loads((bundle_of(tmp_path / "run") / "failure.json").read_text("utf-8"))
+    assert about["stage"] == "evaluation"
+
+
+def test_a_loss_that_is_no_number_leaves_a_bundle_too(tmp_path: Path) -> None:
+    error = run_that_fails("nan", tmp_path / "run")
+    assert "The loss became nan at step 1." in error.message
+    assert load_file(bundle_of(tmp_path / "run") / "batch.safetensors")
+
+
+def test_a_callback_that_fails_is_the_users_own(tmp_path: Path) -> None:
+    def complain(event: Any) -> None:
+        raise LookupError("from the callback")
+
+    with pytest.raises(LookupError, match="from the callback"):
+        surefit.train(
+            data=feature_rows(40),
+            model=MeanPool(),
+            epochs=1,
+            output=str(tmp_path / "run"),
+            callbacks=[complain],
+        )
+    assert not (tmp_path / "run" / "failures").exists()
+
+
+def test_other_commands_explain_what_nobody_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_net(tmp_path, "broken_net", "False")
+    assert train_command(tmp_path, "broken_net")[0] == 0
+    write_net(tmp_path, "broken_net", "True")
+    code, said = command("predict", str(tmp_path / "run"), "--data", str(tmp_path / "rows.npz"))
+    sys.modules.pop("broken_net", None)
+    assert code == 1
+    assert "cause: SF610" in said
+    assert "fault of surefit" not in said

@@ -1,0 +1,225 @@
+"""Text generated at each evaluation: what is scored, by whom, and what is done with the score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import surefit
+from builders import echo_rows, sentiment_rows, write_jsonl
+from surefit.cli.lines import evaluation_lines
+from surefit.errors import FindingError, RunFailedError, UsageError
+from surefit.plan import Plan
+from surefit.tasks.spec import Generate, Sample
+from surefit.training.evaluate import Evaluator, row_chunks
+
+
+def letters(expected: str, got: str) -> float:
+    """Share of the expected letters that were made."""
+    return len(set(expected) & set(got)) / max(1, len(set(expected)))
+
+
+def options(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    base = {"data": echo_rows(60), "model": "tiny:llama", "output": str(tmp_path / "run")}
+    return {**base, "generate": {"rows": 6, "max_new_tokens": 4}, **more}
+
+
+def evals(run: surefit.Run) -> list[dict[str, Any]]:
+    return [event for event in run.history if event["event"] == "eval"]
+
+
+def test_own_scorer_from_python_is_a_metric_and_can_be_watched(tmp_path: Path) -> None:
+    watched = {"metric": "letters", "patience": 9}
+    run = surefit.train(
+        **options(tmp_path, scorer=letters, early_stopping=watched, epochs=3, max_steps=12)
+    )
+    for event in evals(run):
+        expected = [letters(s["expected"], s["got"]) for s in event["samples"]]
+        assert event["metrics"]["letters"] == pytest.approx(sum(expected) / len(expected))
+        assert {"token_f1", "exact_match", "rouge_l", "loss"} <= set(event["metrics"])
+    best = max(evals(run), key=lambda e: (e["metrics"]["letters"], -e["metrics"]["loss"]))
+    assert run.best_step == best["step"]
+    assert run.metrics["letters"] == best["metrics"]["letters"]
+    assert "letters" in surefit.evaluate(run, echo_rows(6, seed=3))
+
+
+def test_own_scorer_by_name_gives_several_figures(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def both(expected, got):\n"
+        "    return {'starts_alike': float(expected[:1] == got[:1]), 'length': len(got)}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    data = str(write_jsonl(tmp_path / "rows.jsonl", echo_rows(60)))
+    generate = {"rows": 6, "max_new_tokens": 4, "scorer": "mine:both"}
+    watched = {"metric": "starts_alike", "patience": 1}
+    run = surefit.train(
+        **options(tmp_path, data=data, generate=generate, early_stopping=watched, max_steps=3)
+    )
+    assert {"starts_alike", "length"} <= set(run.metrics)
+    (named,) = [found for found in run.plan["findings"] if found["code"] == "SF288"]
+    assert named["where"]["file"] == str(tmp_path / "mine.py")
+    monkeypatch.chdir(tmp_path.parent)
+    again = surefit.evaluate(tmp_path / "run")
+    assert again["length"] == pytest.approx(run.metrics["length"])
+
+
+def test_early_stopping_on_a_score_that_only_falls(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def falling(expected: str, got: str) -> float:
+        asked.append(got)
+        return -float(len(asked))
+
+    watched = {"metric": "falling", "patience": 2}
+    run = surefit.train(**options(tmp_path, scorer=falling, early_stopping=watched, epochs=9))
+    assert len(evals(run)) == 3
+    assert run.best_step == evals(run)[0]["step"]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "message"),
+    [
+        (lambda expected, got: 1 / 0, "ZeroDivisionError"),
+        (lambda expected, got: "good", "could not convert"),
+        (lambda expected, got: float("nan"), "gave nan"),
+        (lambda expected, got: {}, "gave {}"),
+        (lambda expected: 1.0, "TypeError"),
+    ],
+)
+def test_scorer_that_fails_is_found_before_training(
+    tmp_path: Path, scorer: Any, message: str
+) -> None:
+    with pytest.raises(FindingError, match=message) as caught:
+        surefit.train(**options(tmp_path, scorer=scorer))
+    assert caught.value.findings[0].code == "SF290"
+    assert not (tmp_path / "run").exists()
+
+
+def test_scorer_that_fails_later_names_the_answer(tmp_path: Path) -> None:
+    def picky(expected: str, got: str) -> float:
+        if expected != got:
+            raise ValueError("not alike")
+        return 1.0
+
+    with pytest.raises(RunFailedError, match="picky failed on expected"):
+        surefit.train(**options(tmp_path, scorer=picky, max_steps=1))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"early_stopping": {"metric": "letters"}}, "cannot watch"),
+        (
+            {"early_stopping": {"metric": "token_f1"}, "generate": {"rows": 0}},
+            "generate.rows is 0",
+        ),
+        ({"scorer": letters, "early_stopping": {"metric": "lettres"}}, "lettres"),
+        ({"generate": {"scorer": "nowhere:score"}}, "no Python module 'nowhere'"),
+        ({"generate": {"scorer": "score"}}, "expected module:function"),
+        ({"scorer": lambda expected, got: {"token_f1": 1.0}}, "token_f1"),
+        (
+            {"scorer": letters, "data": sentiment_rows(20), "model": "tiny:bert"},
+            "generates none",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_or_watched_is_refused(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        surefit.check(**options(tmp_path, **more))
+
+
+# Generating
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUREFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield surefit.check(data=echo_rows(200), model="tiny:llama", eval_share=0.2)
+
+
+def evaluator(plan: Plan, **changes: Any) -> Evaluator:
+    from surefit.batches.loading import load_batch
+
+    assert plan.task is not None
+    assert plan.parts is not None
+    parts = plan.parts
+    made = Evaluator(
+        plan.task,
+        parts.call,
+        parts.loss,
+        parts.encoder,
+        lambda store, rows: load_batch(store, rows, parts.fields),
+        batch_size=4,
+        generate_rows=10,
+        max_new_tokens=3,
+    )
+    return replace(made, **changes)
+
+
+def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Plan) -> None:
+    assert plan.parts is not None
+    assert plan.task is not None
+    assert plan.task.generate is not None
+    asked: list[tuple[int, int, int]] = []
+
+    def answer(model: Any, rows: Any, encoder: Any, max_new_tokens: int) -> list[Sample]:
+        asked.append((len(rows), max(len(row["input_ids"]) for row in rows), max_new_tokens))
+        return [Sample("q", "a", "a") for _ in rows]
+
+    generate: Generate = replace(plan.task.generate, answer=answer)
+    shown: list[tuple[str, int, int]] = []
+    made = evaluator(
+        plan,
+        task=replace(plan.task, generate=generate),
+        progress=lambda *state: shown.append(state),
+    )(plan.parts.module, plan.parts.evaluation)
+    assert [rows for rows, _, _ in asked] == [4, 4, 2]
+    assert {tokens for _, _, tokens in asked} == {3}
+    lengths = [longest for _, longest, _ in asked]
+    assert lengths == sorted(lengths, reverse=True)  # batched by length
+    assert [state for state in shown if state[0] == "generating"] == [
+        ("generating", done, 3) for done in range(4)
+    ]
+    assert made.metrics["exact_match"] == 1.0
+
+
+def test_answers_do_not_depend_on_the_batch_they_are_made_in(plan: Plan) -> None:
+    assert plan.parts is not None
+    answers = []
+    for batch_size in (1, 3, 10):
+        made = evaluator(plan, batch_size=batch_size)(plan.parts.module, plan.parts.evaluation)
+        answers.append([sample["got"] for sample in made.samples])
+    assert answers[0] == answers[1] == answers[2]
+    assert any(answers[0])
+
+
+def test_rows_are_chunked_longest_first(plan: Plan) -> None:
+    assert plan.parts is not None
+    lengths = plan.parts.evaluation.lengths
+    chunks = list(row_chunks(lengths, 4, None))
+    flat = [int(lengths[row]) for chunk in chunks for row in chunk]
+    assert flat == sorted(flat, reverse=True)
+
+
+def test_line_of_an_evaluation_reads_as_the_seeds_do() -> None:
+    event = {
+        "event": "eval",
+        "step": 675,
+        "epoch": 1,
+        "metrics": {"loss": 2.1, "token_f1": 0.1234, "confusion": [[1]]},
+        "samples": [{"prompt": "Who\nwas it?", "expected": "Ada", "got": "x" * 300}] * 6,
+    }
+    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0])]
+    assert line == ("epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  Average F1 Score 0.1234")
+    assert len(samples) == 9
+    assert samples[:2] == ["    question  Who was it?", "    expected  Ada"]
+    assert len(samples[2]) < 130
+    (start,) = evaluation_lines({**event, "step": 0, "samples": []}, 10, [])
+    assert start.plain.startswith("before training  eval loss")
