@@ -30,6 +30,22 @@ class Job:
     pad: int = 0
     name: str | None = None
     """What surefit is given as the model, where it reads the rows as text."""
+    lora: int = 0
+    """Rank of the adapters on all linear layers; 0 for none."""
+
+    def adapted(self) -> Any:
+        """The model as a peer trains it: with peft's adapters, where the job has some."""
+        if not self.lora:
+            return self.model
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(
+            r=self.lora,
+            lora_alpha=2 * self.lora,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(self.model, config)
 
     @property
     def num_tokens(self) -> int:
@@ -70,7 +86,6 @@ def instruction_rows(tokenizer: Any, count: int, longest: int) -> list[Row]:
 def lora_job(quick: bool, checkpointing: bool = False) -> Job:
     """SmolLM2-135M with LoRA r = 16 on all linear layers; quick: a tiny model instead."""
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, LlamaConfig
 
     path = gguf_path()
@@ -95,11 +110,9 @@ def lora_job(quick: bool, checkpointing: bool = False) -> Job:
             dtype=torch.float32,
         )
         model.is_quantized = False  # read dequantised; the mark would keep it from training
-    lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted = get_peft_model(model, lora)
     held = 4 if quick else 16
     pad = tokenizer.pad_token_id or 0
-    return Job("sft", rows[held:], rows[:held], adapted, 2e-4, 4, checkpointing, pad)
+    return Job("sft", rows[held:], rows[:held], model, 2e-4, 4, checkpointing, pad, lora=16)
 
 
 def full_job(quick: bool) -> Job:
