@@ -99,7 +99,7 @@ class Template:
             )
         except Exception as error:  # the template is code of others, and may raise anything
             what = str(error).strip() or type(error).__name__
-            raise TemplateError("SF276", f"the template refuses the row: {what[:200]}") from error
+            raise TemplateError("SF276", what[:200].rstrip(".")) from error
         return rendered[0], list(found[0]) if found else []
 
     def render(
@@ -125,7 +125,7 @@ class Template:
             text, spans = self._render(messages, tools, generation, spans=True)
             if len(spans) != len(answers):
                 what = f"its generation marks hold {len(spans)} of {len(answers)} answers"
-                raise TemplateError("SF277", f"the template cannot be masked: {what}")
+                raise TemplateError("SF277", what)
             return text, [self._marked_turn(text, *span) for span in spans]
         text, messages, marks = self._find(messages, answers, tools, generation)
         starts: list[int] = []
@@ -135,7 +135,7 @@ class Template:
             found = len(prompt) if text.startswith(prompt) else begin
             if found is None or (starts and found < starts[-1]):
                 what = f"answer {number} does not follow the generation prompt"
-                raise TemplateError("SF277", f"the template cannot be masked: {what}")
+                raise TemplateError("SF277", what)
             starts.append(found)
         limits = [*starts[1:], len(text)][: len(starts)]
         return text, [
@@ -160,7 +160,7 @@ class Template:
                 given = dict(zip(plain, marks, strict=True))
                 return text, tried, [given.get(place, (None, None)) for place in answers]
         what = "it changes the answers, so that they cannot be found in its text"
-        raise TemplateError("SF277", f"the template cannot be masked: {what}")
+        raise TemplateError("SF277", what)
 
     def _turn(self, text: str, message: Message, start: int, end: int | None, limit: int) -> Turn:
         """The answer that begins at `start` and whose content ends at `end`, if that is known."""
@@ -168,7 +168,7 @@ class Template:
         if self.end is not None:
             at = text.find(self.end, start if end is None else end, limit)
         if end is None and at < 0:
-            raise TemplateError("SF277", "the template cannot be masked: a tool call has no end")
+            raise TemplateError("SF277", "a tool call has no end")
         if at >= 0 and (end is None or not text[end:at].strip()):
             whole = end is None or message["content"].strip() in text[start:end]
             return Turn(start, at + len(self.end or ""), whole=whole)
@@ -197,7 +197,7 @@ class Template:
             clean, marks = _read_marks(marked, begin, end)
             if clean == text and len(marks) == 1 and marks[0][0] is not None:
                 return text[: marks[0][0]], text[marks[0][0] : marks[0][1]]
-        raise TemplateError("SF277", "the template changes the prompt, so that it cannot be cut")
+        raise TemplateError("SF277", "it changes the prompt, so that it cannot be cut")
 
 
 def _trimmed(messages: Sequence[Message]) -> list[Message]:

@@ -45,6 +45,10 @@ def open_pretrained(
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         if head is not None and head.body is not None:
+            if quantize is not None:
+                raise UsageError(
+                    f"lora.quantize={quantize} is not for features.", "Leave lora.quantize out."
+                )
             return _build_body(name, config, head, encoder, from_scratch, trust_remote_code)
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)

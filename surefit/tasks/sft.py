@@ -51,7 +51,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
                 return shorter
             tokens = shorter
     except TemplateError as fault:
-        return Skip("template", Remark(fault.code, fault.message))
+        why = f"the template does not suit: {fault.message}"
+        return Skip("template", Remark(fault.code, why))
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
@@ -118,7 +119,8 @@ def _remarks(
     given = row.get("messages")
     if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
         left = len(given) - len(messages)
-        yield Remark("SF281", f"{left} message(s) behind the last answer are left out", column)
+        what = "message is" if left == 1 else "messages are"
+        yield Remark("SF281", f"{left} {what} left out behind the last answer", column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:

@@ -266,6 +266,30 @@ def test_only_the_last_question_of_a_dialogue_is_changed() -> None:
         assert "Nile" in drawn[3]["content"]
 
 
+@pytest.mark.parametrize("form", ["messages", "conversations"])
+def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> None:
+    keys = ("role", "content") if form == "messages" else ("from", "value")
+    who = ("user", "assistant") if form == "messages" else ("human", "gpt")
+    rows = []
+    for place in range(30):
+        said = ("Describe list one.", "Fine.", f"Describe the list {place}.", "red")
+        rows.append(
+            {form: [dict(zip(keys, (who[n % 2], t), strict=True)) for n, t in enumerate(said)]}
+        )
+    plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
+    assert plan.ok
+    assert plan.parts is not None
+    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    assert len(store) == 3 * 27
+    for place in range(0, len(store), 3):
+        views_of = [store.row(place + view) for view in range(3)]
+        learned = {tuple(row["labels"][row["labels"] != -100].tolist()) for row in views_of}
+        assert len(learned) == 1
+        told = [tokenizer.decode(row["input_ids"]) for row in views_of]
+        assert len({*told}) == 3
+        assert all(text.count("Describe list one.") == 1 for text in told)
+
+
 # Splitting
 
 
@@ -361,6 +385,24 @@ def test_another_function_is_another_set_of_rows() -> None:
     first, second = plan(" now"), plan(" today")
     assert first.data_key != second.data_key
     assert texts(second, 1)[1][0].endswith("today")
+
+
+def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
+    def shout(text: str, rng: np.random.Generator) -> str:
+        return text + "!" * int(rng.integers(1, 9))
+
+    def cut(event: Any) -> None:
+        if event["step"] == 2:
+            raise KeyError("cut")
+
+    options: dict[str, Any] = {"data": task_rows(20), "model": "tiny:llama", "save_every": 1}
+    options |= {"augmentation_factor": 2, "max_steps": 3}
+    run = tmp_path / "run"
+    with pytest.raises(KeyError, match="cut"):
+        surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
+    with pytest.raises(UsageError, match=r"was a Python function \(shout\)"):
+        surefit.train(**options, resume=run)
+    assert surefit.train(**options, augment=shout, resume=run).finished
 
 
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".tsv"])

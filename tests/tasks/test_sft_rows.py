@@ -12,7 +12,7 @@ import surefit
 from builders import write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
-from surefit.data.encode import Encoded
+from surefit.data.encode import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.open import open_table
 from surefit.tasks.choose import choose_task
@@ -152,6 +152,16 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
         assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
 
 
+def test_row_that_the_template_refuses() -> None:
+    tokenizer = chat_tokenizer("mistral")
+    state = {"text": tokenizer.chat_template, "end": "</s>", "joins_system": False}
+    encoder = Encoder("sft", {"messages": "m"}, tokenizer, None, SETTINGS, {"template": state})
+    turns = [*TURNS[:2], {"role": "tool", "content": "7"}, TURNS[3]]
+    skipped = encode({"messages": turns}, encoder)
+    assert isinstance(skipped, Skip)
+    assert (skipped.reason, skipped.remark.code if skipped.remark else "") == ("template", "SF276")
+
+
 def test_refusal_names_example_rows() -> None:
     rows = [{"prompt": "Hi", "completion": "Hello" if n % 3 == 0 else ""} for n in range(9)]
     plan = surefit.check(data=rows, model="tiny:llama", eval_share=0.0)
@@ -247,10 +257,12 @@ def test_template_file_is_read_and_named_in_full(
     text = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
     Path("mine.jinja").write_text(text)
     rows = [{"prompt": f"Hi {n}", "completion": "Hello"} for n in range(12)]
+    data = write_jsonl(tmp_path / "rows.jsonl", rows)
     run = surefit.train(
-        data=rows, model=str(chat_model), template="mine.jinja", max_steps=1, output="run"
+        data=data, model=str(chat_model), template="mine.jinja", max_steps=1, output="run"
     )
     assert run.config.template == str(tmp_path / "mine.jinja")
+    assert surefit.evaluate("run")["loss"] == run.metrics["loss"]  # of the same rows
 
 
 def test_inspect_shows_what_is_learned_and_why_a_row_is_dropped(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call
-from surefit.preflight.explain import explain
 from surefit.preflight.probes.subject import undisturbed
 from surefit.tasks.spec import Loss
 
@@ -146,7 +145,7 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
                 f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
                 "with its last two axes exchanged: the rows are [width, steps].",
             ) from error
-        raise fail("SF305", message, fix=explain(error).fix or "") from error
+        raise fail("SF305", message) from error
     finally:
         for hook in hooks:
             hook.remove()
