@@ -110,6 +110,14 @@ class Batches:
         padded = int((rows * longest).sum())
         return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
 
+    def random_padding_share(self) -> float:
+        """What `padding_share` would be with the rows of a plain shuffle, padded."""
+        shuffled = np.random.default_rng(self.seed).permutation(self.lengths)
+        starts = np.arange(0, len(shuffled), self.batch_size)
+        sizes = np.diff(np.append(starts, len(shuffled)))
+        padded = int((np.maximum.reduceat(shuffled, starts) * sizes).sum())
+        return 1 - int(shuffled.sum(dtype=np.int64)) / padded if padded else 0.0
+
     def longest(self, epoch: int = 0) -> tuple[int, int]:
         """Rows and padded length of the micro-batch with the most positions.
 
