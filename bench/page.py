@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,10 @@ def _machine_lines(results: Results) -> list[str]:
 
 
 def _aim_table(results: Results) -> list[str]:
-    rows = ["| measure | against | surefit | peer | ratio | aim | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    rows = [
+        "| measure | against | surefit | peer | ratio | aim | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for part, what, peer, figure, better, aim in AIMS:
         medians = results.get(part, {}).get("medians", {})
         if "surefit" not in medians or peer not in medians:
@@ -98,8 +100,8 @@ def _limit_lines(results: Results) -> list[str]:
     work = 4 * (ours["tokens"] * BODY_PARAMETERS + ours["targets"] * HEAD_PARAMETERS)
     rate = work / ours["seconds"]
     lines = [
-        f"The machine's fp32 matrix product runs at {limit / 1e9:.0f} GFLOP/s; the LoRA run's useful "
-        f"work (real tokens through frozen weights, the head at learned tokens) at "
+        f"The machine's fp32 matrix product runs at {limit / 1e9:.0f} GFLOP/s; the LoRA run's "
+        f"useful work (real tokens through frozen weights, the head at learned tokens) at "
         f"{rate / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit."
     ]
     if "profile" in results:
@@ -149,23 +151,23 @@ def _bars(results: Results) -> list[tuple[str, list[tuple[str, float, str]]]]:
     return groups
 
 
+def _text(x: float, y: float, words: str, more: str) -> str:
+    return f'<text x="{x}" y="{y}" {more}>{escape(words)}</text>'
+
+
 def draw(groups: list[tuple[str, list[tuple[str, float, str]]]]) -> str:
     """Horizontal bars as SVG, surefit's in another colour."""
-    text: Callable[[float, float, str, str], str] = lambda x, y, words, more: (
-        f'<text x="{x}" y="{y}" {more}>{escape(words)}</text>'
-    )
     parts, y = [], 10.0
     for title, bars in groups:
         y += 26
-        parts.append(text(10, y, title, 'font-weight="bold"'))
+        parts.append(_text(10, y, title, 'font-weight="bold"'))
         for name, height, label in bars:
             y += 22
             colour = "#2a6f97" if name.startswith("surefit") else "#b8c4cc"
-            parts.append(text(160, y, name, 'text-anchor="end"'))
-            parts.append(
-                f'<rect x="168" y="{y - 12}" width="{400 * height:.1f}" height="15" fill="{colour}"/>'
-            )
-            parts.append(text(176 + 400 * height, y, label, ""))
+            parts.append(_text(160, y, name, 'text-anchor="end"'))
+            place = f'x="168" y="{y - 12}" width="{400 * height:.1f}" height="15"'
+            parts.append(f'<rect {place} fill="{colour}"/>')
+            parts.append(_text(176 + 400 * height, y, label, ""))
     size = f'width="680" height="{y + 20:.0f}"'
     style = 'font-family="sans-serif" font-size="13"'
     body = "\n".join(parts)
@@ -174,12 +176,12 @@ def draw(groups: list[tuple[str, list[tuple[str, float, str]]]]) -> str:
 
 HEADER = """# Speed
 
-Written by `python bench/compare.py`, which runs surefit beside its peers: each contender in a process
-of its own, taking turns, medians of all rounds with the lowest and the highest. Same rows, same model,
-same optimizer, one pass; `held_out_loss` is measured the same way for all afterwards. Tokens are real
-ones, padding does not count. Time runs from the first step's beginning to the last step's end. Not
-measured: GPUs, where TRL's kernels skip masked tokens already; `no` in the last column is a figure that
-was not reached.
+Written by `python bench/compare.py`, which runs surefit beside its peers: each contender in a
+process of its own, taking turns; medians of all rounds, with the lowest and the highest. Same rows,
+same model, same optimizer, one pass; `held_out_loss` is measured in the same way for all
+afterwards. Tokens are real ones, padding does not count. Time runs from the beginning of the first
+step to the end of the last. Not measured: GPUs, where TRL's kernels skip masked tokens already.
+`no` in the last column is a figure that was not reached.
 
 ![bars](speed.svg)
 """

@@ -130,7 +130,9 @@ def tokenise_surefit(quick: bool) -> dict[str, Any]:
         with open(f"{folder}/rows.jsonl", "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in texts(count))
         settings = {"data": f"{folder}/rows.jsonl", "tokenizer": f"{folder}/tokenizer"}
-        make_plan(make_config({**settings, "model": "tiny:llama", "task": "causal-lm"}), None, progress)
+        make_plan(
+            make_config({**settings, "model": "tiny:llama", "task": "causal-lm"}), None, progress
+        )
     seconds = sum(moments[-1] - moments[0] for moments in spent.values())
     return {"rows_per_second": count / seconds}
 
@@ -208,6 +210,29 @@ def rows_cost(times: int) -> Measure:
     return measure
 
 
+def profile(quick: bool) -> dict[str, Any]:
+    """Shares of the time of a LoRA run's operations: products, attention, the rest."""
+    from dataclasses import replace
+
+    from jobs import lora_job
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+    from trainers import train_surefit
+
+    job = lora_job(quick)
+    with profiled(activities=[ProfilerActivity.CPU]) as found:
+        train_surefit(replace(job, rows=job.rows[:16]))
+    spent = {"matrix products": 0.0, "attention": 0.0, "other operations": 0.0}
+    for each in found.key_averages():
+        if each.key in ("aten::mm", "aten::addmm", "aten::bmm", "aten::addmm_"):
+            spent["matrix products"] += each.self_cpu_time_total
+        elif "scaled_dot_product" in each.key or "flash_attention" in each.key:
+            spent["attention"] += each.self_cpu_time_total
+        elif each.key.startswith("aten::"):
+            spent["other operations"] += each.self_cpu_time_total
+    return {name: share / sum(spent.values()) for name, share in spent.items()}
+
+
 SMALL: dict[str, dict[str, Measure]] = {
     "gemm": {"torch": gemm},
     "collating": {
@@ -221,5 +246,6 @@ SMALL: dict[str, dict[str, Measure]] = {
         "datasets.map, 2 processes": lambda quick: tokenise_datasets(quick, 2),
     },
     "overhead": {"surefit": overhead("surefit"), "HF Trainer": overhead("HF Trainer")},
+    "profile": {"surefit": profile},
     "size": {"surefit": rows_cost(1), "surefit, 10 × the rows": rows_cost(10)},
 }

@@ -63,9 +63,10 @@ def train_surefit(job: Job, **settings: Any) -> Trained:
             output=f"{folder}/run",
             callbacks=[observe],
             **({"checkpointing": True} if job.checkpointing else {}),
+            **({"lora": {"r": job.lora}} if job.lora else {}),
             **settings,
         )
-        return clock.seconds, run.model
+        return clock.seconds, run.model if job.name is not None else job.model  # or in place
 
 
 def _arguments(job: Job, folder: str) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def train_hf(job: Job, **settings: Any) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(**_arguments(job, folder), **settings)
         trainer = Trainer(
-            model=job.model,
+            model=job.adapted(),
             args=arguments,
             train_dataset=_columns(job),
             data_collator=stock_collator(job),
@@ -154,7 +155,7 @@ def train_trl(job: Job, **settings: Any) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         arguments = SFTConfig(**{**_arguments(job, folder), "max_length": 512, **settings})
         trainer = SFTTrainer(
-            model=job.model,
+            model=job.adapted(),
             args=arguments,
             train_dataset=_columns(job),
             processing_class=tokenizer,
@@ -170,14 +171,16 @@ def train_plain(job: Job) -> Trained:
 
     collate, rows = stock_collator(job), [dict(row) for row in job.rows]
     random.Random(SEED).shuffle(rows)
-    model = job.model.train()
+    model = job.adapted().train()
     if job.checkpointing:
         model.gradient_checkpointing_enable()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=job.lr, weight_decay=0.0)
     began = time.perf_counter()
     for start in range(0, len(rows), job.batch_size):
-        part = [{k: r[k] for k in ("input_ids", "labels")} for r in rows[start : start + job.batch_size]]
+        part = [
+            {k: r[k] for k in ("input_ids", "labels")} for r in rows[start : start + job.batch_size]
+        ]
         model(**collate(part)).loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()

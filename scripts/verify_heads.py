@@ -14,13 +14,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
+sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
 from surefit.models.tiny import FAMILIES
 
-WORDS = ["the", "cat", "saw", "one", "red", "tree", "and", "two", "blue", "birds", "near", "a", "green", "hill"]
+ROOT = Path(__file__).parent.parent
+
+WORDS = ["the", "cat", "saw", "one", "red", "tree", "and", "two", "blue", "birds", "near", "hill"]
 TEXTS = [" ".join(WORDS[k % 5 : 4 + k % 11] * (1 + k % 3)) for k in range(24)]
 ROWS: dict[str, list[dict[str, str]]] = {
     "causal-lm": [{"text": text} for text in TEXTS],

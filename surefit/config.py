@@ -52,7 +52,7 @@ class _Section(BaseModel):
     def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML reads `yes` and `on` as true, which Python would take for the number 1."""
         kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and kind == Switch:
+        if isinstance(value, bool) and "on" in get_args(kind):
             return "on" if value else "off"
         if isinstance(value, bool) and kind is not bool:
             raise ValueError("expected a value, not true or false")

@@ -50,18 +50,17 @@ def arrange(
     ([0, 1, 3], [6, 7, 9])
     """
     batch: dict[str, Array | tuple[int, ...]]
+    starts: Array | None
     if layout.end_to_end:
         batch, starts = _end_to_end(columns, fields)
     else:
-        padded = collate_columns(columns, fields)
-        batch = {**padded}
-        labels = padded.get("labels")
-        starts = np.arange(len(labels)) * labels.shape[1] if layout.learns else None  # type: ignore[union-attr, arg-type]
+        batch, starts = {**collate_columns(columns, fields)}, None
     if layout.learns is not None:
-        flat = np.asarray(batch["labels"]).reshape(-1)
+        labels = np.asarray(batch["labels"])
+        flat = labels.reshape(-1)
         at = flat != IGNORED
-        if layout.learns == "from_before":
-            at[starts] = False  # nothing comes before the first token of a row
+        if layout.learns == "from_before":  # nothing comes before the first token of a row
+            at[np.arange(len(labels)) * labels.shape[1] if starts is None else starts] = False
         positions = np.flatnonzero(at)
         batch["learned"] = flat[positions]
         batch["learned_at"] = positions - 1 if layout.learns == "from_before" else positions

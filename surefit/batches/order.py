@@ -10,9 +10,10 @@ from every class of length in its window (the shortest quarter, the next one, â€
 at random within the class: all micro-batches have about as many tokens, so that the memory is
 bound by the usual one and not by the worst one.
 
-How random this is: any row can meet any other row of its window in a step (of its length, if
-padded), windows are drawn anew in every epoch, and steps come in random order. The tests hold the
-share of pairs that meet again in the next epoch against that of a plain shuffle.
+How random this is: steps come in random order whatever their length, and windows are drawn anew in
+every epoch. End to end, any two rows of a window can meet, and meet again about as seldom as
+in a plain shuffle. Padded, a row meets rows of its own length; data that fill a single window, with
+no two rows equally long, have the same micro-batches in every epoch, in another order.
 
 Nothing is stored or replayed. A step's rows depend on how many micro-batches it has in all, not
 on how they are shared out: two processes take the same rows per step as one with twice the
@@ -109,6 +110,14 @@ class Batches:
         rows, longest = self._micro_shapes(epoch)
         padded = int((rows * longest).sum())
         return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
+
+    def random_padding_share(self) -> float:
+        """What `padding_share` would be with the rows of a plain shuffle, padded."""
+        shuffled = np.random.default_rng(self.seed).permutation(self.lengths)
+        starts = np.arange(0, len(shuffled), self.batch_size)
+        sizes = np.diff(np.append(starts, len(shuffled)))
+        padded = int((np.maximum.reduceat(shuffled, starts) * sizes).sum())
+        return 1 - int(shuffled.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def longest(self, epoch: int = 0) -> tuple[int, int]:
         """Rows and padded length of the micro-batch with the most positions.

@@ -29,6 +29,8 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _row_lines(plan, plan.ledger)
     if plan.parts is not None:
         yield from _step_lines(plan.parts)
+    if "head" in plan.choices:
+        yield "speed", _speed_line(plan.choices)
     yield from fit_lines(plan.fit)
 
 
@@ -81,12 +83,24 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
 def _step_lines(parts: Parts) -> Iterator[tuple[str, str]]:
     batches = parts.batches
     rows, length = batches.longest()
+    share, by_chance = batches.padding_share(), batches.random_padding_share()
+    otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
     yield (
         "batches",
         f"{batches.num_micro_batches():,} an epoch, the longest {rows} × {length}, "
-        f"{batches.padding_share():.1%} padding",
+        f"{share:.1%} padding{otherwise}",
     )
     yield "steps", f"{batches.num_steps(0):,} an epoch, {parts.num_steps:,} in all"
+
+
+def _speed_line(choices: Mapping[str, Any]) -> str:
+    """What was chosen by trying it on the model."""
+    head = choices["head"]
+    logits = "at every token" if head["positions"] == "all" else "at learned tokens only"
+    chunk = f", {head['chunk']} at a time" if "chunk" in head else ""
+    compiled = "compiled" if choices["compile"]["compiled"] else "not compiled"
+    why = choices["compile"]["why"]
+    return f"logits {logits}{chunk}; rows {choices['rows']}; {compiled} ({why})"
 
 
 def evaluation_lines(

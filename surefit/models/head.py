@@ -99,7 +99,7 @@ def _chunked() -> Any:
             def forward(ctx: Any, *given: Any) -> tuple[Any, Any]:
                 *walked, learning = given
                 wanted = tuple(learning and needed for needed in ctx.needs_input_grad[:3])
-                total, hits, *gradients = _walk(*walked, wanted=wanted)
+                total, hits, *gradients = _walk(wanted, *walked)
                 ctx.gradients = gradients
                 ctx.mark_non_differentiable(hits)
                 return total, hits
@@ -115,13 +115,13 @@ def _chunked() -> Any:
 
 
 def _walk(
+    wanted: tuple[bool, ...],
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
     tail: Tail,
     chunk: int,
-    wanted: tuple[bool, ...],
 ) -> tuple[Any, ...]:
     """Loss, hits, and the gradients of hidden, weight and bias that are wanted."""
     import torch

@@ -23,7 +23,7 @@ CHUNK_BYTES = 64 * 2**20
 
 
 def find_head(module: nn.Module) -> nn.Module | None:
-    """The output embedding, where the model names one; adapters around a model are looked through."""
+    """The output embedding, where the model names one; adapters are looked through."""
     from torch import nn
 
     named = getattr(module, "get_output_embeddings", None)
@@ -47,7 +47,7 @@ def choose_head(
     with _quiet(module):
         try:
             plain = _Plain(module, embedding, run, batch)
-        except _Unreachable as error:
+        except _UnreachableError as error:
             return None, str(error)
         gathered = SparseHead(embedding)
         if not plain.matches(gathered):
@@ -90,7 +90,7 @@ def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | No
     return SparseHead(embedding, Tail(choice["factor"], choice["cap"]), choice["chunk"])
 
 
-class _Unreachable(Exception):
+class _UnreachableError(Exception):
     """The output embedding is not where logits come from."""
 
 
@@ -107,13 +107,13 @@ class _Plain:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         hidden, raw, logits = self._trace()
         if len(hidden) != 1 or logits is None:
-            raise _Unreachable("its logits do not come from its output embedding alone")
+            raise _UnreachableError("its logits do not come from its output embedding alone")
         self.hidden = hidden[0]
         self.raw, self.logits = raw[0].detach(), logits.detach()
         labels, at = batch["learned"], batch["learned_at"]
         rows = batch["labels"].numel()
         if logits[..., 0].numel() != rows or self.hidden[..., 0].numel() != rows:
-            raise _Unreachable("it gives another number of logits than the rows have tokens")
+            raise _UnreachableError("it gives another number of logits than the rows have tokens")
         flat = logits.reshape(-1, logits.shape[-1])
         self.loss = cross_entropy(flat[at], labels, reduction="sum")
         self.gradients = self._gradients(self.loss)
@@ -192,7 +192,7 @@ def _close(found: torch.Tensor, plain: torch.Tensor, relative: float) -> bool:
 
 
 def _caps(module: Any) -> list[float]:
-    """Numbers of the model's config that are called a cap of logits; they are tried, not trusted."""
+    """Numbers of the model's config that are called a cap; they are tried, not trusted."""
     config = getattr(module, "config", None)
     if config is None:
         return []

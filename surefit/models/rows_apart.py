@@ -60,14 +60,27 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """SDPA, once per row where the mask says how long the rows are."""
     import torch
+    from torch.nn.functional import scaled_dot_product_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if attention_mask is None or attention_mask.dtype != torch.int64:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+        whole, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+        return whole, None
+    if more.get("position_bias") is not None or more.get("softcap") is not None:
+        raise ValueError("rows that lie end to end are attended to without bias or soft-cap")
+    groups = getattr(module, "num_key_value_groups", 1)
+    if groups > 1:  # shared keys are slower than repeated ones on a CPU
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    causal = more.get("is_causal")
+    settings = {
+        "dropout_p": more.get("dropout", 0.0),
+        "scale": more.get("scaling"),
+        "is_causal": getattr(module, "is_causal", True) if causal is None else causal,
+    }
     lengths = attention_mask.flatten().tolist()
-    rows = zip(*(part.split(lengths, dim=2) for part in (query, key, value)), strict=True)
-    apart = [sdpa_attention_forward(module, q, k, v, None, **more)[0] for q, k, v in rows]
-    return torch.cat(apart, dim=1), None
+    rows = zip(*(torch.split(part, lengths, 2) for part in (query, key, value)), strict=True)
+    apart = [scaled_dot_product_attention(q, k, v, **settings) for q, k, v in rows]
+    return torch.cat(apart, dim=2).transpose(1, 2).contiguous(), None
 
 
 def end_to_end_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,8 +156,11 @@ def seed_step(seed: int, step: int, process: int) -> None:
     """Set torch's random state for one step of one process."""
     import torch
 
-    mixed = np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(mixed))
+    mixed = int(np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0])
+    if torch.accelerator.is_available():
+        torch.manual_seed(mixed)
+    else:  # the same numbers; the other way notes a stack for a device that is not there
+        torch.default_generator.manual_seed(mixed)
 
 
 def _across(accelerator: Accelerator, total: Any, divisor: int, stop: bool) -> tuple[float, bool]:

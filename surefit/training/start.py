@@ -102,7 +102,8 @@ def run_plan(
         train(
             accelerator=accelerator,
             model=model,
-            optimizer=prepared,
+            # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
+            optimizer=prepared if accelerator.scaler is not None else prepared.optimizer,
             batches=parts.batches,
             load=lambda epoch, rows: load(parts.train, rows, epoch),
             call=parts.call,
