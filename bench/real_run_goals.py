@@ -44,6 +44,19 @@ def _perplexity_fall(done: Finished) -> float:
     return 1 - found[-1] / found[0]
 
 
+def _evaluations(name: str) -> Callable[[Finished], tuple[float, float]]:
+    def found(done: Finished) -> tuple[float, float]:
+        figures = [float(event["metrics"][name]) for event in done.events("eval")]
+        return figures[0], figures[-1]
+
+    return found
+
+
+_losses, _f1s = _evaluations("loss"), _evaluations("token_f1")
+LOSS_BEFORE = Goal("evaluation loss before", 0, lambda done: _losses(done)[0])
+LOSS_FALLS = Goal("evaluation loss falls by", 0, lambda done: _losses(done)[0] - _losses(done)[1])
+F1_BEFORE = Goal("token F1 before", 0, lambda done: _f1s(done)[0])
+F1_RISES = Goal("token F1 rises by", 0, lambda done: _f1s(done)[1] - _f1s(done)[0])
 PERPLEXITY_FALLS = Goal("perplexity on test falls by", 0.3, _perplexity_fall)
 
 

@@ -1,7 +1,8 @@
 """The runs on real data: one list for `bench/real_runs.py` and for the slow tests.
 
 In commands, `$DATA` is ../shared/data, `$WEIGHTS` ../shared/weights, `$MINILM` the folder of
-all-MiniLM-L6-v2, and `$WORK` a fresh folder with what `prepare` has put there.
+all-MiniLM-L6-v2, `$SMOLLM` the GGUF file of SmolLM2-135M-Instruct, and `$WORK` a fresh folder with
+what `prepare` has put there.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class RealRun:
     """Rows that the run has not seen, for the goals to predict on."""
     prepare: Callable[[Path, Path], None] | None = None
     """Puts files into the work folder, from the folder of shared data."""
+    tested: bool = True
+    """Whether the slow tests run it, too."""
 
 
 def first_pairs(data: Path, work: Path) -> None:
@@ -97,6 +100,21 @@ def few_pictures(data: Path, work: Path) -> None:
         )
 
 
+def first_rows(folder: str, **files: tuple[str, int]) -> Callable[[Path, Path], None]:
+    """Puts the first rows of JSON lines into the work folder, under other names."""
+
+    def prepare(data: Path, work: Path) -> None:
+        for name, (file, count) in files.items():
+            lines = (data / folder / file).read_text("utf-8").splitlines(keepends=True)
+            (work / f"{name}.jsonl").write_text("".join(lines[:count]), "utf-8")
+
+    return prepare
+
+
+CHAT = (
+    "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 4 --max-seq-length 512 "
+    "--set eval_at_start=true --set generate.rows=16 --set generate.max_new_tokens=96"
+)
 FASHION = "$DATA/fashion-mnist/t10k-images-idx3-ubyte.gz"
 XQUAD = {"prompt": "question", "answer": "answer"}
 WIKITEXT = "--max-seq-length {} --set max_dropped_share=0.6"
@@ -217,5 +235,29 @@ RUNS: tuple[RealRun, ...] = (
         {"image": "image", "label": "label"},
         new_data=("$WORK/new.npz",),
         prepare=few_pictures,
+    ),
+    RealRun(
+        "gsm8k (120 rows), SmolLM2-135M-Instruct, LoRA",
+        ("$WORK/train.jsonl",),
+        CHAT,
+        (goals.LOSS_BEFORE, goals.LOSS_FALLS, goals.F1_BEFORE, goals.F1_RISES),
+        {"prompt": "question", "answer": "answer"},
+        eval_data=("$WORK/eval.jsonl",),
+        prepare=first_rows("gsm8k", train=("train.jsonl", 120), eval=("test.jsonl", 16)),
+        tested=False,
+    ),
+    RealRun(
+        "sgd-dialogues (60), SmolLM2-135M-Instruct, LoRA",
+        ("$WORK/train.jsonl",),
+        CHAT,
+        (goals.LOSS_BEFORE, goals.LOSS_FALLS, goals.F1_BEFORE, goals.F1_RISES),
+        {"messages": "messages"},
+        eval_data=("$WORK/eval.jsonl",),
+        prepare=first_rows(
+            "sgd-dialogues",
+            train=("train.messages.jsonl", 60),
+            eval=("dev.messages.jsonl", 16),
+        ),
+        tested=False,
     ),
 )

