@@ -122,11 +122,11 @@ class Batches:
     def longest(self, epoch: int = 0) -> tuple[int, int]:
         """Rows and padded length of the micro-batch with the most positions.
 
-        Rows that lie end to end are one long row.
+        Rows that lie end to end are not padded: then it is the most rows, and the longest row.
         """
-        if self.end_to_end:
-            return 1, int(self.positions(epoch).max())
         rows, longest = self._micro_shapes(epoch)
+        if self.end_to_end:
+            return int(rows.max()), int(longest.max())
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
 

@@ -8,7 +8,6 @@ its class, its arguments and its attributes, and gains one submodule, which is s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from surefit.data.feature_layout import Hints
 from surefit.errors import FindingError
 from surefit.models.call import match_arguments
+from surefit.models.undisturbed import undisturbed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import nn
 
     from surefit.models.features import AdaptiveProjection
@@ -108,7 +106,7 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
     hooks = [part.register_forward_pre_hook(failure.enter, with_kwargs=True) for part in parts]
     try:
         call, _ = match_arguments(module, list(batch))
-        with _undisturbed(module):
+        with undisturbed(module), torch.no_grad():
             call(module, batch)
     except FindingError:  # it needs columns that are not known yet
         return _Failure()
@@ -118,19 +116,6 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
         for hook in hooks:
             hook.remove()
     return None
-
-
-@contextmanager
-def _undisturbed(module: nn.Module) -> Iterator[None]:
-    import torch
-
-    training = module.training
-    with torch.no_grad(), torch.random.fork_rng():
-        module.eval()
-        try:
-            yield
-        finally:
-            module.train(training)
 
 
 class _Project:

@@ -85,7 +85,10 @@ def run_plan(
             store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
         )
 
-    on_fit(prove_plan(plan, accelerator, model, optimizer, load, fresh=latest is None))
+    watched = replace(plan, parts=parts)
+    with bundled(watch, plan, run, state):
+        proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
+    on_fit(proved)
     evaluator = make_evaluator(plan, parts, accelerator, load, progress)
     pace = Pace(
         parts.num_steps,

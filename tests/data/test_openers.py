@@ -332,7 +332,7 @@ LAYOUT_FAULTS: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
         {"a_0": np.zeros((2, 3)), "a_1": np.zeros((2, 3)), "a_2": np.zeros((5, 4))},
         "SF208",
         2,
-        "shape [2, 4], but row 0 has [2, 3]",
+        "shape [5, 4], but row 0 has [2, 3]",
     ),
     "arrays of two row counts": (
         {"x": np.zeros((3, 2)), "y": np.zeros(2)},

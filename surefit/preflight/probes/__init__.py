@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from surefit.findings import Finding, finding
+from surefit.models.undisturbed import undisturbed
 from surefit.preflight.probes.additive import check_additive
 from surefit.preflight.probes.independence import check_independence
 from surefit.preflight.probes.overfit import check_overfit
 from surefit.preflight.probes.padding import check_padding
 from surefit.preflight.probes.shift import check_shift
-from surefit.preflight.probes.subject import Subject, is_deterministic, undisturbed
+from surefit.preflight.probes.subject import Subject, is_deterministic
 
 Probe = Callable[[Subject], list[Finding]]
 

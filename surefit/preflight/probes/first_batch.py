@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.errors import FindingError
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call
-from surefit.preflight.probes.subject import undisturbed
+from surefit.models.undisturbed import undisturbed
 from surefit.tasks.spec import Loss
 
 if TYPE_CHECKING:

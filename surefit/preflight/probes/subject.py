@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -91,23 +90,3 @@ def is_deterministic(subject: Subject) -> list[Finding]:
             )
             return [finding("SF700", message)]
     return []
-
-
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode; random state, mode and buffers are put back afterwards."""
-    import torch
-
-    training = {part: part.training for part in module.modules()}
-    buffers = {name: value.clone() for name, value in module.named_buffers()}
-    with torch.enable_grad(), torch.random.fork_rng():
-        module.eval()
-        try:
-            yield
-        finally:
-            for part, mode in training.items():
-                part.training = mode
-            with torch.no_grad():
-                for name, value in module.named_buffers():
-                    if name in buffers and value.shape == buffers[name].shape:
-                        value.copy_(buffers[name])
