@@ -14,7 +14,7 @@ from surefit.data.encode import Progress, silent
 from surefit.data.feature_layout import Hints, plan_layout, planned_axes
 from surefit.data.inspect import DataReport, LayoutReport, inspect_table
 from surefit.data.inspect_arrays import ArrayReport, inspect_arrays
-from surefit.data.open import files_of, open_table, opener_of
+from surefit.data.open import as_paths, files_of, open_table, opener_of
 from surefit.data.roles import resolve_roles
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
@@ -37,7 +37,7 @@ def look_at_files(data: Any, config: RunConfig, progress: Progress = silent) -> 
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
-    files = [file for file in files_of([Path(p) for p in paths], []) if not file.is_dir()]
+    files = [file for file in files_of(as_paths(paths), []) if not file.is_dir()]
     return inspect_arrays(files, opener_of, config.read, progress)
 
 

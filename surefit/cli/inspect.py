@@ -34,8 +34,6 @@ def command(
     from surefit.data.open import open_table
     from surefit.errors import UsageError
 
-    if "" in data:
-        raise UsageError("DATA is empty.", "Give a file or folder.")
     settings = nest(dict(parse_setting(text) for text in set_ or []))
     config = make_config(settings)
     if row is None:

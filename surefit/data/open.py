@@ -71,17 +71,21 @@ def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "er
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
-    elif not all(str(item).strip() for item in data):
-        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
     elif data:
-        paths = [Path(item) for item in data]
-        table = _open_paths(paths, reading or Reading(), on_bad_file == "skip")
+        table = _open_paths(as_paths(data), reading or Reading(), on_bad_file == "skip")
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise fail("SF101", f"{shown} has no rows.", file=table.sources[0].file)
     return table
+
+
+def as_paths(data: Sequence[str | Path]) -> list[Path]:
+    """Paths as they were given; an empty one would be the working folder, and is refused."""
+    if not all(str(item).strip() for item in data):
+        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
+    return [Path(item) for item in data]
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:

@@ -80,7 +80,7 @@ def test_values_are_mapped_from_disk_not_held(tmp_path: Path) -> None:
     fields = {"x": Field(("time",), "int64")}
     store = write(tmp_path / "store", fields, [{"x": np.arange(5)}])
     value = store.row(0)["x"]
-    assert isinstance(value.base, np.memmap)
+    assert isinstance(value.base.base, np.memmap)
     assert not value.flags.writeable
 
 
