@@ -316,6 +316,8 @@ class RunConfig(_Section):
 
     probes: Literal["quick", "all"] = "quick"
     """Experiments on the model before training; all of them also learn one batch by heart."""
+    workers: int = Field(0, ge=0)
+    """Processes that make batches; 0 for a thread, which is enough unless collating is slow."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers of Accelerate, such as tensorboard."""
     trust_remote_code: bool = False

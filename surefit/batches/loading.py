@@ -38,6 +38,51 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
             yield waiting.popleft().result()
 
 
+def from_workers(
+    items: Iterable[Item], make: Callable[[Item], Made], workers: int, device: Any = "cpu"
+) -> Iterator[Made]:
+    """`make(item)` for each item in their order, made by worker processes, on the device.
+
+    Each worker process repeats the imports, so a thread (`prefetch`) is the better choice unless
+    making a batch takes longer than training on it.
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader: Any = DataLoader(
+        _Maker(make),  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=items,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        worker_init_fn=_ignore_interrupts,
+        generator=torch.Generator(),  # it draws a seed for its workers, and not from the step's
+    )
+    for batch in loader:
+        yield _move(batch, device)
+
+
+class _Maker:
+    """What a DataLoader takes for a data set: its items are made when they are asked for."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.make(item)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _ignore_interrupts(_: int) -> None:
+    """Ctrl-C is for the process that trains, which finishes its step first."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def load_batch(
     store: Store,
     rows: Any,
@@ -88,6 +133,12 @@ def _to_tensors(arrays: Mapping[str, Any], device: Any) -> dict[str, Any]:
     batch: dict[str, Any] = {}
     for name, array in arrays.items():
         batch[name] = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+    return _move(batch, device)  # type: ignore[no-any-return]
+
+
+def _move(batch: Any, device: Any) -> Any:
+    import torch
+
     if torch.device(device).type == "cpu":
         return batch
     return {

@@ -69,6 +69,7 @@ def train(
     save: Callable[[State], None],
     emit: Observer,
     stop_asked: Callable[[], bool],
+    feed: Callable[..., Iterator[Mapping[str, Any]]] = prefetch,
 ) -> State:
     """Train from `state` to the end of the pace, and return the last state.
 
@@ -90,7 +91,7 @@ def train(
         return state
     upcoming = list_steps(batches, state.step, pace.num_steps, accelerator.process_index)
     loads = ((place.epoch, rows) for place, share in upcoming for rows in share)
-    loaded = prefetch(loads, lambda wanted: load(*wanted))
+    loaded = feed(loads, lambda wanted: load(*wanted))
     model.train()
     steps = places(batches, state.step, pace.num_steps)
     for place in steps:

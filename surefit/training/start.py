@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.loading import load_batch
+from surefit.batches.loading import from_workers, load_batch, prefetch
 from surefit.config import RunConfig
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
@@ -79,11 +79,18 @@ def run_plan(
 
     prepare = plan.task.preparer(parts.encoder, config.seed)
 
-    def load(store: Store, rows: Any, epoch: int = 0) -> dict[str, Any]:
-        collate_fn, device = plan.given.collate_fn, accelerator.device
+    def load(
+        store: Store, rows: Any, epoch: int = 0, device: Any = accelerator.device
+    ) -> dict[str, Any]:
+        collate_fn = plan.given.collate_fn
         return load_batch(
             store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
         )
+
+    feed, first_device = prefetch, accelerator.device
+    if config.workers:  # which make batches on the CPU; they are moved where they are used
+        feed = partial(from_workers, workers=config.workers, device=accelerator.device)
+        first_device = "cpu"
 
     watched = replace(plan, parts=parts)
     with bundled(watch, plan, run, state):
@@ -108,7 +115,8 @@ def run_plan(
             # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
             optimizer=prepared if accelerator.scaler is not None else prepared.optimizer,
             batches=parts.batches,
-            load=lambda epoch, rows: load(parts.train, rows, epoch),
+            load=lambda epoch, rows: load(parts.train, rows, epoch, first_device),
+            feed=feed,
             call=parts.call,
             loss=parts.loss,
             num_targets=parts.train.num_targets,
