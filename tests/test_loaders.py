@@ -139,3 +139,24 @@ def test_reading_rows_holds_no_more_than_the_rows(tmp_path: Path) -> None:
     for start in range(0, 4000, 100):
         data.read(range(start, start + 100))
     assert held_bytes() - before < 40e6  # the file is 160 MB
+
+
+@pytest.mark.parametrize("form", ["numbered", "padded", "list"])
+def test_ragged_rows_are_not_held_when_they_are_joined(tmp_path: Path, form: str) -> None:
+    rows = [np.full((steps, 500), steps, np.float32) for steps in range(100, 300)]  # 80 MB
+    path = tmp_path / ("rows.pt" if form == "list" else "rows.npz")
+    if form == "numbered":
+        np.savez(path, *rows)
+    elif form == "padded":
+        padded = np.zeros((len(rows), 300, 500), np.float32)
+        for place, row in enumerate(rows):
+            padded[place, : len(row)] = row
+        np.savez(path, features=padded, lengths=np.array([len(row) for row in rows]))
+        del padded
+    else:
+        torch.save([torch.from_numpy(row) for row in rows], path)
+    before = held_bytes()
+    data = surefit.open_data(path)
+    assert held_bytes() - before < 30e6
+    assert [len(data[place]["inputs_embeds"]) for place in (0, 7, 199)] == [100, 107, 299]
+    assert float(data[7]["inputs_embeds"].mean()) == 107

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ Array = npt.NDArray[Any]
 
 WRITE_ANEW = "Write the file anew, or leave it out with --set on_bad_file=skip."
 
+HELD_BYTES = 1 << 24
+"""Joined rows that are kept in memory, at most."""
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
@@ -253,7 +256,7 @@ def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
                 row=place,
             )
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return ragged_column(np.concatenate(rows), offsets)
+    return ragged_column(end_to_end(rows), offsets)
 
 
 def _are_transposed(rows: Sequence[Array]) -> bool:
@@ -267,7 +270,7 @@ def _join_transposed(rows: Sequence[Array]) -> pa.Array:
     """Rows [width, steps] as lists of `width` lists; the layout of features turns them around."""
     sizes = np.repeat([row.shape[1] for row in rows], len(rows[0]))
     channels = ragged_column(
-        np.concatenate([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
+        end_to_end([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
     )
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(rows[0])
     return pa.LargeListArray.from_arrays(pa.array(offsets), channels)
@@ -276,8 +279,26 @@ def _join_transposed(rows: Sequence[Array]) -> pa.Array:
 def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
     rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
     return ragged_column(
-        np.concatenate(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+        end_to_end(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     )
+
+
+def end_to_end(rows: Sequence[Array]) -> Array:
+    """Rows of one width laid end to end; more than a few megabytes lie in a file that is mapped.
+
+    The file has no name, so it is gone when nothing uses it any more.
+    """
+    if sum(row.nbytes for row in rows) <= HELD_BYTES:
+        return np.concatenate(rows)
+    shape = (sum(len(row) for row in rows), *rows[0].shape[1:])
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+        joined = np.memmap(file, np.result_type(*{row.dtype for row in rows}), "w+", shape=shape)
+    filled = 0
+    for row in rows:
+        joined[filled : filled + len(row)] = row
+        filled += len(row)
+    return np.asarray(joined)
 
 
 def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
