@@ -120,6 +120,8 @@ class Template:
         self, messages: Sequence[Message], tools: Any = None, generation: bool = False
     ) -> tuple[str, list[Turn]]:
         """The text of the dialogue and its answers, in order."""
+        if self._is_plain and not any(message.get("tool_calls") for message in messages):
+            return self._locate_plain(messages)
         answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self.text):
             text, spans = self._render(messages, tools, generation, spans=True)
@@ -142,6 +144,24 @@ class Template:
             self._turn(text, messages[place], start, mark[1], limit)
             for place, start, mark, limit in zip(answers, starts, marks, limits, strict=True)
         ]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        return self.text == TEMPLATES[PLAIN] and self.end == self._variables.get("eos_token", "")
+
+    def _locate_plain(self, messages: Sequence[Message]) -> tuple[str, list[Turn]]:
+        """What the template `plain` writes, without the detour of finding it: it is the default."""
+        parts: list[str] = []
+        turns: list[Turn] = []
+        length = 0
+        for message in messages:
+            told = message["role"] == "assistant"
+            part = message["content"] + ((self.end or "") if told else "\n")
+            if told:
+                turns.append(Turn(length, length + len(part)))
+            parts.append(part)
+            length += len(part)
+        return "".join(parts), turns
 
     def _find(
         self, messages: Sequence[Message], answers: Sequence[int], tools: Any, generation: bool

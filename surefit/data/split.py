@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.atomic import new_folder
+from surefit.data.cache import cache_folder, fingerprint
 from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
 
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank text."""
+HASH_VERSION = 1
+FILE = "hashes.npy"
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,15 @@ def hash_rows(table: Table, columns: Sequence[str], fold: bool = False) -> npt.N
     With `fold`, so have rows whose texts differ in case, spaces or punctuation only. Rows without
     content have NO_CONTENT: they are no examples that could be repeated or leaked.
     """
+    key = fingerprint("rows", HASH_VERSION, table.key, list(columns), fold)
+    folder = cache_folder() / "hashes" / key
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            np.save(temporary / FILE, _hash_rows(table, columns, fold))
+    return np.asarray(np.load(folder / FILE, allow_pickle=False))
+
+
+def _hash_rows(table: Table, columns: Sequence[str], fold: bool) -> npt.NDArray[np.uint64]:
     hashes = np.empty(table.num_rows, np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows()):

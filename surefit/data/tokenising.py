@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Text = str | tuple[str, str]
@@ -12,10 +12,10 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Tokenised:
-    """Tokens of one text, and which text of a pair each belongs to."""
+    """Tokens of one text; of a pair, also which of the two each belongs to."""
 
     ids: list[int]
-    type_ids: list[int]
+    type_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,10 @@ def tokenise(tokenizer: Any, texts: Sequence[Text], special: bool) -> list[Token
     backend.no_truncation()
     backend.no_padding()
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=special)
-    return [Tokenised(encoding.ids, encoding.type_ids) for encoding in encodings]
+    return [
+        Tokenised(made.ids) if isinstance(text, str) else Tokenised(made.ids, made.type_ids)
+        for text, made in zip(texts, encodings, strict=True)
+    ]
 
 
 def _one(tokenizer: Any, text: Text, special: bool) -> Tokenised:
