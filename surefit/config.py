@@ -322,6 +322,8 @@ class RunConfig(_Section):
     """Experiment trackers of Accelerate, such as tensorboard."""
     trust_remote_code: bool = False
     """Let a model folder or hub repository run its own Python code."""
+    cache: str | None = None
+    """Folder for encoded rows and other derived files; $SUREFIT_CACHE, else ~/.cache/surefit."""
     output: str | None = None
     """The run's folder; a new one under runs/ if left out."""
 

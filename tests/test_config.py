@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import surefit
 from builders import echo_rows, write_jsonl
 from surefit.cli import options, run
 from surefit.config import (
@@ -255,3 +256,13 @@ def test_both_spellings_reach_the_plan(
         plans.append(json.loads(capsys.readouterr().out)["batches"])
     assert plans[0] == plans[1]
     assert (plans[0]["count"], plans[0]["longest"][0]) == (9, 4)
+
+
+def test_the_cache_may_be_chosen(tmp_path: Path, cache: Path) -> None:
+    rows = [{"text": f"row {n}", "label": n % 2} for n in range(20)]
+    options: dict[str, Any] = {"data": rows, "model": "tiny:bert"}
+    surefit.check(**options, cache=str(tmp_path / "here"))
+    assert (tmp_path / "here" / "encoded").is_dir()
+    assert not (cache / "encoded").exists()
+    surefit.check(**options)
+    assert (cache / "encoded").is_dir()

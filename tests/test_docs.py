@@ -76,6 +76,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ]
     tokens[3]["labels"] = tokens[3]["labels"][:-2]
     write_jsonl(tmp_path / "tokens.jsonl", tokens)
+    failure = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (255744x4000 and 271x256)"
+    (tmp_path / "error.txt").write_text(f"batch_size=256\n{failure}\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in ("pooling", "wrong"):

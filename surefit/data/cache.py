@@ -11,10 +11,19 @@ from typing import Any
 _EDGE_BYTES = 64 * 1024
 
 
+_chosen: Path | None = None
+
+
+def choose_cache(folder: str | None) -> None:
+    """Let derived files live in `folder` from now on; None for the usual place."""
+    global _chosen
+    _chosen = Path(folder).absolute() if folder else None
+
+
 def cache_folder() -> Path:
-    """`$SUREFIT_CACHE`, else `~/.cache/surefit`."""
-    chosen = os.environ.get("SUREFIT_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "surefit"
+    """The config's `cache`, else `$SUREFIT_CACHE`, else `~/.cache/surefit`."""
+    named = os.environ.get("SUREFIT_CACHE")
+    return _chosen or (Path(named) if named else Path.home() / ".cache" / "surefit")
 
 
 def fingerprint(*parts: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefit.config import RunConfig
-from surefit.data.cache import fingerprint
+from surefit.data.cache import choose_cache, fingerprint
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import FindingError
@@ -56,6 +56,7 @@ from surefit.tasks.spec import TaskSpec
 def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     check_machine(config.precision, config.trackers)
+    choose_cache(config.cache)
     given = given or Given()
     draft = _Draft(Plan(config, given.task, (), given=given), progress)
     try:
