@@ -783,6 +783,12 @@ RULES: dict[str, Rule] = {
         "loss depends on the batch size.",
         "Return the sum over targets and their count, and let no row's loss depend on others.",
     ),
+    "SF706": Rule(
+        "error",
+        "what is saved is not what was trained",
+        "A part of the model is not in its saved weights, or comes back another.",
+        "Register every part that learns as a submodule, parameter or persistent buffer.",
+    ),
     "SF707": Rule(
         "warning",
         "one batch cannot be learned by heart",
@@ -794,6 +800,13 @@ RULES: dict[str, Rule] = {
         "a probe could not be run",
         "The model takes batches of the shape that is trained on, and not the one that was tried.",
         "Nothing to do; what the probe asks remains unknown.",
+    ),
+    "SF709": Rule(
+        "info",
+        "parameters without a gradient",
+        "They stay as they are: the loss does not depend on them, as on the pooler of an encoder "
+        "that is fed with features.",
+        "Nothing to do, unless they were meant to learn; then let forward use them.",
     ),
     # Other people's runs
     "SF720": Rule(

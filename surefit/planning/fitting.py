@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,10 +24,12 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
 from surefit.models.checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
+from surefit.models.save import load_model, save_model
 from surefit.models.source import ModelSource
 from surefit.plan import Given
 from surefit.preflight.probes import run_probes
 from surefit.preflight.probes.first_batch import find_unreached, probe
+from surefit.preflight.probes.reload import check_reload
 from surefit.preflight.probes.subject import Subject
 from surefit.tasks.spec import Loss, TaskSpec
 
@@ -154,7 +157,17 @@ def probe_model(
         fields={**well_known_fields(), **fitted.fields},
         causal=head is not None and head.learns == "from_before",
     )
-    return [*found, *run_probes(subject, longer)]
+    found += run_probes(subject, longer)
+    return [*found, *_reload(fitted, task, subject)] if longer else found
+
+
+def _reload(fitted: Fitted, task: TaskSpec, subject: Subject) -> list[Finding]:
+    return check_reload(
+        subject,
+        lambda folder: save_model(fitted.module, fitted.encoder, fitted.source, folder),
+        lambda folder: load_model(folder, task, copy.deepcopy(fitted.module))[0],
+        fitted.call,
+    )
 
 
 def settle_trained(

@@ -32,7 +32,7 @@ def probe(
         if num_outputs is not None and outputs.logits is not None:
             found += _check_outputs(outputs.logits, batch, num_outputs)
         total, count = _loss(loss, outputs, batch)
-        _backward(module, total, batch)
+        found += _backward(module, total, batch)
     if outputs.logits is None:
         found.append(finding("SF310", "The model returns a loss of its own and no logits."))
     elif int(count) != num_targets:
@@ -109,13 +109,15 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
     return total, count
 
 
-def _backward(module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> None:
-    """Compute the gradients once, and keep none of them."""
+def _backward(
+    module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]
+) -> list[Finding]:
+    """Compute the gradients once, and keep none of them; parameters that get none are named."""
     import torch
 
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     try:
-        torch.autograd.grad(total, trained, allow_unused=True)
+        slopes = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
     except Exception as error:
         raise fail(
             "SF305",
@@ -123,6 +125,12 @@ def _backward(module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.
             f"{error} (shapes: {_shapes(batch)})",
             fix="Choose another model, or repair its backward.",
         ) from error
+    lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
+    if not lost:
+        return []
+    shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    message = f"{len(lost)} of {len(trained)} parameters get no gradient from the first batch"
+    return [finding("SF709", f"{message}: {shown}.")]
 
 
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
