@@ -5,6 +5,7 @@ With --check nothing is written; the exit code says whether they are up to date.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from surefit.preflight.explain.registry import AREAS
 from surefit.rules import RULES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+TESTS = DOCS.parent / "tests"
 GROUPS = {
     "1": "Reading the data",
     "2": "Rows and columns",
@@ -29,14 +31,34 @@ GROUPS = {
 def findings_page() -> str:
     """Every code with its severity, why it matters and the usual fix."""
     lines = ["# Findings", "", "Made from `surefit/rules.py` by `scripts/make_docs.py`.", ""]
-    group = ""
+    lines += [
+        "Each example is a case of `tests/faults/` by its name, or the test that has one.",
+        "",
+    ]
+    group, examples = "", find_examples()
     for code, rule in RULES.items():
         if code[2] != group:
             group = code[2]
             lines += [f"## {GROUPS[group]}", ""]
         lines += [f"### {code}: {rule.title}", "", f"{rule.severity}. {rule.why}", ""]
         lines += [f"Fix: {rule.fix}", ""]
+        lines += [f"Example: {examples[code]}", ""]
     return "\n".join(lines)
+
+
+def find_examples() -> dict[str, str]:
+    """For each code the case of tests/faults that triggers it, else the test that names it."""
+    sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+    from faults.every import FAULTS, HEALTHY
+
+    found: dict[str, str] = {}
+    for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
+        for code in re.findall(r'"(SF\d{3})\b', path.read_text("utf-8")):
+            found[code] = f"see `{path.relative_to(TESTS.parent).as_posix()}`."
+    cases = [case for cases in FAULTS.values() for case in cases]
+    for case in reversed([*cases, *HEALTHY]):
+        found |= {code: f"{case.name}." for code in (*case.also, case.code) if code}
+    return found
 
 
 def config_page() -> str:

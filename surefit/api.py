@@ -120,6 +120,10 @@ def train_config(
     """Plan and train a new run; nothing is written where the plan has errors."""
     from surefit.training.start import run_plan
 
+    if config.scan is not None:
+        raise UsageError(
+            f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
+        )
     folder = choose_folder(config.output, "run")
     plan = make_plan(config, given, progress)
     if on_plan is not None:

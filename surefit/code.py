@@ -31,7 +31,7 @@ def find_object(name: str, beside: Path | None = None) -> Any:
                 "or on the Python path.",
                 "Write MODULE:FUNCTION with the file name without .py.",
             ) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"{module_name} could not be imported: {type(error).__name__}: {error}",
                 "Repair the file; `python -c 'import …'` shows where it fails.",

@@ -306,6 +306,10 @@ class RunConfig(_Section):
     max_dropped_share: float = Field(0.5, ge=0, le=1)
     """Refuse the data if a larger share of its rows would be dropped."""
 
+    autofix: bool = True
+    """Repair what can be repaired without doubt, and say so; if false, it is an error instead."""
+    scan: int | None = Field(None, ge=2)
+    """Check a sample of so many rows, drawn by the seed, instead of all; `train` refuses it."""
     fit: Literal["predicted", "measured"] = "predicted"
     """How `check` knows the peak: from shapes, or also by a real step on the largest batch, with
     which every `train` begins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from surefit.errors import FindingError
@@ -52,6 +52,15 @@ def fail(
 ) -> FindingError:
     """An exception that carries one `error` Finding; raise it where planning cannot go on."""
     return FindingError(finding(code, message, at, fix=fix, **more))
+
+
+def refuse_fixes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What was repaired as errors instead, for autofix=false."""
+    fix = "Repair it, or leave autofix=false out to have it done."
+    return tuple(
+        replace(found, severity="error", fix=fix) if found.severity == "fixed" else found
+        for found in findings
+    )
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

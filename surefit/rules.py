@@ -234,6 +234,33 @@ RULES: dict[str, Rule] = {
         "A tenth of the rows or more is longer than the limit and loses content.",
         "Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
     ),
+    "SF217": Rule(
+        "error",
+        "delimiter that no line has",
+        "The whole line would be read as one cell, and learned as one text.",
+        "Set read.delimiter to the one the file has, or leave it out.",
+    ),
+    "SF218": Rule(
+        "info",
+        "a sample of the rows was checked",
+        "scan was given: rows, tokens and batches are those of the sample, and a fault in a row "
+        "that was not drawn is not found.",
+        "Leave scan out to have every row checked.",
+    ),
+    "SF219": Rule(
+        "warning",
+        "layers that are not part of the model",
+        "A layer in a plain list or dict, or a tensor that is no Parameter, is neither trained nor "
+        "moved to the device nor saved.",
+        "Use nn.ModuleList, nn.ModuleDict or nn.Parameter.",
+    ),
+    "SF220": Rule(
+        "warning",
+        "outputs are probabilities",
+        "The loss takes logits and applies the softmax itself; applied twice, it learns slowly and "
+        "never gets sure.",
+        "Return the scores from before the softmax.",
+    ),
     "SF230": Rule(
         "error",
         "target does not suit regression",

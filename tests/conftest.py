@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if SHARED.is_dir() and wanting:
         print(f"\nskipped though the shared folder is there: {', '.join(wanting)}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A line per kind of tests/faults: how many cases came out as they should."""
+    done = {"passed": Counter[str](), "failed": Counter[str]()}
+    for outcome, kinds in done.items():
+        for report in terminalreporter.stats.get(outcome, []):
+            kinds.update(v for k, v in getattr(report, "user_properties", ()) if k == "faults")
+    every = done["passed"] + done["failed"]
+    if every:
+        terminalreporter.section("faults caught, healthy data passed")
+    for kind, total in every.items():
+        terminalreporter.write_line(f"{kind:12}{done['passed'][kind]:>4} of {total}")

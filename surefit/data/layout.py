@@ -15,7 +15,7 @@ from surefit.config import Reading
 from surefit.data.records import MAX_COLUMNS, too_many_columns
 from surefit.data.text import numbered_lines
 from surefit.errors import UsageError
-from surefit.findings import Finding, finding
+from surefit.findings import Finding, fail, finding
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -54,6 +54,7 @@ def find_layout(path: Path, default: str, reading: Reading, notes: list[Finding]
     csv.field_size_limit(2**31 - 1)
     lines = _sample_lines(path, reading)
     delimiter = _chosen_delimiter(reading) or _find_delimiter(lines, default)
+    _check_delimiter(path, lines, delimiter)
     if delimiter != default and reading.delimiter is None:
         message = f"{path.name}: cells are parted by {DELIMITERS[delimiter]}s."
         notes.append(finding("SF112", message, file=str(path)))
@@ -88,6 +89,22 @@ def _chosen_delimiter(reading: Reading) -> str | None:
             f"Use {', '.join(DELIMITERS.values())} or another single character.",
         )
     return delimiter
+
+
+def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
+    """Refuse a delimiter that no line has, where another one parts every line alike."""
+    if any(delimiter in line for line in lines):
+        return
+    better = next((d for d in DELIMITERS if _share_of_equal_rows(lines, d) == 1), None)
+    if better is not None:
+        width = len(_sample_rows(lines, better)[0])
+        raise fail(
+            "SF217",
+            f"{path.name}: no line has the delimiter {delimiter!r}, and {DELIMITERS[better]}s "
+            f"part each into {width} cells.",
+            fix=f"Set read.delimiter to {DELIMITERS[better]}, or leave it out.",
+            file=str(path),
+        )
 
 
 def _sample_lines(path: Path, reading: Reading) -> list[str]:

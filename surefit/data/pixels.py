@@ -157,8 +157,9 @@ class PixelSample:
     def fitted(self, asked: tuple[int, int] | None, model: Mapping[str, Any]) -> dict[str, Any]:
         """A PixelFormat as JSON: what the user asked, else the model, else the sample says."""
         if not self._seen:
-            reason = self._fault.message if self._fault else "the image column is empty"
-            raise fail("SF250", f"No training row has a picture that can be read: {reason}")
+            fault = self._fault or RowFaultError("SF250", "the image column is empty")
+            message = f"No training row has a picture that can be read: {fault.message}"
+            raise fail(fault.code, message, fix=fault.fix)
         _, means, squares, ranges = zip(*self._seen, strict=True)
         mean = np.mean(means, 0)
         std = np.sqrt(np.maximum(np.mean(squares, 0) - mean**2, 1e-4))

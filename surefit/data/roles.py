@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.dates import ORDERS, read_date
+from surefit.data.images import ENDINGS
 from surefit.data.table import (
     Table,
     array_rank,
@@ -102,7 +103,7 @@ def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
     free = [n for n in table.columns if n not in taken and _suits(table, role, n, named=False)]
     if role == "label":  # several labels per row go by name only
         free = [name for name in free if not _is_list(table.column_type(name))]
-    if len(free) != 1 or (role == "text" and _is_category(table, free[0])):
+    if len(free) != 1 or (role == "text" and not _is_prose(table, free[0])):
         return None
     return free[0]
 
@@ -111,12 +112,16 @@ def _is_list(kind: pa.DataType) -> bool:
     return is_array(kind) or is_text_list(kind)
 
 
-def _is_category(table: Table, column: str) -> bool:
-    """Whether a column of text repeats a few values, or dates, rather than holding texts."""
+def _is_prose(table: Table, column: str) -> bool:
+    """Whether a column holds texts, rather than a few repeated values, dates, or image files."""
     values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
-    if values and any(all(read_date(value, order) for value in values) for order in ORDERS):
+    if not values:
         return True
-    return len(values) >= 50 and len(set(values)) < 0.1 * len(values)
+    if any(all(read_date(value, order) for value in values) for order in ORDERS):
+        return False
+    if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
+        return False
+    return not all(value.lower().endswith(ENDINGS) for value in values)
 
 
 def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:

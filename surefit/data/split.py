@@ -19,7 +19,7 @@ Rows = npt.NDArray[np.int64]
 
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank text."""
-HASH_VERSION = 1
+HASH_VERSION = 2
 FILE = "hashes.npy"
 
 
@@ -32,12 +32,27 @@ class Split:
     num_duplicates: int
 
 
-def hash_rows(table: Table, columns: Sequence[str], fold: bool = False) -> npt.NDArray[np.uint64]:
+def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
+    """Numbers of `size` rows drawn by the seed, ascending; all of them where there are no more.
+
+    >>> len(sample_rows(100, 5, seed=0)), sample_rows(3, 5, seed=0).tolist()
+    (5, [0, 1, 2])
+    """
+    if size is None or size >= num_rows:
+        return np.arange(num_rows)
+    return np.sort(np.random.default_rng([seed, 0x5CA]).choice(num_rows, size, replace=False))
+
+
+def hash_rows(
+    table: Table, columns: Sequence[str], fold: bool = False, rows: Rows | None = None
+) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
 
     With `fold`, so have rows whose texts differ in case, spaces or punctuation only. Rows without
     content have NO_CONTENT: they are no examples that could be repeated or leaked.
     """
+    if rows is not None and len(rows) < table.num_rows:
+        return _hash_rows(table, columns, fold, rows)  # a sample is soon hashed again
     key = fingerprint("rows", HASH_VERSION, table.key, list(columns), fold)
     folder = cache_folder() / "hashes" / key
     if not folder.exists():
@@ -46,10 +61,12 @@ def hash_rows(table: Table, columns: Sequence[str], fold: bool = False) -> npt.N
     return np.asarray(np.load(folder / FILE, allow_pickle=False))
 
 
-def _hash_rows(table: Table, columns: Sequence[str], fold: bool) -> npt.NDArray[np.uint64]:
-    hashes = np.empty(table.num_rows, np.uint64)
+def _hash_rows(
+    table: Table, columns: Sequence[str], fold: bool, rows: Rows | None = None
+) -> npt.NDArray[np.uint64]:
+    hashes = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
-    for place, row in enumerate(chosen.rows()):
+    for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
         if all(
             value is None or (isinstance(value, str) and not value.strip())
             for value in row.values()
@@ -74,7 +91,8 @@ def _folded(value: Any) -> Any:
     ('where is it – 3.50', 'where is it – 3.50')
     """
     if isinstance(value, str):
-        return " ".join(_MARKS.sub(" ", value.casefold()).split())
+        words = " ".join(_MARKS.sub(" ", value.casefold()).split())
+        return words or value.casefold()  # texts of marks alone are not all alike
     if isinstance(value, Mapping):
         return {key: _folded(inner) for key, inner in value.items()}
     return [_folded(inner) for inner in value] if isinstance(value, list) else value

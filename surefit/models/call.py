@@ -76,7 +76,7 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
         message = f"forward's argument {required[0]!r} is given the column {lead!r}."
         found.append(finding("SF309", message))
         required = []
-    if "labels" in given and parameters["labels"].default is inspect.Parameter.empty:
+    if "labels" in names and parameters["labels"].default is inspect.Parameter.empty:
         message = f"{type(module).__name__}.forward takes labels and gives them no default."
         found.append(finding("SF317", message))
     if required == ["labels"]:

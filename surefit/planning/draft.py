@@ -10,7 +10,7 @@ from surefit.data.cache import choose_cache, fingerprint
 from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import FindingError
-from surefit.findings import Finding, has_errors
+from surefit.findings import Finding, has_errors, refuse_fixes
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.augmenting import check_views, make_views
@@ -42,6 +42,7 @@ from surefit.preflight.checks import (
     check_batch_norm,
     check_ledger,
     check_optimizer,
+    check_registered,
     check_rows,
     check_trainable,
 )
@@ -61,9 +62,10 @@ def make_plan(config: RunConfig, given: Given | None = None, progress: Progress 
     draft = _Draft(Plan(config, given.task, (), given=given), progress)
     try:
         with main_first():
-            return draft.finish()
+            plan = draft.finish()
     except FindingError as error:
-        return replace(draft.so_far(), findings=(*draft.found, *error.findings))
+        plan = replace(draft.so_far(), findings=(*draft.found, *error.findings))
+    return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
 
 class _Draft:
@@ -136,6 +138,7 @@ class _Draft:
         batches = make_batches(config, train)
         self.found += check_batch_norm(fitted.module, batches, config.epochs)
         self.found += check_trainable(fitted.module)
+        self.found += check_registered(fitted.module)
         check_optimizer(fitted.module, given.optimizer)
         if has_errors(self.found):
             return self.so_far()

@@ -200,6 +200,9 @@ def settle_trained(
 def _probe_batch(
     fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given
 ) -> tuple[Any, Any]:
-    rows = np.unique([int(train.lengths.argmax()), int(train.lengths.argmin())])
+    longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
+    if longest == shortest:  # all of one length; two rows are needed to see each other
+        shortest = len(train) - 1
+    rows = np.unique([longest, shortest])
     prepare = task.preparer(fitted.encoder, seed)
     return rows, load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)

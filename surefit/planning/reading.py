@@ -16,7 +16,7 @@ from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.open import open_table
-from surefit.data.split import NO_CONTENT, Rows, Split, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_rows
 from surefit.data.store import Store
 from surefit.data.table import Table
 from surefit.data.templates import read_asked
@@ -60,24 +60,34 @@ def split_table(
 ) -> Sides:
     """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
-    hashes = hash_rows(table, columns, fold=True)
+    rows = _scanned(table, config, found)
+    hashes = hash_rows(table, columns, fold=True, rows=rows)
     if given.eval_data is None and not config.eval_data:
         split = split_rows(hashes, config.eval_share, config.seed)
         if split.num_duplicates:
             message = (
-                f"{split.num_duplicates} of {table.num_rows} rows repeat another row, "
+                f"{split.num_duplicates} of {len(rows)} rows repeat another row, "
                 "but for case, spaces and punctuation at most."
             )
             found.append(finding("SF214", message))
-        eval_table = table
+        train, evaluation, eval_table = rows[split.train], rows[split.evaluation], table
     else:
         data = given.eval_data if given.eval_data is not None else list(config.eval_data)
         eval_table = _open_eval_table(data, columns, config, found)
-        found += _shared_rows(eval_table, hash_rows(eval_table, columns, fold=True), hashes)
-        split = Split(np.arange(table.num_rows), np.arange(eval_table.num_rows), 0)
-    return Sides(
-        with_files(table, roles), split.train, with_files(eval_table, roles), split.evaluation
-    )
+        train, evaluation = rows, _scanned(eval_table, config, found)
+        shown = hash_rows(eval_table, columns, fold=True, rows=evaluation)
+        found += _shared_rows(eval_table, evaluation, shown, hashes)
+    return Sides(with_files(table, roles), train, with_files(eval_table, roles), evaluation)
+
+
+def _scanned(table: Table, config: RunConfig, found: list[Finding]) -> Rows:
+    """The rows to be read: all of them, or the sample that `scan` asks for."""
+    rows = sample_rows(table.num_rows, config.scan, config.seed)
+    if len(rows) < table.num_rows:
+        file = table.sources[0].file
+        message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
+        found.append(finding("SF218", message, file=file))
+    return rows
 
 
 def _open_eval_table(
@@ -97,13 +107,13 @@ def _open_eval_table(
     return eval_table
 
 
-def _shared_rows(eval_table: Table, eval_hashes: Any, hashes: Any) -> list[Finding]:
-    shared = np.isin(eval_hashes, hashes) & (eval_hashes != NO_CONTENT)
+def _shared_rows(eval_table: Table, rows: Rows, hashes: Any, train_hashes: Any) -> list[Finding]:
+    shared = np.isin(hashes, train_hashes) & (hashes != NO_CONTENT)
     if not shared.any():
         return []
-    where = eval_table.where(int(np.argmax(shared)))
+    where = eval_table.where(int(rows[np.argmax(shared)]))
     message = (
-        f"{int(shared.sum())} of {eval_table.num_rows} evaluation rows are also training "
+        f"{int(shared.sum())} of {len(rows)} evaluation rows are also training "
         f"rows, row {where['row']} first."
     )
     return [finding("SF210", message, where)]

@@ -15,7 +15,7 @@ from surefit.findings import Finding, finding
 from surefit.preflight.ledger import Ledger
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _CHUNK = 1 << 20
 MANY = 0.1
@@ -111,10 +111,16 @@ def check_ledger(
 
 
 def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
-    for store, table in sides:
-        for rows in store.notes["dropped_examples"].values():
-            return dict(table.where(rows[0]))
-    return {}
+    dropped = [
+        (table, row)
+        for store, table in sides
+        for rows in store.notes["dropped_examples"].values()
+        for row in rows
+    ]
+    if not dropped:
+        return {}
+    table = dropped[0][0]
+    return dict(table.where(min(row for each, row in dropped if each.key == table.key)))
 
 
 def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
@@ -135,6 +141,31 @@ def check_trainable(module: nn.Module) -> Iterator[Finding]:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         count = sum(parameter.numel() for parameter in module.parameters())
         yield finding("SF314", f"None of the model's {count:,} parameters takes a gradient.")
+
+
+def check_registered(module: nn.Module) -> Iterator[Finding]:
+    """Layers and weights that a module uses without having them as its own are never trained."""
+    from torch import Tensor, nn
+
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    stray = []
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            held = value.values() if isinstance(value, dict) else value
+            items = held if isinstance(value, list | tuple | dict) else [value]
+            if not attribute.startswith("_") and any(
+                id(item) not in own
+                and (isinstance(item, nn.Module) or (isinstance(item, Tensor) and _learns(item)))
+                for item in items
+            ):
+                stray.append(f"{name}.{attribute}".lstrip("."))
+    if stray:
+        shown = ", ".join(repr(name) for name in stray[:3])
+        yield finding("SF219", f"Not part of {type(module).__name__}: what is held in {shown}.")
+
+
+def _learns(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
 
 
 def check_optimizer(module: nn.Module, optimizer: Any) -> None:

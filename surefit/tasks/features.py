@@ -143,6 +143,8 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
         )
     mask = row.get("mask")
     mask = np.ones(len(steps), np.int64) if mask is None else mask
+    if not np.any(mask):
+        return Skip("empty")  # a mean over no steps would be NaN, and so would every weight
     truncated = encoder.max_length is not None and len(steps) > encoder.max_length
     if not truncated:
         return steps, mask, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,12 @@ def test_what_is_no_trainer_is_refused(tmp_path: Path, tokenizer: Any) -> None:
         surefit.check(trainer=object())
     with pytest.raises(UsageError, match="together with data"):
         surefit.check(trainer=object(), data=[])
+
+
+def test_rows_that_begin_with_bos_twice(tmp_path: Path, tokenizer: Any) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.bos_token = tokenizer.convert_ids_to_tokens(7)
+    rows = [{**row, "input_ids": [7, 7, *row["input_ids"]]} for row in _rows(tokenizer)]
+    rows = [{**row, "labels": list(row["input_ids"])} for row in rows]
+    checkup = _check(tmp_path, _model(tokenizer), rows, surefit.Collator(tokenizer), tokenizer)
+    assert _codes(checkup) == ["SF724"]

@@ -188,7 +188,7 @@ class Idle(MeanPool):
 
 def test_what_is_not_saved_is_named_on_request() -> None:
     rows = feature_rows(30)
-    assert _codes(surefit.check(data=rows, model=Forgets(), probes="all")) == {"SF706"}
+    assert "SF706" in _codes(surefit.check(data=rows, model=Forgets(), probes="all"))
 
 
 def test_parameters_that_the_loss_does_not_reach_are_named() -> None:

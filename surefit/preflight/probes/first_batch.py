@@ -31,6 +31,7 @@ def probe(
         _check_kind(outputs, call)
         if num_outputs is not None and outputs.logits is not None:
             found += _check_outputs(outputs.logits, batch, num_outputs)
+            found += _check_scale(outputs.logits, batch)
         total, count = _loss(loss, outputs, batch)
         found += _backward(module, total, batch)
     if outputs.logits is None:
@@ -207,6 +208,15 @@ def _check_outputs(
         message = f"The model has {logits.shape[-1]} outputs, the data {num_outputs} classes."
         return [finding("SF316", message)]
     return []
+
+
+def _check_scale(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> list[Finding]:
+    """Scores of classes that sum to 1 in every row have been through a softmax."""
+    if batch["labels"].is_floating_point() or logits.shape[-1] < 2 or bool((logits < 0).any()):
+        return []
+    if bool(((logits.double().sum(-1) - 1).abs() > 1e-4).any()):
+        return []
+    return [finding("SF220", "The model's outputs are not below 0 and sum to 1 in every row.")]
 
 
 def _shapes(batch: Mapping[str, Any]) -> str:

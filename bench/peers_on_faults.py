@@ -1,0 +1,260 @@
+"""What the plain HF Trainer does with the data of tests/faults; writes docs/faults.md.
+
+python bench/peers_on_faults.py [PART OF A NAME]
+
+Each case of text or tokens goes the usual way: datasets.load_dataset, a tokenizer, the stock
+collator for the job, a tiny model on the CPU, one pass. It crashes, runs without a word (silent),
+or, where the data is healthy, is fine. With a name, nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from faults.case import Case, Chat, run  # noqa: E402
+from faults.every import FAULTS, HEALTHY  # noqa: E402
+
+MISSED = "not as expected"
+READERS = {".jsonl": "json", ".json": "json", ".gz": "json", ".csv": "csv", ".parquet": "parquet"}
+JOBS = ({"input_ids"}, {"messages"}, {"prompt", "completion"}, {"text", "label"})
+BEYOND = (
+    *("augment", "scorer", "--lora", "masked-lm", "regression", "token-classification"),
+    *("--eval-data", "columns.", "read.", "scan=", "overlong=", "--max-memory", "--batch"),
+)
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a case on both sides."""
+
+    case: Case
+    surefit: str
+    peer: str
+
+
+def applies(case: Case) -> bool:
+    """Whether the usual script would be written for such columns, and has the options asked for."""
+    name, content = next(iter(case.files.items()), ("", None))
+    row = content[0] if isinstance(content, list) and content else {}
+    return (
+        case.model in ("tiny:llama", "tiny:bert")
+        and not case.module
+        and case.data is None
+        and case.code != "SF402"
+        and Path(name).suffix in READERS
+        and not any(word in case.options for word in BEYOND)
+        and (not isinstance(content, list) or any(known <= set(row) for known in JOBS))
+        and not isinstance(row.get("label"), list)
+    )
+
+
+def peer(case: Case, folder: Path) -> str:
+    """One pass of the Trainer over the case, in words."""
+    case.write(folder)
+    stage = "loading"
+    try:
+        rows = load(folder / next(iter(case.files)), folder)
+        stage = "encoding"
+        job = prepare(case, rows, folder)
+        stage = "training"
+        loss = train(job, folder)
+    except Exception as error:
+        cause = error.__cause__ or error
+        return f"crash in {stage} ({type(cause).__name__})"
+    if not math.isfinite(loss) or loss == 0:
+        return f"silent, loss {loss:g}"
+    return "silent" if case.code else "fine"
+
+
+def load(path: Path, folder: Path) -> Any:
+    """The rows as `datasets` reads them."""
+    from datasets import load_dataset
+
+    kind = READERS[path.suffix]
+    return load_dataset(
+        kind, data_files=str(path), split="train", cache_dir=str(folder / ".datasets")
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, rows and a collator."""
+
+    model: Any
+    rows: Any
+    collator: Any
+
+
+def prepare(case: Case, rows: Any, folder: Path) -> Job:
+    """Tokens, labels and the collator that a tutorial would take for such columns."""
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        DataCollatorForLanguageModeling,
+        DataCollatorForSeq2Seq,
+        DataCollatorWithPadding,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    words = case.options.split()
+    limit = int(words[words.index("--max-seq-length") + 1]) if "--max-seq-length" in words else 512
+    tokenizer = load_tokenizer(case, rows)
+    size = {"vocab_size": 512, "num_attention_heads": 2, "max_position_embeddings": 512, **SIZES}
+    names = set(rows.column_names)
+
+    def causal() -> Any:
+        return LlamaForCausalLM(LlamaConfig(**size))
+
+    if "input_ids" in names:
+        cut = rows.map(lambda row: {k: row[k][:limit] for k in names if row[k] is not None})
+        if "labels" not in names:
+            return Job(causal(), cut, DataCollatorForLanguageModeling(tokenizer, mlm=False))
+        return Job(causal(), cut, DataCollatorForSeq2Seq(tokenizer))
+    if "messages" in names:
+        if "t.jinja" in case.files:
+            tokenizer.chat_template = case.files["t.jinja"]
+        rendered = rows.map(
+            lambda row: {"text": tokenizer.apply_chat_template(row["messages"], tokenize=False)}
+        )
+        encoded = tokenised(rendered, tokenizer, limit)
+        return Job(causal(), encoded, DataCollatorForLanguageModeling(tokenizer, mlm=False))
+    if {"prompt", "completion"} <= names:
+        encoded = rows.map(lambda row: ask(row, tokenizer, limit), remove_columns=rows.column_names)
+        return Job(causal(), encoded, DataCollatorForSeq2Seq(tokenizer))
+    if {"text", "label"} <= names:
+        classes = {name: place for place, name in enumerate(sorted(set(rows["label"])))}
+        model = BertForSequenceClassification(BertConfig(num_labels=len(classes), **size))
+        encoded = tokenised(rows, tokenizer, limit, ("label",)).map(
+            lambda row: {"labels": classes[row["label"]]}, remove_columns=["label"]
+        )
+        return Job(model, encoded, DataCollatorWithPadding(tokenizer))
+    encoded = tokenised(rows, tokenizer, limit)
+    return Job(causal(), encoded, DataCollatorForLanguageModeling(tokenizer, mlm=False))
+
+
+def load_tokenizer(case: Case, rows: Any) -> Any:
+    """The case's own, else one made from its texts; eos pads, as tutorials have it."""
+    from chats import chat_tokenizer
+    from surefit.data.tokenizer import train_tokenizer
+
+    style = next((c.style for c in case.files.values() if isinstance(c, Chat)), None)
+    if style is not None or "messages" in rows.column_names:
+        return chat_tokenizer(style or "chatml")
+    texts = [text for row in rows for text in row.values() if isinstance(text, str)]
+    tokenizer = train_tokenizer(texts, 400)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return tokenizer
+
+
+def tokenised(rows: Any, tokenizer: Any, limit: int, keep: tuple[str, ...] = ()) -> Any:
+    """The column `text` as tokens, as every tutorial does it."""
+    return rows.map(
+        lambda row: tokenizer(row["text"], truncation=True, max_length=limit),
+        remove_columns=[name for name in rows.column_names if name not in keep],
+    )
+
+
+def ask(row: Any, tokenizer: Any, limit: int) -> dict[str, Any]:
+    """Prompt and answer end to end, the prompt masked by its own number of tokens."""
+    prompt = tokenizer(row["prompt"])["input_ids"]
+    ids = tokenizer(row["prompt"] + " " + row["completion"] + tokenizer.eos_token)["input_ids"]
+    labels = [-100] * min(len(prompt), len(ids)) + ids[len(prompt) :]
+    return {"input_ids": ids[:limit], "labels": labels[:limit]}
+
+
+def train(job: Job, folder: Path) -> float:
+    """The loss of one pass."""
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+
+    arguments = TrainingArguments(
+        output_dir=str(folder / "out"),
+        num_train_epochs=1,
+        per_device_train_batch_size=8,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    trainer = Trainer(job.model, arguments, train_dataset=job.rows, data_collator=job.collator)
+    trainer.remove_callback(PrinterCallback)
+    return float(trainer.train().training_loss)
+
+
+def told(case: Case, folder: Path) -> str:
+    """What surefit says of the case."""
+    outcome = run(case, folder)
+    found = outcome.found(case)
+    if found is None:
+        return "fine" if not outcome.complaint(case) else MISSED
+    row = found["where"].get("row")
+    place = f", row {row}" if row is not None else ""
+    return f"{found['severity']}{place}"
+
+
+def page(results: list[Result]) -> str:
+    """docs/faults.md."""
+    healthy = [r for r in results if r.case.code is None]
+    faults = [r for r in results if r.case.code is not None]
+    peers = Counter(r.peer.split(" ")[0].rstrip(",") for r in faults)
+    total = sum(map(len, FAULTS.values()))
+    fine = sum(r.peer == "fine" for r in healthy)
+    named = sum(r.surefit not in ("fine", MISSED) for r in faults)
+    lines = [
+        "# Faults",
+        "",
+        f"`tests/faults/` holds {total} faults and {len(HEALTHY)} healthy sets of data that look",
+        "odd, each with what `surefit check` must say of it; `python tests/faults/table.py` runs",
+        "them all.",
+        "",
+        "This page is written by `python bench/peers_on_faults.py`, which takes those that a usual",
+        "script would be written for (tokens, prompts and answers, dialogues, texts with classes)",
+        "the usual way, too: `load_dataset`, a tokenizer, the stock collator, the Trainer of",
+        "transformers, one pass on the CPU. *Silent* means that it trained and said nothing.",
+        "",
+        f"Of {len(faults)} faults surefit names {named} before the first step. The Trainer crashes",
+        f"on {peers['crash']} and trains on {peers['silent']} without a word. Of {len(healthy)}",
+        f"healthy sets surefit takes {sum(r.surefit == 'fine' for r in healthy)}, the usual script",
+        f"{fine}.",
+        "",
+        "| code | fault | surefit | HF Trainer |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [f"| {r.case.code} | {r.case.name} | {r.surefit} | {r.peer} |" for r in faults]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Every case that applies, on both sides."""
+    from datasets import disable_progress_bars
+    from transformers.utils import logging
+
+    disable_progress_bars()
+    logging.set_verbosity_error()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    results = []
+    for case in [*(case for cases in FAULTS.values() for case in cases), *HEALTHY]:
+        if not applies(case) or wanted not in case.name:
+            continue
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            os.environ["SUREFIT_CACHE"] = f"{one}/.cache"
+            results.append(Result(case, told(case, Path(one)), peer(case, Path(other))))
+        print(f"{case.code} | {case.name} | {results[-1].surefit} | {results[-1].peer}", flush=True)
+    if not wanted:
+        (ROOT / "docs" / "faults.md").write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""A case of the fault suite: files, a command, and what must come of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Stands for a folder with a tokenizer in the manner of a known model; see tests/chats.py."""
+
+    style: str
+
+
+@dataclass(frozen=True)
+class Bert:
+    """Stands for a folder with a BERT of some vocabulary, without a head, and a tokenizer."""
+
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is wrong (or only looks it), the files, the options of `check`, and what is found.
+
+    `files` are written by the kind of their content, see `write`. `--data` is the first of them
+    unless `data` says otherwise. `module` is the source of a Python file with a function `make`.
+    `code` is None where neither error nor warning may come.
+    """
+
+    name: str
+    code: str | None
+    files: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "tiny:llama"
+    options: str = ""
+    module: str = ""
+    row: int | None = None
+    line: int | None = None
+    column: str | None = None
+    exits: int = 1
+    also: tuple[str, ...] = ()
+    """Codes of what is said besides, as a note or a repair."""
+    data: str | None = None
+    process: bool = False
+    """Whether it is also run as a process of its own."""
+
+    @property
+    def slug(self) -> str:
+        """The name as a Python name; Python imports a module once per name."""
+        return re.sub(r"\W+", "_", self.name.lower())
+
+    def arguments(self) -> list[str]:
+        """What follows `surefit check --json`."""
+        data = next(iter(self.files)) if self.data is None else self.data
+        model = f"case_{self.slug}:make" if self.module else self.model
+        return [*_given("--data", data), *_given("--model", model), *shlex.split(self.options)]
+
+    def write(self, folder: Path) -> None:
+        """The files of the case, in a folder that becomes the working folder."""
+        for name, content in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, content)
+        if self.module:
+            (folder / f"case_{self.slug}.py").write_text(self.module, encoding="utf-8")
+
+
+def _given(option: str, value: str) -> list[str]:
+    return [part for one in value.split() for part in (option, one)]
+
+
+def write(path: Path, content: Any) -> None:
+    """Text, bytes, JSON lines of a list, arrays of a dict, an array, a picture or a tokenizer."""
+    if isinstance(content, Chat):
+        from chats import chat_tokenizer
+
+        chat_tokenizer(content.style).save_pretrained(path)
+    elif isinstance(content, Bert):
+        from transformers import BertConfig, BertModel
+
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+        config = BertConfig(vocab_size=content.vocab_size, num_hidden_layers=1, **sizes)
+        BertModel(config).save_pretrained(path)
+        write(path, Chat("chatml"))
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, list):
+        content = "".join(json.dumps(row) + "\n" for row in content)
+        write(path, gzip.compress(content.encode()) if path.suffix == ".gz" else content)
+    elif isinstance(content, str):
+        path.write_text(content, encoding="utf-8", newline="")
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    elif path.suffix == ".png":
+        from pictures import write_png
+
+        write_png(path, content)
+    else:
+        np.save(path, content)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `surefit check --json` made of a case."""
+
+    exit_code: int
+    answer: Mapping[str, Any]
+    stderr: str
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        return list(self.answer.get("findings", ()))
+
+    def found(self, case: Case) -> dict[str, Any] | None:
+        """The finding that the case is about."""
+        return next((each for each in self.findings if each["code"] == case.code), None)
+
+    def complaint(self, case: Case) -> str:
+        """What is not as the case expects it; empty where all is."""
+        if "Traceback" in self.stderr:
+            return "a traceback"
+        missing = [c for c in case.also if c not in [f["code"] for f in self.findings]]
+        if missing:
+            return f"{missing} expected, found {[f['code'] for f in self.findings]}"
+        if case.code is None:
+            loud = [f for f in self.findings if f["severity"] in ("error", "warning")]
+            return f"not healthy: {self.exit_code} {loud or self.answer.get('error', '')}" * bool(
+                loud or self.exit_code
+            )
+        found = self.found(case)
+        if self.exit_code != case.exits or (found is None and case.exits != 2):
+            codes = [f"{f['code']} {f['severity']}: {f['message']}" for f in self.findings]
+            return f"exit {self.exit_code}, found {codes or self.answer}"
+        errors = [each["code"] for each in self.findings if each["severity"] == "error"]
+        if case.exits == 1 and errors[0] != case.code:
+            return f"the first error is {errors[0]}"
+        for key in ("row", "line", "column"):
+            expected = getattr(case, key)
+            if found is not None and expected is not None and found["where"].get(key) != expected:
+                return f"{key} {expected} expected, found at {found['where']}: {found['message']}"
+        return ""
+
+
+def run(case: Case, folder: Path) -> Outcome:
+    """The case through the command line's entry, in this process, with `folder` to work in."""
+    from surefit.cli import run as command
+
+    case.write(folder)
+    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            exit_code = command(["check", "--json", *case.arguments()])
+    finally:
+        os.chdir(before)
+    return Outcome(exit_code, json.loads(out.getvalue()), err.getvalue())

@@ -1,0 +1,240 @@
+"""Faults of files: empty, damaged, wrongly encoded, pickled, not belonging together."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import zipfile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from builders import echo_rows, sentiment_rows
+from faults.case import Case
+
+LINES = [json.dumps(row) + "\n" for row in echo_rows(20)]
+GOOD = "".join(LINES)
+CSV = "text,label\n" + "".join(f"{r['text']},{r['label']}\n" for r in sentiment_rows(30))
+ARRAY = np.random.default_rng(0).normal(size=(30, 5, 4)).astype(np.float32)
+
+
+def with_line(place: int, line: str) -> str:
+    """The good lines, with another one at `place`."""
+    return "".join([*LINES[:place], line + "\n", *LINES[place + 1 :]])
+
+
+def npy(array: Any) -> bytes:
+    """The bytes of an .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    """The bytes of an .npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def parquet() -> bytes:
+    """The bytes of a parquet file with the good rows."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(echo_rows(20)), buffer)
+    return buffer.getvalue()
+
+
+def empty_zip() -> bytes:
+    """An archive without members."""
+    buffer = io.BytesIO()
+    zipfile.ZipFile(buffer, "w").close()
+    return buffer.getvalue()
+
+
+def nested(depth: int) -> str:
+    """A JSON row with lists in lists."""
+    return '{"prompt": ' + "[" * depth + "1" + "]" * depth + ', "completion": "a"}'
+
+
+OBJECTS = np.array([{"a": 1}, None], dtype=object)
+IDX = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (30, 8, 8))
+
+CASES = [
+    Case("empty jsonl", "SF101", {"a.jsonl": ""}, process=True),
+    Case("blank lines only", "SF101", {"a.jsonl": "\n\n  \n"}),
+    Case("empty csv", "SF101", {"a.csv": ""}, process=True),
+    Case("csv with a header alone", "SF101", {"a.csv": "prompt,completion\n"}),
+    Case("empty json", "SF101", {"a.json": ""}),
+    Case("empty list as json", "SF101", {"a.json": "[]"}),
+    Case("empty gzip", "SF101", {"a.jsonl.gz": gzip.compress(b"")}),
+    Case("empty text file", "SF101", {"a.txt": ""}),
+    Case("array without rows", "SF101", {"a.npy": np.zeros((0, 3, 4))}),
+    Case("file of no bytes", "SF102", {"a.npy": b""}),
+    Case("archive of no bytes", "SF102", {"a.npz": b""}),
+    Case("archive without members", "SF101", {"a.npz": empty_zip()}),
+    Case("folder without files", "SF101", {"d/x/keep.me": b""}, data="d"),
+    Case(
+        "line cut short", "SF102", {"a.jsonl": with_line(5, '{"prompt": "a"')}, line=6, process=True
+    ),
+    Case("file cut short in its last line", "SF102", {"a.jsonl": GOOD[:-9]}, line=20),
+    Case("text between the lines", "SF102", {"a.jsonl": with_line(3, "# comment")}, line=4),
+    Case("line that is a list", "SF102", {"a.jsonl": with_line(3, '["a", "b"]')}, line=4),
+    Case("line that is a number", "SF102", {"a.jsonl": with_line(3, "17")}, line=4),
+    Case("lists nested without end", "SF102", {"a.jsonl": with_line(3, nested(5000))}, line=4),
+    Case("json cut short", "SF102", {"a.json": json.dumps(echo_rows(20))[:-9]}),
+    Case("json that holds no rows", "SF115", {"a.json": '{"version": 1, "data": {"x": 2}}'}),
+    Case("row with a cell too many", "SF102", {"a.csv": CSV + "a,b,c\n"}, line=32, process=True),
+    Case("row with a cell too few", "SF102", {"a.csv": CSV + "a\n"}, line=32),
+    Case("quote that is never closed", "SF102", {"a.csv": CSV + '"a b,good\nb,bad\n'}),
+    Case("two columns of one name", "SF102", {"a.csv": CSV.replace("text,label", "text,text")}),
+    Case("bytes of zero in a table", "SF105", {"a.csv": CSV + "a\0b,good\n"}, "tiny:bert"),
+    Case("wrong delimiter", "SF217", {"a.csv": CSV}, options="--set read.delimiter=';'"),
+    Case("gzip cut short", "SF102", {"a.jsonl.gz": gzip.compress(GOOD.encode())[:-20]}),
+    Case("array cut short", "SF102", {"a.npy": npy(ARRAY)[:-100]}, process=True),
+    Case("archive cut short", "SF102", {"a.npz": npz(features=ARRAY)[:-100]}),
+    Case("parquet cut short", "SF102", {"a.parquet": parquet()[:-50]}, process=True),
+    Case("parquet that is none", "SF102", {"a.parquet": b"not parquet at all"}),
+    Case("safetensors cut short", "SF102", {"a.safetensors": b"\x40\0\0\0\0\0\0\0{}"}),
+    Case("torch file of noise", "SF102", {"a.pt": b"no torch at all"}),
+    Case("IDX file cut short", "SF102", {"a-idx3-ubyte": IDX + b"\0" * 99}),
+    Case("pickled array", "SF104", {"a.npy": npy(OBJECTS)}, process=True),
+    Case("pickled member of an archive", "SF104", {"a.npz": npz(features=OBJECTS)}),
+    Case("pickle named as torch file", "SF104", {"a.pt": pickle.dumps([1, {"a": 2}])}),
+    Case(
+        "text in Windows-1252",
+        "SF111",
+        {"a.csv": (CSV + "café – naïve,good\n").encode("cp1252")},
+        "tiny:bert",
+        exits=0,
+    ),
+    Case(
+        "text in no encoding",
+        "SF105",
+        {"a.csv": CSV.encode() + b"\x81\x8d\xff\xfe,good\n"},
+        "tiny:bert",
+    ),
+    Case("text in UTF-16 without a mark", "SF105", {"a.csv": CSV.encode("utf-16-le")}, "tiny:bert"),
+    Case(
+        "a row that is not UTF-8",
+        "SF273",
+        {"a.jsonl": GOOD.encode() + b'{"prompt": "\xff\xfe a", "completion": "b"}\n'},
+        exits=0,
+        row=20,
+    ),
+    Case(
+        "number among texts",
+        "SF103",
+        {"a.jsonl": with_line(7, '{"prompt": "a", "completion": 3}')},
+        row=7,
+        column="completion",
+        process=True,
+    ),
+    Case(
+        "list among texts",
+        "SF103",
+        {"a.jsonl": with_line(7, '{"prompt": ["a"], "completion": "b"}')},
+        row=7,
+        column="prompt",
+    ),
+    Case(
+        "object among texts",
+        "SF103",
+        {"a.jsonl": with_line(7, '{"prompt": {"a": 1}, "completion": "b"}')},
+        row=7,
+        column="prompt",
+    ),
+    Case(
+        "truth value among texts",
+        "SF103",
+        {"a.jsonl": with_line(7, '{"prompt": true, "completion": "b"}')},
+        row=7,
+        column="prompt",
+    ),
+    Case(
+        "lists of mixed types",
+        "SF103",
+        {
+            "a.jsonl": [{"input_ids": [5, 6], "labels": [5, 6]}] * 9
+            + [{"input_ids": [5, "six"], "labels": [5, 6]}]
+        },
+        row=9,
+        column="input_ids",
+    ),
+    Case(
+        "files without a common column",
+        "SF106",
+        {"a.jsonl": echo_rows(9), "b.jsonl": [{"x": 1}]},
+        data="a.jsonl b.jsonl",
+    ),
+    Case(
+        "files with different columns",
+        "SF107",
+        {
+            "a.jsonl": echo_rows(20),
+            "b.jsonl": [{**row, "note": "x"} for row in echo_rows(9, seed=1)],
+        },
+        data="a.jsonl b.jsonl",
+        exits=0,
+    ),
+    Case(
+        "arrays of different lengths",
+        "SF106",
+        {"a.npz": {"features": ARRAY, "label": np.arange(29) % 3}},
+    ),
+    Case(
+        "texts of different lengths",
+        "SF117",
+        {"a.txt": "one two\n" * 30, "b.txt": "un deux\n" * 29},
+        data="a.txt b.txt",
+        exits=0,
+    ),
+    Case("too many columns", "SF110", {"a.jsonl": [{f"x{n}": 1 for n in range(20_000)}]}),
+    Case(
+        "one file of many is damaged",
+        "SF102",
+        {"d/a.npy": ARRAY, "d/b.npy": npy(ARRAY)[:-100]},
+        data="d",
+    ),
+    Case(
+        "a damaged file is to be skipped",
+        "SF430",
+        {
+            "d/a.npz": {"features": ARRAY, "label": np.arange(30) % 3},
+            "d/b.npz": npz(features=ARRAY, label=np.arange(30) % 3)[:-100],
+        },
+        "tiny:bert",
+        "--set on_bad_file=skip",
+        data="d",
+        exits=0,
+    ),
+    Case(
+        "number too large to keep",
+        "SF102",
+        {"a.jsonl": with_line(3, f'{{"prompt": "a", "completion": "b", "x": {2**70}}}')},
+        line=4,
+    ),
+    Case(
+        "half a character",
+        "SF102",
+        {"a.jsonl": with_line(3, '{"prompt": "\\ud800", "completion": "b"}')},
+        line=4,
+    ),
+    Case("rows without columns", "SF101", {"a.jsonl": "{}\n{}\n"}),
+    Case("array of a single value", "SF208", {"a.npy": np.array(3.0)}),
+    Case(
+        "array of complex numbers",
+        "SF213",
+        {"a.npz": {"features": ARRAY + 1j, "label": np.arange(30) % 3}},
+    ),
+    Case(
+        "array of texts in two axes",
+        "SF213",
+        {"a.npz": {"features": np.array([["a", "b"]] * 30), "label": np.arange(30) % 3}},
+    ),
+    Case("folder of several kinds", "SF106", {"d/a.jsonl": GOOD, "d/b.csv": CSV}, data="d"),
+    Case("folder of other files", "SF101", {"d/readme.md": "# hi"}, data="d"),
+]

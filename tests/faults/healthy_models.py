@@ -1,0 +1,154 @@
+"""Healthy features, pictures and models that look odd: neither error nor warning may come."""
+
+from __future__ import annotations
+
+import numpy as np
+from pictures import draw
+
+from builders import echo_rows
+from faults.case import Bert, Case
+from faults.files import ARRAY
+from faults.labels import texts
+from faults.models import DATA, NET, RETURNS, TEXT, language_model, net
+from faults.sequences import CLASSES, pictures, steps, values
+
+ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
+GREY = {f"d/{s}/{n}.png": draw(s, n)[:, :, 0] for s in ("disc", "frame") for n in range(10)}
+SIZES = {f"d/{s}/{n}.png": draw(s, n, 24 + n, 40 - n) for s in ("disc", "frame") for n in range(10)}
+RAGGED = [
+    {"features": [[1.0, 2.0, 3.0, n + 0.5]] * 2, "weights": [1.0] * (n % 3 + 1), "label": n % 3}
+    for n in range(30)
+]
+CASES = [
+    Case(
+        "batch size to be chosen",
+        None,
+        {"a.jsonl": echo_rows(20)},
+        options="--batch-size auto",
+        also=("SF405",),
+    ),
+    Case(
+        "features of different lengths",
+        None,
+        {"a.jsonl": steps()},
+        module=NET,
+        also=("SF209", "SF426"),
+    ),
+    Case(
+        "features in half precision",
+        None,
+        {"a.npz": {"features": ARRAY.astype(np.float16), "label": CLASSES}},
+        module=NET,
+    ),
+    Case(
+        "features in columns first order",
+        None,
+        {"a.npz": {"features": np.asfortranarray(ARRAY), "label": CLASSES}},
+        module=NET,
+    ),
+    Case(
+        "features of one step",
+        None,
+        {"a.npz": {"features": values(30, 1, 4), "label": CLASSES}},
+        module=NET,
+    ),
+    Case(
+        "labels in a file beside",
+        None,
+        {"features.npy": ARRAY, "labels.npy": CLASSES},
+        module=NET,
+        also=("SF429",),
+    ),
+    Case(
+        "forward with any arguments",
+        None,
+        DATA,
+        module=net("forward(self, inputs_embeds, attention_mask)", ARGS),
+    ),
+    Case(
+        "forward with a name of its own",
+        None,
+        DATA,
+        module=net("forward(self, inputs_embeds, attention_mask)", "forward(self, x)")
+        .replace("inputs_embeds", "x")
+        .replace(
+            "mask = attention_mask.unsqueeze(-1).float()", "mask = torch.ones_like(x[..., :1])"
+        ),
+        also=("SF309",),
+    ),
+    Case("class as the function that makes it", None, DATA, module=NET + "\nmake = Net\n"),
+    Case(
+        "list of layers that are registered",
+        None,
+        DATA,
+        module=net("self.dropout =", "self.named = [self.body]\n        self.dropout ="),
+    ),
+    Case(
+        "layer whose width is open", None, DATA, module=net("nn.Linear(4, 32)", "nn.LazyLinear(32)")
+    ),
+    Case(
+        "layer that is never used",
+        None,
+        DATA,
+        module=net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
+    ),
+    Case("model that returns a tuple", None, DATA, module=net(RETURNS, RETURNS + ", hidden")),
+    Case(
+        "model that returns a dict",
+        None,
+        DATA,
+        module=net(RETURNS, RETURNS.replace("return ", "return {'logits': ") + "}"),
+    ),
+    Case(
+        "column of different lengths for forward",
+        None,
+        {"a.jsonl": RAGGED},
+        module=net("attention_mask):", "attention_mask, weights):"),
+    ),
+    Case(
+        "language model of one's own",
+        None,
+        TEXT,
+        module=language_model("return logits"),
+        options="--set compile=on",
+        also=("SF500", "SF502"),
+    ),
+    Case("pictures in grey", None, GREY, "tiny:vit", data="d"),
+    Case("pictures of different sizes", None, SIZES, "tiny:vit", data="d"),
+    Case(
+        "pictures beside a hidden file",
+        None,
+        {**pictures(), "d/.DS_Store": b"\0\1"},
+        "tiny:vit",
+        data="d",
+    ),
+    Case(
+        "weights without a head",
+        None,
+        {"a.jsonl": texts(), "bert": Bert(400)},
+        "./bert",
+        also=("SF306",),
+    ),
+    Case(
+        "tokenizer larger than the model",
+        None,
+        {"a.jsonl": texts(), "bert": Bert(100)},
+        "./bert",
+        also=("SF307",),
+    ),
+    Case(
+        "rows that cannot lie end to end",
+        None,
+        {"a.jsonl": echo_rows(20)},
+        "tiny:bloom",
+        also=("SF501",),
+    ),
+    Case("LoRA of a high rank", None, {"a.jsonl": echo_rows(20)}, options="--lora-r 64"),
+    Case(
+        "sample of the rows",
+        None,
+        {"a.jsonl": echo_rows(40)},
+        options="--set scan=20",
+        also=("SF218",),
+    ),
+]

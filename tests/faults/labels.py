@@ -1,0 +1,339 @@
+"""Faults of texts, classes and numbers: what does not suit the task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import sentiment_rows
+from faults.case import Case, Chat
+
+NAN = float("nan")
+
+
+def texts(place: int | None = None, **odd: Any) -> list[dict[str, Any]]:
+    """Texts with classes, one of them odd."""
+    rows: list[dict[str, Any]] = list(sentiment_rows(30))
+    if place is not None:
+        rows[place] = {**rows[place], **odd}
+    return rows
+
+
+def labelled(label: Any) -> list[dict[str, Any]]:
+    """Texts whose label is a function of the row's number."""
+    return [{**row, "label": label(n)} for n, row in enumerate(sentiment_rows(30))]
+
+
+def tagged(place: int, words: Any, tags: Any) -> list[dict[str, Any]]:
+    """Words with tags, one row odd."""
+    rows: list[dict[str, Any]] = [
+        {"tokens": ["a", "b", f"w{n}"], "tags": ["O", "X", "O"]} for n in range(20)
+    ]
+    rows[place] = {"tokens": words, "tags": tags}
+    return rows
+
+
+def numbers(place: int, **odd: Any) -> list[dict[str, Any]]:
+    """A small table whose target is a sum, one row odd."""
+    rows: list[dict[str, Any]] = [
+        {"size": float(n), "age": n * 7 % 11, "price": n + 0.5 * (n * 7 % 11) + 0.25}
+        for n in range(40)
+    ]
+    rows[place] = {**rows[place], **odd}
+    return rows
+
+
+ALL = "--set eval_share=0"
+BERT = "tiny:bert"
+TO_PRICE = f"--task regression --set columns.label=price {ALL}"
+LABELS = [
+    Case(
+        "label never given",
+        "SF205",
+        {"a.jsonl": labelled(lambda n: None)},
+        BERT,
+        "--task text-classification",
+    ),
+    Case(
+        "no label column",
+        "SF202",
+        {"a.jsonl": [{"text": r["text"]} for r in sentiment_rows(30)]},
+        BERT,
+        "--task text-classification",
+        process=True,
+    ),
+    Case("one class only", "SF205", {"a.jsonl": labelled(lambda n: "good")}, BERT, column="label"),
+    Case(
+        "a class for every row",
+        "SF205",
+        {"a.jsonl": labelled(lambda n: f"class {n}")},
+        BERT,
+        "--task text-classification",
+        column="label",
+    ),
+    Case(
+        "amounts as classes",
+        "SF205",
+        {"a.jsonl": labelled(lambda n: n + 0.5)},
+        BERT,
+        f"--task text-classification {ALL}",
+        row=0,
+        column="label",
+    ),
+    Case(
+        "one amount among classes",
+        "SF205",
+        {"a.jsonl": labelled(lambda n: 1.5 if n == 4 else n % 2)},
+        BERT,
+        f"--task text-classification {ALL}",
+        row=4,
+        column="label",
+    ),
+    Case(
+        "missing value among class numbers",
+        "SF203",
+        {"a.jsonl": labelled(lambda n: None if n == 4 else n % 2)},
+        BERT,
+        ALL,
+        row=4,
+        exits=0,
+    ),
+    Case(
+        "objects as labels",
+        "SF205",
+        {"a.jsonl": labelled(lambda n: {"is": n % 2})},
+        BERT,
+        "--task text-classification",
+        column="label",
+    ),
+    Case(
+        "label of another type in one row",
+        "SF103",
+        {"a.jsonl": texts(9, label=1)},
+        BERT,
+        row=9,
+        column="label",
+    ),
+    Case(
+        "label in evaluation only",
+        "SF206",
+        {
+            "a.jsonl": texts(),
+            "e.jsonl": [*sentiment_rows(5, seed=1), {"text": "sun new", "label": "odd"}],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        row=5,
+        exits=0,
+    ),
+    Case(
+        "evaluation rows that are training rows",
+        "SF210",
+        {
+            "a.jsonl": texts(),
+            "e.jsonl": [{"text": "fresh one", "label": "bad"}, texts()[3], texts()[4]],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        row=1,
+        exits=0,
+    ),
+    Case(
+        "evaluation rows alike but for case",
+        "SF210",
+        {
+            "a.jsonl": texts(3, text="Red cat sun good"),
+            "e.jsonl": [
+                {"text": "red  cat sun GOOD!", "label": texts()[3]["label"]},
+                texts(2, text="new here")[2],
+            ],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        row=0,
+        exits=0,
+    ),
+    Case(
+        "evaluation data without the label",
+        "SF202",
+        {"a.jsonl": texts(), "e.jsonl": [{"text": "a"}]},
+        BERT,
+        "--eval-data e.jsonl",
+        column="label",
+    ),
+    Case(
+        "column that is not there",
+        "SF202",
+        {"a.jsonl": texts()},
+        BERT,
+        "--set columns.label=stars",
+        column="stars",
+    ),
+    Case(
+        "label column that is the text",
+        "SF205",
+        {"a.jsonl": texts()},
+        BERT,
+        "--task text-classification --set columns.label=text --set columns.text=label",
+        column="text",
+    ),
+    Case(
+        "text column of numbers",
+        "SF213",
+        {"a.jsonl": [{"text": n, "label": n % 2} for n in range(30)]},
+        BERT,
+        f"--task text-classification --set columns.text=text {ALL}",
+        row=0,
+        column="text",
+    ),
+    Case(
+        "text missing in some rows",
+        "SF215",
+        {
+            "a.jsonl": [
+                {**r, "text": None if n % 6 == 1 else r["text"]} for n, r in enumerate(texts())
+            ]
+        },
+        BERT,
+        ALL,
+        row=1,
+        exits=0,
+    ),
+    Case(
+        "text missing in most rows",
+        "SF204",
+        {"a.jsonl": [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())]},
+        BERT,
+        ALL,
+        row=1,
+    ),
+    Case(
+        "most texts too long",
+        "SF216",
+        {"a.jsonl": [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()]},
+        BERT,
+        "--max-seq-length 16",
+        exits=0,
+    ),
+    Case("too few rows to evaluate", "SF402", {"a.jsonl": texts()}, BERT, ALL, exits=0),
+    Case(
+        "more tags than words",
+        "SF201",
+        {"a.jsonl": tagged(7, ["a", "b"], ["O", "X", "O"])},
+        BERT,
+        ALL,
+        row=7,
+    ),
+    Case(
+        "fewer tags than words",
+        "SF201",
+        {"a.jsonl": tagged(7, ["a", "b"], ["O"])},
+        BERT,
+        ALL,
+        row=7,
+    ),
+    Case(
+        "one tag only",
+        "SF205",
+        {"a.jsonl": [{"tokens": ["a", f"w{n}"], "tags": ["O", "O"]} for n in range(20)]},
+        BERT,
+        ALL,
+    ),
+    Case(
+        "no token to hide behind",
+        "SF320",
+        {"a.jsonl": [{"text": r["text"]} for r in texts()], "tok": Chat("chatml")},
+        BERT,
+        "--task masked-lm --tokenizer tok",
+    ),
+    Case(
+        "task the model has no head for",
+        "SF301",
+        {"a.jsonl": [{"text": r["text"]} for r in texts()]},
+        "tiny:llama",
+        "--task masked-lm",
+    ),
+    Case(
+        "source without target",
+        "SF202",
+        {"a.jsonl": [{"source": "a b"}] * 9},
+        "tiny:t5",
+        "--task seq2seq",
+    ),
+]
+NUMBERS = [
+    Case(
+        "target that is text",
+        "SF230",
+        {"a.jsonl": [{"size": n, "age": n * 7 % 11, "price": f"about {n}"} for n in range(40)]},
+        "tiny:mlp",
+        TO_PRICE,
+        column="price",
+    ),
+    Case(
+        "target that never changes",
+        "SF230",
+        {"a.jsonl": [{**r, "price": 2.0} for r in numbers(0)]},
+        "tiny:mlp",
+        TO_PRICE,
+        column="price",
+    ),
+    Case(
+        "target that is not a number in one row",
+        "SF203",
+        {"a.jsonl": numbers(6, price=NAN)},
+        "tiny:mlp",
+        TO_PRICE,
+        row=6,
+        exits=0,
+    ),
+    Case(
+        "target without end",
+        "SF207",
+        {"a.jsonl": numbers(6, price=float("inf"))},
+        "tiny:mlp",
+        TO_PRICE,
+        row=6,
+        column="price",
+    ),
+    Case(
+        "target given away",
+        "SF232",
+        {"a.jsonl": [{**r, "total": r["price"] * 2} for r in numbers(0)]},
+        "tiny:mlp",
+        TO_PRICE,
+        column="total",
+        exits=0,
+    ),
+    Case(
+        "nothing but the target",
+        "SF233",
+        {"a.jsonl": [{"price": r["price"]} for r in numbers(0)]},
+        "tiny:mlp",
+        TO_PRICE,
+    ),
+    Case(
+        "value without end in a table",
+        "SF207",
+        {"a.jsonl": numbers(6, size=float("inf"))},
+        "tiny:mlp",
+        TO_PRICE,
+        row=6,
+        column="size",
+    ),
+    Case("text model for numbers", "SF301", {"a.jsonl": numbers(0)}, BERT, TO_PRICE),
+    Case(
+        "table model for text",
+        "SF301",
+        {"a.jsonl": texts()},
+        "tiny:mlp",
+        "--task text-classification",
+    ),
+    Case(
+        "text target for a score",
+        "SF230",
+        {"a.jsonl": texts()},
+        BERT,
+        "--task regression",
+        column="label",
+    ),
+]

@@ -1,0 +1,295 @@
+"""Faults of features and pictures: shapes, widths, values, files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pictures import draw
+
+from builders import feature_rows
+from faults.case import Case
+from faults.models import NET
+
+CLASSES = np.arange(30) % 3
+
+
+def values(*shape: int) -> Any:
+    """Numbers in a shape."""
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def steps(place: int | None = None, **odd: Any) -> list[dict[str, Any]]:
+    """Feature rows of width 4, one of them odd."""
+    rows = [{**row, "features": row["features"].tolist()} for row in feature_rows(30)]
+    if place is not None:
+        rows[place] = {**rows[place], **odd}
+    return rows
+
+
+def arrays(*shape: int) -> dict[str, Any]:
+    """Features of a shape, with classes."""
+    return {"features": values(*shape), "label": CLASSES}
+
+
+def with_value(value: float) -> dict[str, Any]:
+    """Features with one value exchanged, in row 21."""
+    made = arrays(30, 5, 4)
+    made["features"][21, 3, 2] = value
+    return made
+
+
+def pictures(**more: Any) -> dict[str, Any]:
+    """Folders of two classes of pictures, and what else is in them."""
+    shapes = {f"d/{s}/{n}.png": draw(s, n) for s in ("disc", "frame") for n in range(10)}
+    return {**shapes, **{f"d/{name.replace('__', '/')}.png": raw for name, raw in more.items()}}
+
+
+ALL = "--set eval_share=0"
+CUT = "--set features.steps=5"
+IDS = np.random.default_rng(0).integers(0, 90_000, (30, 12))
+FEATURES = [
+    Case(
+        "row of another width",
+        "SF208",
+        {"a.jsonl": steps(21, features=[[1.0, 2.0, 3.0]])},
+        module=NET,
+        row=21,
+        column="features",
+    ),
+    Case(
+        "steps of two widths in a row",
+        "SF208",
+        {"a.jsonl": steps(21, features=[[1.0, 2.0, 3.0, 4.0], [1.0]])},
+        module=NET,
+        row=21,
+        column="features",
+    ),
+    Case(
+        "step that is missing",
+        "SF208",
+        {"a.jsonl": steps(21, features=[[1.0, 2.0, 3.0, 4.0], None])},
+        module=NET,
+        row=21,
+        column="features",
+    ),
+    Case(
+        "value missing in a step",
+        "SF207",
+        {"a.jsonl": steps(21, features=[[1.0, 2.0, None, 4.0]])},
+        module=NET,
+        row=21,
+        column="features",
+    ),
+    Case(
+        "features that are not a number",
+        "SF207",
+        {"a.npz": with_value(np.nan)},
+        module=NET,
+        row=21,
+        column="features",
+        process=True,
+    ),
+    Case(
+        "features without end",
+        "SF207",
+        {"a.npz": with_value(np.inf)},
+        module=NET,
+        row=21,
+        column="features",
+    ),
+    Case(
+        "row without steps",
+        "SF203",
+        {"a.jsonl": steps(21, features=[])},
+        module=NET,
+        options=ALL,
+        row=21,
+        exits=0,
+    ),
+    Case(
+        "mask of another length",
+        "SF201",
+        {
+            "a.jsonl": [
+                {**r, "mask": [1] * (len(r["features"]) + (n == 5))} for n, r in enumerate(steps())
+            ]
+        },
+        module=NET,
+        row=5,
+        column="mask",
+    ),
+    Case(
+        "mask of zeros",
+        "SF203",
+        {
+            "a.jsonl": [
+                {**r, "mask": [int(n != 5)] * len(r["features"])} for n, r in enumerate(steps())
+            ]
+        },
+        module=NET,
+        options=ALL,
+        row=5,
+        exits=0,
+    ),
+    Case(
+        "flat features that can be read in one way",
+        "SF420",
+        {"a.npz": arrays(30, 20)},
+        module=NET,
+        exits=0,
+    ),
+    Case(
+        "flat features that can be read in many ways",
+        "SF421",
+        {"a.npz": arrays(30, 24)},
+        "tiny:bert",
+        "--task feature-classification",
+    ),
+    Case(
+        "flat features cut unevenly",
+        "SF435",
+        {"a.npz": arrays(30, 20)},
+        module=NET,
+        options="--set features.steps=7",
+    ),
+    Case("axes exchanged", "SF422", {"a.npz": arrays(30, 4, 7)}, module=NET, exits=0),
+    Case("stray axis", "SF423", {"a.npz": arrays(30, 1, 7, 4)}, module=NET, exits=0),
+    Case("axis too many", "SF202", {"a.npz": arrays(30, 2, 3, 4)}, module=NET),
+    Case(
+        "features of another width than the model",
+        "SF433",
+        {"a.npz": arrays(30, 5, 6)},
+        module=NET,
+        exits=0,
+    ),
+    Case(
+        "whole numbers as features",
+        "SF209",
+        {"a.npz": {"features": (values(30, 5, 4) * 9).astype(np.int64), "label": CLASSES}},
+        module=NET,
+        exits=0,
+    ),
+    Case(
+        "ids as features",
+        "SF436",
+        {"a.npz": {"features": IDS, "label": CLASSES}},
+        "tiny:bert",
+        "--task feature-classification",
+    ),
+    Case(
+        "shards of two widths",
+        "SF428",
+        {"d/a.npz": arrays(30, 5, 4), "d/b.npz": arrays(30, 5, 6)},
+        module=NET,
+        data="d",
+    ),
+    Case(
+        "shard with its axes exchanged",
+        "SF427",
+        {"d/a.npz": arrays(30, 7, 4), "d/b.npz": arrays(30, 4, 7)},
+        module=NET,
+        data="d",
+        exits=0,
+    ),
+    Case(
+        "labels of another number of rows",
+        "SF106",
+        {"a.npz": {"features": values(30, 5, 4), "label": CLASSES[:9]}},
+        module=NET,
+    ),
+    Case(
+        "amounts as classes of features",
+        "SF205",
+        {"a.npz": {"features": values(30, 5, 4), "label": CLASSES + 0.5}},
+        module=NET,
+        options=f"--task feature-classification {ALL}",
+        row=0,
+        column="label",
+    ),
+    Case(
+        "picture model for features",
+        "SF326",
+        {"a.npz": arrays(30, 5, 4)},
+        "tiny:vit",
+        "--task feature-classification",
+    ),
+    Case("features without width", "SF401", {"a.npz": arrays(30, 5, 0)}, module=NET),
+    Case(
+        "evaluation features of another width",
+        "SF208",
+        {"a.npz": arrays(30, 5, 4), "e.npz": arrays(30, 5, 6)},
+        module=NET,
+        options="--eval-data e.npz",
+        data="a.npz",
+        row=0,
+    ),
+    Case(
+        "classes as one-hot lists",
+        "SF205",
+        {"a.npz": {"features": values(30, 5, 4), "label": np.eye(3)[CLASSES]}},
+        module=NET,
+    ),
+]
+PICTURES = [
+    Case(
+        "picture that cannot be read",
+        "SF250",
+        pictures(disc__x=b"not a picture"),
+        "tiny:vit",
+        ALL,
+        data="d",
+    ),
+    Case(
+        "picture of no bytes",
+        "SF250",
+        pictures(disc__x=b""),
+        "tiny:vit",
+        ALL,
+        data="d",
+        process=True,
+    ),
+    Case(
+        "picture cut short",
+        "SF250",
+        pictures(disc__x=b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR\0\0"),
+        "tiny:vit",
+        ALL,
+        data="d",
+    ),
+    Case(
+        "picture that is not there",
+        "SF250",
+        {"a.jsonl": [{"image": f"d/{n}.png", "label": n % 2} for n in range(9)]},
+        "tiny:vit",
+        ALL,
+    ),
+    Case(
+        "pictures of one class",
+        "SF205",
+        {f"d/disc/{n}.png": draw("disc", n) for n in range(9)},
+        "tiny:vit",
+        data="d",
+    ),
+    Case(
+        "array of two channels",
+        "SF251",
+        {"a.npz": {"image": values(30, 8, 8, 2), "label": CLASSES}},
+        "tiny:vit",
+        f"--task image-classification {ALL}",
+    ),
+    Case(
+        "pixels beyond 255",
+        "SF251",
+        {"a.npz": {"image": (abs(values(30, 8, 8, 3)) * 900), "label": CLASSES}},
+        "tiny:vit",
+        f"--task image-classification {ALL}",
+    ),
+    Case("text model for pictures", "SF301", pictures(), "tiny:bert", data="d"),
+    Case(
+        "instructions for a picture model",
+        "SF301",
+        {"a.jsonl": [{"prompt": f"a {n}", "completion": "b"} for n in range(20)]},
+        "tiny:vit",
+    ),
+]

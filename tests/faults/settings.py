@@ -1,0 +1,55 @@
+"""Faults of options and config: exit code 2, one message, before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import echo_rows
+from faults.case import Case
+from faults.models import NET
+
+SFT = {"a.jsonl": echo_rows(20), "a.csv": "text,label\na,b\n", "words.csv": "big\n"}
+
+
+def usage(name: str, options: str, model: str = "tiny:llama", data: str | None = None) -> Case:
+    """A mistake in the options, which is no finding."""
+    return Case(name, "exit 2", SFT, model, options, exits=2, data=data)
+
+
+CASES = [
+    usage("key nobody knows", "--set kep=1"),
+    usage("key of a role nobody knows", "--set columns.promt=x"),
+    usage("task nobody knows", "--task stf"),
+    usage("rate below zero", "--lr -1"),
+    usage("rate that is text", "--set lr=high"),
+    usage("no epochs", "--epochs 0"),
+    usage("batch of nothing", "--batch-size 0"),
+    usage("share above one", "--set eval_share=1.5"),
+    usage("schedule nobody knows", "--set schedule=stairs"),
+    usage("what to do with long rows is misspelt", "--set overlong=trunc"),
+    usage("LoRA setting without LoRA", "--set lora.alpha=4"),
+    usage("LoRA rank below zero", "--lora-r -1"),
+    usage(
+        "frame without room for the text", "--augmentation-factor 2 --set augment.frames=[Please]"
+    ),
+    usage("synonyms that are not there", "--augmentation-factor 2 --set augment.synonyms=none.csv"),
+    usage("function without its module", "--set augment.function=change"),
+    usage("encoding nobody knows", "--set read.encoding=klingon"),
+    usage("names that are not different", "--set read.names=[a,a]"),
+    usage("delimiter of two characters", "--set read.delimiter=ab", data="a.csv"),
+    usage("checking too small a sample", "--set scan=1"),
+    replace(usage("file that cannot be imported", ""), module="import nothing_of_this_name\n"),
+    replace(usage("file that ends the program", ""), module="import sys\n\nsys.exit(3)\n"),
+    usage("synonyms without synonyms", "--augmentation-factor 2 --set augment.synonyms=words.csv"),
+    replace(usage("file that is no Python", ""), module="def make(:\n"),
+    replace(usage("text for a module without tokenizer", ""), module=NET),
+    usage("tracker nobody knows", "--set trackers=nope"),
+    usage("metric the task does not have", "--set early_stopping.metric=acuracy"),
+    usage("data that is not there", "", data="nope.jsonl"),
+    usage("model that is not there", "", model="./nope"),
+    usage("architecture nobody knows", "", model="tiny:lama"),
+    usage("module that is not there", "", model="nope:make"),
+    usage("tokenizer that is not there", "--tokenizer ./nope"),
+    usage("template that is not there", "--set template=none.jinja"),
+    usage("evaluation data that is not there", "--eval-data nope.jsonl"),
+]

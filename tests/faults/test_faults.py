@@ -1,0 +1,77 @@
+"""Every fault is found with its code and row; nothing healthy is complained of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.case import Case, Outcome, run
+from faults.every import FAULTS, HEALTHY, USAGE
+
+EVERY = [(kind, case) for kind, cases in FAULTS.items() for case in cases]
+PROCESSES = [case for _, case in EVERY if case.process]
+Record = Callable[[str, object], None]
+
+
+def name(value: object) -> str | None:
+    return value.name if isinstance(value, Case) else None
+
+
+def test_the_suite_is_as_large_as_promised() -> None:
+    assert len(EVERY) >= 100
+    assert len(HEALTHY) >= 40
+    assert len(PROCESSES) == 15
+    names = [case.name for case in (*(case for _, case in EVERY), *USAGE, *HEALTHY)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("kind", "case"), EVERY, ids=name)
+def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: Record) -> None:
+    record_property("faults", kind)
+    outcome = run(case, tmp_path)
+    assert outcome.complaint(case) == ""
+    found = outcome.found(case)
+    assert found is not None
+    assert found["message"]
+    assert found["fix"]
+
+
+@pytest.mark.parametrize("case", USAGE, ids=name)
+def test_mistake_in_the_options_exits_2(
+    case: Case, tmp_path: Path, record_property: Record
+) -> None:
+    record_property("faults", "options")
+    outcome = run(case, tmp_path)
+    assert outcome.complaint(case) == ""
+    assert outcome.answer.keys() == {"ok", "error"}
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=name)
+def test_healthy_data_is_not_complained_of(
+    case: Case, tmp_path: Path, record_property: Record
+) -> None:
+    record_property("faults", "healthy")
+    assert run(case, tmp_path).complaint(case) == ""
+
+
+@pytest.mark.parametrize("case", PROCESSES, ids=name)
+def test_fault_is_found_by_a_process_of_its_own(
+    case: Case, tmp_path: Path, record_property: Record
+) -> None:
+    record_property("faults", "processes")
+    case.write(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-m", "surefit", "check", "--json", *case.arguments()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    outcome = Outcome(ended.returncode, json.loads(ended.stdout), ended.stderr)
+    assert outcome.complaint(case) == ""

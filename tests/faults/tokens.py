@@ -1,0 +1,189 @@
+"""Faults of tokenised rows: ids, labels and masks that do not suit each other or the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faults.case import Case
+
+
+def tokens(place: int, ids: Any, labels: Any, **more: Any) -> list[dict[str, Any]]:
+    """Tokenised rows, one of them odd; `more` are functions of the row's number."""
+    rows: list[dict[str, Any]] = [
+        {"input_ids": [5, 6, 7 + n], "labels": [-100, 6, 7 + n]} for n in range(20)
+    ]
+    rows[place] = {"input_ids": ids, "labels": labels}
+    for name, value in more.items():
+        rows = [{**row, name: value(number)} for number, row in enumerate(rows)]
+    return rows
+
+
+LONG = "--max-seq-length 900 --set eval_share=0"
+ALL = "--set eval_share=0"
+LATE = [{"input_ids": [5] * 9, "labels": [-100] * 8 + [n + 5]} for n in range(20)]
+MASKED = [{"input_ids": [5, n], "labels": [-100, -100]} for n in range(20)]
+CASES = [
+    Case(
+        "id beyond the vocabulary",
+        "SF302",
+        {"a.jsonl": tokens(17, [5, 99_999], [5, 6])},
+        options=LONG,
+        row=17,
+        column="input_ids",
+        process=True,
+    ),
+    Case(
+        "id that is negative",
+        "SF302",
+        {"a.jsonl": tokens(3, [-1, 5], [5, 6])},
+        options=LONG,
+        row=3,
+        column="input_ids",
+    ),
+    Case(
+        "label beyond the vocabulary",
+        "SF302",
+        {"a.jsonl": tokens(3, [5, 6], [5, 99_999])},
+        options=LONG,
+        row=3,
+        column="labels",
+    ),
+    Case(
+        "label that is negative and not -100",
+        "SF302",
+        {"a.jsonl": tokens(3, [5, 6], [5, -1])},
+        options=LONG,
+        row=3,
+        column="labels",
+    ),
+    Case(
+        "labels longer than ids",
+        "SF201",
+        {"a.jsonl": tokens(8, [5, 6], [5, 6, 7])},
+        options=LONG,
+        row=8,
+        column="labels",
+    ),
+    Case(
+        "labels shorter than ids",
+        "SF201",
+        {"a.jsonl": tokens(8, [5, 6], [5])},
+        options=LONG,
+        row=8,
+        column="labels",
+    ),
+    Case(
+        "mask longer than ids",
+        "SF201",
+        {
+            "a.jsonl": tokens(
+                8,
+                [5, 6],
+                [5, 6],
+                attention_mask=lambda n: [1] * (2 if n == 8 else 4 if n == 5 else 3),
+            )
+        },
+        options=LONG,
+        row=5,
+        column="attention_mask",
+    ),
+    Case(
+        "null among ids",
+        "SF207",
+        {"a.jsonl": tokens(8, [5, None], [5, 6])},
+        options=LONG,
+        row=8,
+        column="input_ids",
+    ),
+    Case(
+        "null instead of ids",
+        "SF203",
+        {"a.jsonl": tokens(8, None, [5, 6])},
+        options=LONG,
+        row=8,
+        exits=0,
+    ),
+    Case("no ids in a row", "SF203", {"a.jsonl": tokens(8, [], [])}, options=LONG, row=8, exits=0),
+    Case(
+        "fractions as ids",
+        "SF213",
+        {"a.jsonl": tokens(8, [5.5, 6], [5, 6])},
+        options=LONG,
+        row=8,
+        column="input_ids",
+    ),
+    Case(
+        "texts as ids",
+        "SF213",
+        {"a.jsonl": [{"input_ids": ["a", str(n)], "labels": [5, 6]} for n in range(20)]},
+        options=LONG,
+        row=0,
+        column="input_ids",
+    ),
+    Case(
+        "ids in a list too many",
+        "SF208",
+        {"a.jsonl": [{"input_ids": [[5, n]], "labels": [[5, n]]} for n in range(20)]},
+        options=LONG,
+        row=0,
+        column="input_ids",
+    ),
+    Case(
+        "ids nested in one row",
+        "SF103",
+        {"a.jsonl": tokens(8, [[5, 6]], [5, 6])},
+        options=LONG,
+        row=8,
+        column="input_ids",
+    ),
+    Case(
+        "one label for a row of tokens",
+        "SF208",
+        {"a.jsonl": [{"input_ids": [5, n], "labels": n % 2} for n in range(20)]},
+        options=LONG,
+        row=0,
+        column="labels",
+    ),
+    Case(
+        "longer than the positions",
+        "SF304",
+        {"a.jsonl": tokens(8, [5] * 600, [5] * 600)},
+        options=LONG,
+        row=8,
+    ),
+    Case(
+        "longer than asked",
+        "SF212",
+        {"a.jsonl": tokens(8, [5] * 60, [5] * 60)},
+        options=f"--max-seq-length 50 --set overlong=error {ALL}",
+        row=8,
+    ),
+    Case("every label masked", "SF401", {"a.jsonl": MASKED}, row=0, process=True),
+    Case(
+        "every label of a row masked",
+        "SF203",
+        {"a.jsonl": tokens(6, [5, 6], [-100, -100])},
+        options=ALL,
+        row=6,
+        exits=0,
+    ),
+    Case(
+        "truncation deletes every label",
+        "SF401",
+        {"a.jsonl": LATE},
+        options=f"--task causal-lm --max-seq-length 8 {ALL}",
+    ),
+    Case(
+        "truncation that would delete the answer",
+        "SF216",
+        {"a.jsonl": LATE},
+        options=f"--max-seq-length 8 {ALL}",
+        exits=0,
+    ),
+    Case(
+        "only the first token labelled",
+        "SF401",
+        {"a.jsonl": [{"input_ids": [5, n + 6], "labels": [5, -100]} for n in range(20)]},
+        options=ALL,
+    ),
+]
