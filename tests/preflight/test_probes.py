@@ -197,3 +197,17 @@ def test_parameters_that_the_loss_does_not_reach_are_named() -> None:
     assert found.message.startswith("2 of 6 parameters")
     assert "unused.weight" in found.message
     assert plan.ok
+
+
+class NeedsTwoRows(MeanPool):
+    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+        if len(inputs_embeds) < 2:
+            raise ValueError("one row is not enough")
+        return super().forward(inputs_embeds, attention_mask)
+
+
+def test_a_probe_that_cannot_be_run_says_so() -> None:
+    plan = surefit.check(data=feature_rows(30), model=NeedsTwoRows())
+    found = [found for found in plan.findings if found.code == "SF708"]
+    assert "one row is not enough" in found[0].message
+    assert plan.ok
