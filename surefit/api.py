@@ -14,7 +14,7 @@ from surefit.batches.field import SEQUENCES
 from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
-from surefit.data.encode import Progress, encode_rows, silent
+from surefit.data.encode import encode_rows
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
 from surefit.data.inspect import DataReport
@@ -32,6 +32,7 @@ from surefit.prediction import predict_table
 from surefit.preflight.fit.predict import Fit
 from surefit.preflight.foreign import Checkup, check_trainer
 from surefit.processes import is_main, num_processes
+from surefit.progress import Progress, silent
 from surefit.run import Run, choose_folder, create_run, open_run
 from surefit.tasks.spec import TaskSpec
 from surefit.training.evaluate import Evaluation, Evaluator

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import RunConfig
-from surefit.data.encode import Progress, silent
 from surefit.data.feature_layout import Hints, plan_layout, planned_axes
 from surefit.data.inspect import DataReport, LayoutReport, inspect_table
 from surefit.data.inspect_arrays import ArrayReport, inspect_arrays
@@ -20,6 +19,7 @@ from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding
+from surefit.progress import Progress, silent
 
 
 def inspect_data(

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import to_batch
-from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
+from surefit.data.casting import cast_columns
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files

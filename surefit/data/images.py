@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
-from surefit.data.encode import RowFaultError
+from surefit.data.encoded import RowFaultError
 from surefit.data.table import Table, is_text
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from surefit.data.encode import Progress, silent
 from surefit.data.inspect_arrays import ArrayReport, describe_arrays
 from surefit.data.split import hash_rows
 from surefit.data.table import Table, describe_type
+from surefit.progress import Progress, silent
 
 BAR_WIDTH = 24
 NUM_BARS = 8

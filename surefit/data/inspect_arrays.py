@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.arrays import map_npy, map_npz
-from surefit.data.encode import Progress, silent
 from surefit.data.records import Opened
 from surefit.data.table import is_array
 from surefit.errors import FindingError
+from surefit.progress import Progress, silent
 
 CHUNK_VALUES = 1 << 21
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from surefit.data.encode import Remark, Skip
+from surefit.data.encoded import Remark, Skip
 
 Message = dict[str, Any]
 """`role` and `content`, both text, and what else a template may read, such as `tool_calls`."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from surefit.config import RunConfig
 from surefit.data.cache import choose_cache, fingerprint
-from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
@@ -49,6 +48,7 @@ from surefit.preflight.checks import (
 from surefit.preflight.ledger import make_ledger
 from surefit.preflight.machine import check_machine
 from surefit.processes import main_first
+from surefit.progress import Progress, silent
 from surefit.tasks.choose import choose_task
 from surefit.tasks.find import find_task
 from surefit.tasks.spec import TaskSpec

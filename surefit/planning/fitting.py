@@ -14,7 +14,6 @@ from surefit.batches.field import SEQUENCES, Field, well_known_fields
 from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
 from surefit.config import RunConfig
-from surefit.data.encode import Progress
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import read_layout
 from surefit.data.roles import extra_fields
@@ -31,6 +30,7 @@ from surefit.preflight.probes import run_probes
 from surefit.preflight.probes.first_batch import find_unreached, probe
 from surefit.preflight.probes.reload import check_reload
 from surefit.preflight.probes.subject import Subject
+from surefit.progress import Progress
 from surefit.tasks.spec import Loss, TaskSpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from surefit.batches.field import Field
 from surefit.config import RunConfig
 from surefit.data.augment.views import Views
-from surefit.data.encode import Progress, RowFaultError, collect_texts, encode_rows
+from surefit.data.encode import collect_texts, encode_rows
+from surefit.data.encoded import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import relaid
 from surefit.data.images import with_files
@@ -26,6 +27,7 @@ from surefit.findings import Finding, fail, finding
 from surefit.models.sizes import room_for
 from surefit.models.source import ModelSource
 from surefit.plan import Given
+from surefit.progress import Progress
 from surefit.tasks.spec import Fit, TaskSpec
 
 LONGEST_DEFAULT = 1024

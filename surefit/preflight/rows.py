@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from surefit.data.encode import Encoded, RowFaultError, Skip, cast_columns
+from surefit.data.casting import cast_columns
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 from surefit.data.tokenising import finished

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.data.encode import RowFaultError
+from surefit.data.encoded import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.tokenizer import adds_bos
 from surefit.tasks.spec import Sample

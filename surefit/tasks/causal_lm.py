@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.tokenising import Pending, Tokenised
 from surefit.tasks.causal import (

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.encode import RowFaultError, Skip
+from surefit.data.encoded import RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table, is_scalar_number
 from surefit.findings import fail

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encoded import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 from surefit.tasks.classes import (

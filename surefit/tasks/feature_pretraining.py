@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table, array_rank, describe_type
 from surefit.tasks.features import FIELDS, Reader, read_steps

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import read_layout
 from surefit.findings import finding

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.images import names_images
 from surefit.data.pixels import PixelSample, read_format

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.tokenising import Pending
 from surefit.findings import fail

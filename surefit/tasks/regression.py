@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.roles import NAMES
 from surefit.data.table import Table, is_fractional

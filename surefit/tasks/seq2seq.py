@@ -9,7 +9,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.tasks.causal import can_generate, is_overlong, read_text
 from surefit.tasks.spec import Generate, Head, Sample, TaskSpec

@@ -10,7 +10,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.data.dialogues import Dialogue, Tokens, fit_template
-from surefit.data.encode import Encoded, Remark, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, Remark, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.messages import Message, read_dialogue, read_tools
 from surefit.data.rendering import TemplateError

@@ -12,7 +12,8 @@ from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.layout import Learns
 from surefit.batches.loading import Prepare
-from surefit.data.encode import EncodeRow, count_labelled
+from surefit.data.casting import count_labelled
+from surefit.data.encoded import EncodeRow
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 

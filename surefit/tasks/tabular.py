@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.dates import ORDERS, read_date
-from surefit.data.encode import RowFaultError
+from surefit.data.encoded import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table, is_scalar_number, is_text
 from surefit.findings import fail, finding

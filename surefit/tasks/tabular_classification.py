@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encoded import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 from surefit.tasks import tabular

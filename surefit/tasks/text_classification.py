@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
 from surefit.data.tokenising import Pending, Tokenised

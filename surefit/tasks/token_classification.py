@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.data.encode import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.data.encoded import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
 from surefit.findings import fail
 from surefit.tasks.classes import class_name

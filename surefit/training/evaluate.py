@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.loading import prefetch
-from surefit.data.encode import Progress, silent
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store
 from surefit.models.call import Call, has_own_loss
 from surefit.models.pretrained import quiet
+from surefit.progress import Progress, silent
 from surefit.tasks.spec import Loss, Metric, Sample, SumAndCount, TaskSpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import from_workers, load_batch, prefetch
 from surefit.config import RunConfig
-from surefit.data.encode import Progress, silent
 from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
 from surefit.models.compiling import compile_layers
@@ -19,6 +18,7 @@ from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
 from surefit.preflight.fit.predict import Fit
 from surefit.processes import is_main, on_cpu
+from surefit.progress import Progress, silent
 from surefit.run import Run
 from surefit.training.checkpoints import (
     State,

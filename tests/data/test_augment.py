@@ -128,7 +128,7 @@ def test_change_that_the_tokenizer_undoes_makes_no_new_view(fold: bool) -> None:
 
 
 def _encoded(text: str) -> Any:
-    from surefit.data.encode import EncodedRow
+    from surefit.data.encoded import EncodedRow
 
     return EncodedRow({"input_ids": np.frombuffer(text.encode(), np.uint8)}, 1, False, True)
 

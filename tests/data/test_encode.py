@@ -12,22 +12,16 @@ import pytest
 
 from builders import write_jsonl
 from surefit.batches.field import Field
-from surefit.data.encode import (
-    Encoded,
-    RowFaultError,
-    Skip,
-    cast_columns,
-    count_labelled,
-    encode_rows,
-    row_length,
-    silent,
-)
+from surefit.data.casting import cast_columns, count_labelled, row_length
+from surefit.data.encode import encode_rows
+from surefit.data.encoded import Encoded, RowFaultError, Skip
 from surefit.data.encoder import Encoder, load_encoder
 from surefit.data.open import open_table
 from surefit.data.rows import open_rows
 from surefit.data.store import Store
 from surefit.data.table import CHUNK_ROWS, Table
 from surefit.errors import FindingError, UsageError
+from surefit.progress import silent
 
 FIELDS = {
     "input_ids": Field(("time",), "int64"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pictures import draw
 from PIL import Image
 
-from surefit.data.encode import RowFaultError
+from surefit.data.encoded import RowFaultError
 from surefit.data.images import decode, names_images, with_files
 from surefit.data.open import open_table
 from surefit.data.pixels import PixelFormat, PixelSample, from_processor

@@ -39,7 +39,7 @@ BREAKS = (
     ),
     Break(
         1,
-        "data/encode.py",
+        "data/casting.py",
         'if value.dtype.kind == "f" and not np.isfinite(narrow).all():',
         "if False:",
     ),

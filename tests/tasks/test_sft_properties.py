@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chats import STYLES, chat_tokenizer, said
 from surefit.data.dialogues import fit_template
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encoded import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.templates import TEMPLATES
 from surefit.data.tokenising import finished

@@ -12,7 +12,7 @@ import surefit
 from builders import write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encoded import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.open import open_table
 from surefit.data.tokenising import finished

@@ -16,7 +16,7 @@ import torch
 import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.data.encode import RowFaultError
+from surefit.data.encoded import RowFaultError
 from surefit.data.encoder import Encoder
 from surefit.data.open import open_table
 from surefit.errors import FindingError

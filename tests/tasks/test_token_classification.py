@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 import surefit
 from builders import WORDS, write_jsonl
 from surefit.cli import run as command
-from surefit.data.encode import Encoded, Skip
+from surefit.data.encoded import Encoded, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.tokenizer import train_tokenizer
 from surefit.tasks.entities import entity_f1_of, find_entities, match_entities

@@ -11,7 +11,7 @@ import numpy as np
 
 from surefit.data.augment import CHANGES
 from surefit.data.augment.words import words_of
-from surefit.data.encode import EncodedRow, RowFaultError, Skip
+from surefit.data.encoded import EncodedRow, RowFaultError, Skip
 
 Change = Callable[[str, Collection[str], np.random.Generator], str]
 OwnChange = Callable[[str, np.random.Generator], str]

@@ -1,0 +1,12 @@
+"""How long work tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, how much is done, and of how much."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """A Progress that shows nothing."""
