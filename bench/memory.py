@@ -108,9 +108,9 @@ def make_text(path: Path, total_bytes: int) -> Path:
     temporary, written = path.with_suffix(".new"), 0
     with temporary.open("w") as file:
         while written < total_bytes:
-            drawn = random.choice(words, (200, 400), p=shares / shares.sum())
+            drawn = random.choice(words, (200, 160), p=shares / shares.sum())
             rows = (
-                {"prompt": " ".join(row[:100]), "completion": " ".join(row[100:])} for row in drawn
+                {"prompt": " ".join(row[:40]), "completion": " ".join(row[40:])} for row in drawn
             )
             written += file.write("".join(json.dumps(row) + "\n" for row in rows))
     temporary.rename(path)
