@@ -105,14 +105,14 @@ def make_text(path: Path, total_bytes: int) -> Path:
     random = np.random.default_rng(0)
     words = np.array(["".join(random.choice(list("etaoinshrdlu"), 1 + n % 9)) for n in range(5000)])
     shares = 1 / np.arange(1, 5001)
-    temporary, written = path.with_suffix(".new"), 0
+    texts = [" ".join(row) for row in random.choice(words, (5000, 160), p=shares / shares.sum())]
+    temporary, written, number = path.with_suffix(".new"), 0, 0
     with temporary.open("w") as file:
         while written < total_bytes:
-            drawn = random.choice(words, (200, 160), p=shares / shares.sum())
-            rows = (
-                {"prompt": " ".join(row[:40]), "completion": " ".join(row[40:])} for row in drawn
-            )
-            written += file.write("".join(json.dumps(row) + "\n" for row in rows))
+            asked, told = texts[number % 5000][:200], texts[number % 5000][200:]
+            row = {"prompt": f"{number} {asked}", "completion": told}
+            written += file.write(json.dumps(row) + "\n")
+            number += 1
     temporary.rename(path)
     return path
 
