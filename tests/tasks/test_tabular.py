@@ -254,20 +254,13 @@ def test_label_that_is_continuous_is_refused_for_classes() -> None:
     assert "use the task regression" in plan.findings[0].fix
 
 
-@pytest.mark.slow
-def test_bike_sharing(tmp_path: Path, shared: Path) -> None:
-    options = {
-        "data": str(shared / "data" / "bike-sharing" / "hour.csv"),
-        "model": "tiny:mlp",
-        "columns.label": "cnt",
-    }
-    warned = [f.message for f in surefit.check(**options).findings if f.code == "SF232"]
-    assert warned == ["columns 'casual' and 'registered' add up to the target 'cnt'."]
-    run = surefit.train(
-        **options,
-        ignore=["casual", "registered"],
-        epochs=10,
-        batch_size=64,
-        output=str(tmp_path / "run"),
+def test_columns_that_add_up_to_the_target_are_named(shared: Path) -> None:
+    plan = surefit.check(
+        **{
+            "data": str(shared / "data" / "bike-sharing" / "hour.csv"),
+            "model": "tiny:mlp",
+            "columns.label": "cnt",
+        }
     )
-    assert run.metrics["r2"] >= 0.85
+    warned = [found.message for found in plan.findings if found.code == "SF232"]
+    assert warned == ["columns 'casual' and 'registered' add up to the target 'cnt'."]

