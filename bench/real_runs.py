@@ -257,12 +257,19 @@ def _row(name: str, result: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} | `{result['command']}` |"
 
 
-def kept_result(path: Path, command: str) -> dict[str, Any] | None:
-    """The result of an earlier call, if it reached its goals and the command is still the same."""
+def kept_result(path: Path, spec: RealRun, command: str) -> dict[str, Any] | None:
+    """The result of an earlier call of the same command, if it reaches what is asked for now."""
     if not path.is_file():
         return None
     result: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return result if result["command"] == command and result["ok"] else None
+    if result["command"] != command or [g["goal"] for g in result["goals"]] != [
+        goal.text for goal in spec.goals
+    ]:
+        return None
+    for found, goal in zip(result["goals"], spec.goals, strict=True):
+        found["least"] = goal.least
+    result["ok"] = all(found["reached"] >= found["least"] for found in result["goals"])
+    return result if result["ok"] else None
 
 
 def run_and_keep(spec: RealRun, path: Path, seed: int, renamed: bool) -> dict[str, Any]:
@@ -312,7 +319,7 @@ def main() -> int:
             asked = not args.only or any(part in spec.name for part in args.only)
             asked = asked and renamed == args.again
             command = shown_command(spec, seed, renamed)
-            result = None if asked and args.fresh else kept_result(path, command)
+            result = None if asked and args.fresh else kept_result(path, spec, command)
             if result is None and asked:
                 print(f"{spec.name} …", file=sys.stderr, flush=True)
                 result = run_and_keep(spec, path, seed, renamed)
