@@ -191,7 +191,7 @@ model.train(); done = 0; began = None
 while done < steps:
     for x, y in DataLoader(data, 32, shuffle=True):
         if done == 5: began = time.perf_counter()
-        loss = torch.nn.functional.cross_entropy(model(x, torch.ones(x.shape[:2])).logits, y)
+        loss = torch.nn.functional.cross_entropy(model(x, torch.ones(x.shape[:2])), y)
         loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step(); optimizer.zero_grad(); done += 1
         if done == steps: break
