@@ -34,10 +34,14 @@ def pad_stack(
     if len(shape) == 0:
         return np.array(arrays, dtype)
     batch = np.full((len(arrays), *shape), pad, dtype)
-    for place, array in zip(batch, arrays, strict=True):
-        start = shape[0] - len(array) if side == "left" else 0
-        rest = tuple(slice(0, size) for size in array.shape[1:])
-        place[(slice(start, start + len(array)), *rest)] = array
+    for number, array in enumerate(arrays):
+        length = len(array)
+        start = shape[0] - length if side == "left" else 0
+        if array.ndim == 1:  # by far the most common
+            batch[number, start : start + length] = array
+        else:
+            rest = tuple(slice(0, size) for size in array.shape[1:])
+            batch[(number, slice(start, start + length), *rest)] = array
     return batch
 
 
@@ -75,9 +79,18 @@ def collate_columns(
         batch[name] = pad_stack(arrays, shape, spec.numpy_dtype, spec.pad, side)
     lead = next((name for name in SEQUENCES if name in columns), None)
     if lead and "attention_mask" not in columns and starts_in_time(fields[lead]):
-        ones = [np.ones(len(array), np.int64) for array in columns[lead]]
-        batch["attention_mask"] = pad_stack(ones, batch[lead].shape[1:2], np.int64, 0, padding_side)
+        width = batch[lead].shape[1]
+        batch["attention_mask"] = _mask([*map(len, columns[lead])], width, padding_side)
     return batch
+
+
+def _mask(lengths: list[int], width: int, side: Side) -> Array:
+    """Ones where a row of each length has values, zeros where it is padded."""
+    mask = np.zeros((len(lengths), width), np.int64)
+    for number, length in enumerate(lengths):
+        start = width - length if side == "left" else 0
+        mask[number, start : start + length] = 1
+    return mask
 
 
 def starts_in_time(spec: Field) -> bool:
@@ -91,7 +104,7 @@ def _axis_sizes(
     sizes: dict[str, int] = {}
     for name, arrays in columns.items():
         for place, axis in enumerate(fields[name].axes):
-            longest = max(array.shape[place] for array in arrays)
+            longest = max([array.shape[place] for array in arrays])
             sizes[axis] = max(sizes.get(axis, 0), longest)
     if multiple:
         for axis in sizes:

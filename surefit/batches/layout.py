@@ -57,12 +57,11 @@ def arrange(
         batch, starts = {**collate_columns(columns, fields)}, None
     if layout.learns is not None:
         labels = np.asarray(batch["labels"])
-        flat = labels.reshape(-1)
-        at = flat != IGNORED
+        at = labels != IGNORED
         if layout.learns == "from_before":  # nothing comes before the first token of a row
-            at[np.arange(len(labels)) * labels.shape[1] if starts is None else starts] = False
-        positions = np.flatnonzero(at)
-        batch["learned"] = flat[positions]
+            at[:, 0 if starts is None else starts] = False
+        positions = at.ravel().nonzero()[0]
+        batch["learned"] = labels.ravel()[positions]
         batch["learned_at"] = positions - 1 if layout.learns == "from_before" else positions
     return batch
 
