@@ -41,7 +41,7 @@ def pad_stack(
             batch[number, start : start + length] = array
         else:
             rest = tuple(slice(0, size) for size in array.shape[1:])
-            batch[(number, slice(start, start + length), *rest)] = array
+            batch[number][(slice(start, start + length), *rest)] = array
     return batch
 
 

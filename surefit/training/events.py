@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,16 @@ def without_nan(value: Any) -> Any:
     return value
 
 
-def event_writer(path: Path) -> Observer:
+@contextmanager
+def event_writer(path: Path) -> Iterator[Observer]:
     """An observer that appends each event to the file, one whole line at a time."""
+    with path.open("a", encoding="utf-8", buffering=1) as file:
 
-    def write(event: Event) -> None:
-        line = json.dumps(without_nan(event), ensure_ascii=False, allow_nan=False)
-        with path.open("a", encoding="utf-8") as file:
+        def write(event: Event) -> None:
+            line = json.dumps(without_nan(event), ensure_ascii=False, allow_nan=False)
             file.write(line + "\n")
 
-    return write
+        yield write
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

@@ -7,20 +7,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import tee
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.loading import prefetch
-from surefit.batches.order import Batches
+from surefit.batches.order import Batches, Share
 from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.models.call import Call
 from surefit.tasks.spec import Loss, is_better
 from surefit.training.checkpoints import State
+from surefit.training.clipping import clip_gradients
 from surefit.training.evaluate import Evaluation
 from surefit.training.events import Observer
-from surefit.training.schedule import Place, places, share_of
+from surefit.training.schedule import Place, places
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -84,45 +87,47 @@ def train(
     The random state is set from (seed, step, process) before each step, so that dropout needs
     no state to be resumed. One value is read back from the device per step.
     """
-    parameters = list(model.parameters())
+    import torch
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
+    backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
     _finish_step(_last_place(batches, state, pace), pace, state, evaluate, save, emit)
     if state.stopped_early:
         return state
-    upcoming = list_steps(batches, state.step, pace.num_steps, accelerator.process_index)
-    loads = ((place.epoch, rows) for place, share in upcoming for rows in share)
+    steps, ahead = tee(list_steps(batches, state.step, pace.num_steps, accelerator.process_index))
+    loads = ((place.epoch, rows) for place, share in ahead for rows in share.micro_batches)
     loaded = feed(loads, lambda wanted: load(*wanted))
     model.train()
-    steps = places(batches, state.step, pace.num_steps)
-    for place in steps:
+    for place, share in steps:
         began = time.perf_counter()
         rows = batches.step_rows(place.epoch, place.index)
-        share = share_of(batches, place, accelerator.process_index)
         divisor = int(num_targets[rows].sum())
         seed_step(seed, place.step, accelerator.process_index)
-        total: Any = 0.0
+        # DDP averages over processes; the factor turns its mean back into a sum.
+        factor = share.weight * accelerator.num_processes / divisor
+        total: Any = None
         for number in range(len(share.micro_batches)):
             batch = next(loaded)
             is_last = number == len(share.micro_batches) - 1
             with nullcontext() if is_last else accelerator.no_sync(model):
                 loss_sum, _ = loss(call(model, batch), batch)
-                loss_sum = loss_sum * share.weight
-                # DDP averages over processes; the factor turns its mean back into a sum.
-                accelerator.backward(loss_sum * (accelerator.num_processes / divisor))
-            total = total + loss_sum.detach()
-        mean_loss, stop = _across(accelerator, total, divisor, stop_asked())
+                backward(loss_sum * factor)
+            total = loss_sum.detach() if total is None else total + loss_sum.detach()
+        mean_loss, stop = _across(accelerator, total, share.weight / divisor, stop_asked())
         if not math.isfinite(mean_loss):
             raise RunFailedError(
                 f"The loss became {mean_loss} at step {place.step}.",
                 "Lower --lr, keep clip above 0, or use precision=fp32.",
             )
         if clip:
-            accelerator.clip_grad_norm_(parameters, clip)
-        factor = lr_factor(place.step)
+            clip_gradients(accelerator, optimizer, parameters, clip)
+        rate = lr_factor(place.step)
         for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
-            group["lr"] = base * factor
+            group["lr"] = base * rate
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         state.step = place.step
         state.tokens += int(batches.lengths[rows].sum(dtype=np.int64))
         emit(
@@ -131,7 +136,7 @@ def train(
                 "step": state.step,
                 "epoch": place.epoch + 1,
                 "loss": mean_loss,
-                "lr": base_lrs[0] * factor,
+                "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
             }
@@ -147,32 +152,34 @@ def train(
 
 def list_steps(
     batches: Batches, after: int, num_steps: int, process: int
-) -> Iterator[tuple[Place, tuple[Rows, ...]]]:
-    """Each step to come, with the micro-batches of one process."""
+) -> Iterator[tuple[Place, Share]]:
+    """Each step to come, with the share of one process in it."""
     for place in places(batches, after, num_steps):
-        yield place, share_of(batches, place, process).micro_batches
+        yield place, batches.share(place.epoch, place.index, process)
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
     """Set torch's random state for one step of one process."""
     import torch
 
-    mixed = int(np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0])
+    words = f"{seed} {step} {process}".encode()
+    mixed = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
     if torch.accelerator.is_available():
         torch.manual_seed(mixed)
     else:  # the same numbers; the other way notes a stack for a device that is not there
         torch.default_generator.manual_seed(mixed)
 
 
-def _across(accelerator: Accelerator, total: Any, divisor: int, stop: bool) -> tuple[float, bool]:
+def _across(accelerator: Accelerator, total: Any, factor: float, stop: bool) -> tuple[float, bool]:
     """The step's mean loss and whether any process was asked to stop."""
     import torch
 
+    own = float(total) * factor
     if accelerator.num_processes == 1:
-        return float(total) / divisor, stop
-    asked = torch.tensor([float(total), float(stop)], dtype=torch.float64)
+        return own, stop
+    asked = torch.tensor([own, float(stop)], dtype=torch.float64)
     summed = accelerator.reduce(asked.to(accelerator.device), reduction="sum")
-    return float(summed[0]) / divisor, bool(summed[1] > 0)
+    return float(summed[0]), bool(summed[1] > 0)
 
 
 def _last_place(batches: Batches, state: State, pace: Pace) -> Place | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from surefit.batches.order import Batches, Share
+from surefit.batches.order import Batches
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -47,8 +47,3 @@ def places(batches: Batches, after: int, num_steps: int) -> Iterator[Place]:
                 return
             yield Place(step + index + 1, epoch, index, index == in_epoch - 1)
         step, epoch = step + in_epoch, epoch + 1
-
-
-def share_of(batches: Batches, place: Place, process: int) -> Share:
-    """What one process does at a place."""
-    return batches.share(place.epoch, place.index, process)

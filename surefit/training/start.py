@@ -69,67 +69,72 @@ def run_plan(
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
-    emit = watch.tell(_emitter(accelerator, run, config, (*observers, *plan.given.callbacks)))
-    if parts.adaptation is not None:
-        check_trained(parts.module, parts.adaptation.trained)
-        if state.step == 0:
-            moving = parts.adaptation.trained - parts.adaptation.resting
-            skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
-            emit = watch_moves(parts.module, moving, skipped, emit)
+    with _emitting(accelerator, run, config, (*observers, *plan.given.callbacks)) as tell_all:
+        emit = watch.tell(tell_all)
+        if parts.adaptation is not None:
+            check_trained(parts.module, parts.adaptation.trained)
+            if state.step == 0:
+                moving = parts.adaptation.trained - parts.adaptation.resting
+                skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
+                emit = watch_moves(parts.module, moving, skipped, emit)
 
-    prepare = plan.task.preparer(parts.encoder, config.seed)
+        prepare = plan.task.preparer(parts.encoder, config.seed)
 
-    def load(
-        store: Store, rows: Any, epoch: int = 0, device: Any = accelerator.device
-    ) -> dict[str, Any]:
-        collate_fn = plan.given.collate_fn
-        return load_batch(
-            store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
+        def load(
+            store: Store, rows: Any, epoch: int = 0, device: Any = accelerator.device
+        ) -> dict[str, Any]:
+            collate_fn = plan.given.collate_fn
+            return load_batch(
+                store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
+            )
+
+        feed, first_device = prefetch, accelerator.device
+        if config.workers:  # which make batches on the CPU; they are moved where they are used
+            feed = partial(from_workers, workers=config.workers, device=accelerator.device)
+            first_device = "cpu"
+
+        watched = replace(plan, parts=parts)
+        with bundled(watch, plan, run, state):
+            proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
+        on_fit(proved)
+        evaluator = make_evaluator(plan, parts, accelerator, load, progress)
+        pace = Pace(
+            parts.num_steps,
+            config.eval_every,
+            config.save_every,
+            config.early_stopping.metric or plan.task.best,
+            config.early_stopping.patience,
         )
-
-    feed, first_device = prefetch, accelerator.device
-    if config.workers:  # which make batches on the CPU; they are moved where they are used
-        feed = partial(from_workers, workers=config.workers, device=accelerator.device)
-        first_device = "cpu"
-
-    watched = replace(plan, parts=parts)
-    with bundled(watch, plan, run, state):
-        proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
-    on_fit(proved)
-    evaluator = make_evaluator(plan, parts, accelerator, load, progress)
-    pace = Pace(
-        parts.num_steps,
-        config.eval_every,
-        config.save_every,
-        config.early_stopping.metric or plan.task.best,
-        config.early_stopping.patience,
-    )
-    evaluate = partial(evaluator, parts.module, parts.evaluation) if len(parts.evaluation) else None
-    save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
-    if config.eval_at_start and state.step == 0 and evaluate is not None:
-        note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-    with stop_on_signal() as asked, bundled(watch, plan, run, state):
-        train(
-            accelerator=accelerator,
-            model=model,
-            # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
-            optimizer=prepared if accelerator.scaler is not None else prepared.optimizer,
-            batches=parts.batches,
-            load=lambda epoch, rows: load(parts.train, rows, epoch, first_device),
-            feed=feed,
-            call=parts.call,
-            loss=parts.loss,
-            num_targets=parts.train.num_targets,
-            lr_factor=lambda step: lr_factor(step, parts.num_steps, config.warmup, config.schedule),
-            clip=config.clip,
-            seed=config.seed,
-            pace=pace,
-            state=state,
-            evaluate=evaluate,
-            save=save,
-            emit=emit,
-            stop_asked=lambda: asked.value,
+        evaluate = (
+            partial(evaluator, parts.module, parts.evaluation) if len(parts.evaluation) else None
         )
+        save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
+        if config.eval_at_start and state.step == 0 and evaluate is not None:
+            note_evaluation(evaluate(), 0, 0, pace, State(), emit)
+        with stop_on_signal() as asked, bundled(watch, plan, run, state):
+            train(
+                accelerator=accelerator,
+                model=model,
+                # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
+                optimizer=prepared if accelerator.scaler is not None else prepared.optimizer,
+                batches=parts.batches,
+                load=lambda epoch, rows: load(parts.train, rows, epoch, first_device),
+                feed=feed,
+                call=parts.call,
+                loss=parts.loss,
+                num_targets=parts.train.num_targets,
+                lr_factor=lambda step: lr_factor(
+                    step, parts.num_steps, config.warmup, config.schedule
+                ),
+                clip=config.clip,
+                seed=config.seed,
+                pace=pace,
+                state=state,
+                evaluate=evaluate,
+                save=save,
+                emit=emit,
+                stop_asked=lambda: asked.value,
+            )
     if is_main():
         if state.best_step is not None and state.best_step != state.step:
             load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), parts.module)
@@ -248,22 +253,25 @@ def make_evaluator(
     )
 
 
-def _emitter(
+@contextmanager
+def _emitting(
     accelerator: Accelerator, run: Run, config: RunConfig, observers: Sequence[Observer]
-) -> Observer:
+) -> Iterator[Observer]:
     """One observer that tells all others; only the main process speaks."""
     if not is_main():
-        return lambda event: None
-    everyone = [event_writer(run.events_path), *observers]
-    if config.trackers:
-        accelerator.init_trackers("surefit")
-        everyone.append(partial(_track, accelerator))
+        yield lambda event: None
+        return
+    with event_writer(run.events_path) as write:
+        everyone = [write, *observers]
+        if config.trackers:
+            accelerator.init_trackers("surefit")
+            everyone.append(partial(_track, accelerator))
 
-    def emit(event: Event) -> None:
-        for observer in everyone:
-            observer(event)
+        def emit(event: Event) -> None:
+            for observer in everyone:
+                observer(event)
 
-    return emit
+        yield emit
 
 
 def _track(accelerator: Accelerator, event: Event) -> None:

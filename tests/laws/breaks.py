@@ -46,8 +46,8 @@ BREAKS = (
     Break(
         2,
         "batches/collate.py",
-        "ones = [np.ones(len(array), np.int64) for array in columns[lead]]",
-        "ones = [(array != fields[lead].pad).astype(np.int64) for array in columns[lead]]",
+        'batch["attention_mask"] = _mask([*map(len, columns[lead])], width, padding_side)',
+        'batch["attention_mask"] = (batch[lead] != fields[lead].pad).astype(np.int64)',
     ),
     Break(
         2,

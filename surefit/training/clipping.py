@@ -1,0 +1,39 @@
+"""Gradient clipping by norm, without a pass of its own over the gradients where there is a way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+
+def clip_gradients(
+    accelerator: Accelerator, optimizer: Any, parameters: Sequence[nn.Parameter], clip: float
+) -> None:
+    """See to it that the optimizer's next step uses gradients of norm `clip` at most.
+
+    A fused optimizer divides gradients by its `grad_scale` as it reads them, which is how loss
+    scaling works; without loss scaling that place is free. Sharded weights, loss scaling and
+    other optimizers are left to Accelerate.
+    """
+    import torch
+
+    shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
+    if shards or accelerator.scaler is not None or not _divides(optimizer):
+        accelerator.clip_grad_norm_(parameters, clip)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    optimizer.grad_scale = (norm / clip).clamp_(min=1.0)
+
+
+def _divides(optimizer: Any) -> bool:
+    """Whether every group of an optimizer of torch is updated by a fused kernel."""
+    return (
+        getattr(optimizer, "_step_supports_amp_scaling", False)
+        and type(optimizer).__module__.startswith("torch.optim")
+        and all(group.get("fused") for group in optimizer.param_groups)
+    )
