@@ -113,14 +113,18 @@ def load_batch(
     epoch: int = 0,
     layout: Layout = PADDED,
 ) -> dict[str, Any]:
-    """Rows of a store as one batch of tensors on the device."""
+    """Rows of a store as one batch of tensors on the device.
+
+    It has the number of the rows' targets, unless a `collate_fn` of the user's made it.
+    """
+    counted = {"num_targets": int(store.num_targets[rows].sum())} if collate_fn is None else {}
     if prepare is None and collate_fn is None:
-        return _to_tensors(arrange(store.columns(rows), fields, layout), device)
+        return counted | _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
         numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
         encoded = [prepare(row, epoch, *n) for row, n in zip(encoded, numbers, strict=True)]
-    return to_batch(encoded, fields, collate_fn, device, layout)
+    return counted | to_batch(encoded, fields, collate_fn, device, layout)
 
 
 def to_batch(

@@ -127,7 +127,9 @@ def has_own_loss(outputs: Any) -> bool:
 
 
 def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
-    """A module's own scalar loss: a mean over its labelled targets, else over rows."""
+    """A module's own scalar loss: a mean over its targets, else over its labels or rows."""
+    if "num_targets" in batch:
+        return loss * batch["num_targets"], batch["num_targets"]
     labels = batch.get("labels")
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
         count = int((labels != -100).sum())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,10 +11,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def clip_gradients(
+def make_clipper(
     accelerator: Accelerator, optimizer: Any, parameters: Sequence[nn.Parameter], clip: float
-) -> None:
-    """See to it that the optimizer's next step uses gradients of norm `clip` at most.
+) -> Callable[[], None]:
+    """What sees to it that the optimizer's next step uses gradients of norm `clip` at most.
 
     A fused optimizer divides gradients by its `grad_scale` as it reads them, which is how loss
     scaling works; without loss scaling that place is free. Sharded weights, loss scaling and
@@ -21,13 +22,18 @@ def clip_gradients(
     """
     import torch
 
+    if not clip:
+        return lambda: None
     shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
     if shards or accelerator.scaler is not None or not _divides(optimizer):
-        accelerator.clip_grad_norm_(parameters, clip)
-        return
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    optimizer.grad_scale = (norm / clip).clamp_(min=1.0)
+        return partial(accelerator.clip_grad_norm_, parameters, clip)
+
+    def divide() -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        optimizer.grad_scale = (norm / clip).clamp_(min=1.0)
+
+    return divide
 
 
 def _divides(optimizer: Any) -> bool:

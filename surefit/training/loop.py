@@ -20,7 +20,7 @@ from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.models.call import Call
 from surefit.tasks.spec import Loss, is_better
 from surefit.training.checkpoints import State
-from surefit.training.clipping import clip_gradients
+from surefit.training.clipping import make_clipper
 from surefit.training.evaluate import Evaluation
 from surefit.training.events import Observer
 from surefit.training.schedule import Place, places
@@ -92,6 +92,7 @@ def train(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
+    clip_gradients = make_clipper(accelerator, optimizer, parameters, clip)
     _finish_step(_last_place(batches, state, pace), pace, state, evaluate, save, emit)
     if state.stopped_early:
         return state
@@ -120,8 +121,7 @@ def train(
                 f"The loss became {mean_loss} at step {place.step}.",
                 "Lower --lr, keep clip above 0, or use precision=fp32.",
             )
-        if clip:
-            clip_gradients(accelerator, optimizer, parameters, clip)
+        clip_gradients()
         rate = lr_factor(place.step)
         for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
             group["lr"] = base * rate

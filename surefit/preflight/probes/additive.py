@@ -10,7 +10,7 @@ def check_additive(subject: Subject) -> list[Finding]:
     """Only then do 4 micro-batches of 2 rows give the gradient of one batch of 8."""
     if subject.num_rows < 2:
         return []
-    whole = subject.loss_sum(subject.batch)
+    whole = subject.loss_sum(subject.tensors())
     parts = sum(subject.loss_sum(subject.row(place)) for place in range(subject.num_rows))
     change = abs(whole - parts) / max(abs(whole), abs(parts), 1e-12)
     if change <= _tolerance(subject):
