@@ -17,21 +17,22 @@ def make_clipper(
     """What sees to it that the optimizer's next step uses gradients of norm `clip` at most.
 
     A fused optimizer divides gradients by its `grad_scale` as it reads them, which is how loss
-    scaling works; without loss scaling that place is free. Sharded weights, loss scaling and
-    other optimizers are left to Accelerate.
+    scaling works; without loss scaling that place is free. Sharded weights, loss scaling, other
+    optimizers and doubles (the scale is a single) are left to Accelerate.
     """
     import torch
 
     if not clip:
         return lambda: None
     shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
-    if shards or accelerator.scaler is not None or not _divides(optimizer):
+    doubles = any(parameter.dtype == torch.float64 for parameter in parameters)
+    if shards or doubles or accelerator.scaler is not None or not _divides(optimizer):
         return partial(accelerator.clip_grad_norm_, parameters, clip)
 
     def divide() -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        optimizer.grad_scale = (norm / clip).clamp_(min=1.0)
+        optimizer.grad_scale = (norm.float() / clip).clamp_(min=1.0)
 
     return divide
 

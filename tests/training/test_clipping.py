@@ -9,9 +9,9 @@ from accelerate import Accelerator
 from surefit.training.clipping import make_clipper
 
 
-def _trained(clip: float, fused: bool, by_torch: bool) -> list[torch.Tensor]:
+def _trained(clip: float, fused: bool, dtype: torch.dtype, by_torch: bool) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    weights = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
+    weights = [torch.nn.Parameter(torch.randn(size, dtype=dtype)) for size in (15, 7)]
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
     clip_gradients = make_clipper(Accelerator(cpu=True), optimizer, weights, clip)
     for step in range(4):
@@ -27,8 +27,9 @@ def _trained(clip: float, fused: bool, by_torch: bool) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_equal_to_clipping_in_a_pass_of_its_own(fused: bool) -> None:
-    ours, theirs = (_trained(0.5, fused, by_torch) for by_torch in (False, True))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_to_clipping_in_a_pass_of_its_own(fused: bool, dtype: torch.dtype) -> None:
+    ours, theirs = (_trained(0.5, fused, dtype, by_torch) for by_torch in (False, True))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 

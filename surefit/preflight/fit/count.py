@@ -45,6 +45,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.heap_bytes = 0
         """Of all storages that malloc would put on its heap, however short they lived."""
         self._known: dict[int, weakref.ref[Any]] = {}
+        self._shapes = ShapeMemory()
 
     def note(self, tensor: torch.Tensor) -> int:
         """Count the storage of a tensor from now until it is freed; its bytes if it is new."""
@@ -79,7 +80,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func in _PICKING:
                 args = (args[0], _as_places(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
-        result = func(*args, **kwargs)
+        result = self._shapes(func, args, kwargs) if devices == {True} else func(*args, **kwargs)
         self.num_ops += 1
         if isinstance(result, torch.Tensor):
             new = self.note(result)
@@ -89,6 +90,62 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.moved_bytes += new
             self.flops += _flops(func, args, result)
         return result
+
+
+class ShapeMemory:
+    """Runs operations on meta tensors, each kind once: equal layers repeat theirs, shape by shape.
+
+    Working out a result's shape is most of the time of a trace. Results that share memory with an
+    argument are never made from memory.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Any, tuple[type, list[tuple[Any, ...] | None]]] = {}
+        self._sharing: dict[Any, bool] = {}
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `func` returns for these arguments, or its likeness."""
+        if self._shares(func):
+            return func(*args, **kwargs)
+        key = (func, _shape_key(args), _shape_key([*kwargs.items()]))
+        if key in self._made:
+            kind, shapes = self._made[key]
+            made = [shape and torch.empty_strided(*shape[:2], **shape[2]) for shape in shapes]
+            return made[0] if kind is torch.Tensor else kind(made)
+        result = func(*args, **kwargs)
+        parts = [result] if isinstance(result, torch.Tensor) else result
+        if type(parts) not in (list, tuple) or not all(
+            part is None or isinstance(part, torch.Tensor) for part in parts
+        ):
+            self._sharing[func] = True
+            return result
+        given = {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
+        if any(t.untyped_storage()._cdata in given for t in _tensors(parts)):
+            self._sharing[func] = True  # its schema does not tell
+            return result
+        kind = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
+        self._made[key] = kind, [None if part is None else _shape(part) for part in parts]
+        return result
+
+    def _shares(self, func: Any) -> bool:
+        """Whether results share memory with an argument, as views and changes in place do."""
+        if func not in self._sharing:
+            named = (*func._schema.arguments, *func._schema.returns)
+            self._sharing[func] = any(each.alias_info is not None for each in named)
+        return self._sharing[func]
+
+
+def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), {"dtype": tensor.dtype, "device": "meta"}
+
+
+def _shape_key(value: Any) -> Any:
+    """Equal for arguments that lead to results of the same shapes."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, tuple | list):
+        return tuple(_shape_key(item) for item in value)
+    return type(value), value
 
 
 def _tensors(values: tuple[Any, ...] | list[Any]) -> list[torch.Tensor]:
