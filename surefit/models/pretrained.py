@@ -233,10 +233,10 @@ def _image_size(encoder: Encoder) -> dict[str, int]:
 
 def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:
     """Size and scale of pictures by the model's own processor, else the size in its config."""
-    from transformers import AutoImageProcessor
-
     if "AutoModelForImageClassification" not in auto_classes(config):
         return {}
+    from transformers import AutoImageProcessor  # takes a second
+
     known: dict[str, Any] = {}
     try:
         with quiet():

@@ -10,10 +10,13 @@ from surefit.errors import UsageError
 def check_machine(precision: str, trackers: Sequence[str]) -> None:
     """Refuse, before anything is written, what this machine does not have."""
     import torch
-    from accelerate.tracking import get_available_trackers
 
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
+    if not trackers:
+        return
+    from accelerate.tracking import get_available_trackers  # takes a second
+
     available = [str(tracker) for tracker in get_available_trackers()]
     for tracker in trackers:
         if tracker not in available:
