@@ -47,6 +47,29 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """What a template writes around the contents of dialogues with the same roles.
+
+    A text that equals the frame filled with a dialogue's contents has its answers where the frame
+    has them, so that it need not be rendered again to find them.
+    """
+
+    pieces: tuple[str, ...]
+    """Before the first content, between contents, after the last one."""
+    leads: tuple[int, ...]
+    """Characters from each answer's start to its content."""
+
+    def fill(self, contents: Sequence[str]) -> tuple[str, list[int]]:
+        """The text, and where each content begins."""
+        parts, begins, length = [], [], 0
+        for piece, content in zip(self.pieces, contents, strict=False):
+            parts += [piece, content]
+            begins.append(length + len(piece))
+            length += len(piece) + len(content)
+        return "".join(parts) + self.pieces[-1], begins
+
+
+@dataclass(frozen=True)
 class Template:
     """A template, the token that ends its answers, and whether it takes a system message."""
 
@@ -54,6 +77,9 @@ class Template:
     end: str | None = None
     joins_system: bool = False
     tokenizer: Any = field(default=None, repr=False)
+    _frames: dict[Any, Frame | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def end_ids(self) -> list[int]:
@@ -129,6 +155,10 @@ class Template:
                 what = f"its generation marks hold {len(spans)} of {len(answers)} answers"
                 raise TemplateError("SF277", what)
             return text, [self._marked_turn(text, *span) for span in spans]
+        key = _frame_key(messages, tools, generation)
+        framed = self._locate_framed(messages, answers, key, generation)
+        if framed is not None:
+            return framed
         text, messages, marks = self._find(messages, answers, tools, generation)
         starts: list[int] = []
         for number, place in enumerate(answers):
@@ -139,11 +169,58 @@ class Template:
                 what = f"answer {number} does not follow the generation prompt"
                 raise TemplateError("SF277", what)
             starts.append(found)
+        if key is not None and key not in self._frames:
+            self._frames[key] = self._frame(text, messages, answers, starts, generation)
+        ends = [end for _, end in marks]
+        return text, self._turns(text, [messages[p] for p in answers], starts, ends)
+
+    def _turns(
+        self, text: str, answers: Sequence[Message], starts: list[int], ends: Sequence[int | None]
+    ) -> list[Turn]:
         limits = [*starts[1:], len(text)][: len(starts)]
-        return text, [
-            self._turn(text, messages[place], start, mark[1], limit)
-            for place, start, mark, limit in zip(answers, starts, marks, limits, strict=True)
+        return [
+            self._turn(text, message, start, end, limit)
+            for message, start, end, limit in zip(answers, starts, ends, limits, strict=True)
         ]
+
+    def _locate_framed(
+        self, messages: Sequence[Message], answers: Sequence[int], key: Any, generation: bool
+    ) -> tuple[str, list[Turn]] | None:
+        """What `locate` finds, where a dialogue with the same roles has shown the frame."""
+        frame = self._frames.get(key)
+        if frame is None:
+            return None
+        text = self.render(messages, None, generation)
+        for tried in (messages, _trimmed(messages)):
+            contents = [message["content"] for message in tried]
+            expected, begins = frame.fill(contents)
+            if text == expected:
+                starts = [begins[p] - lead for p, lead in zip(answers, frame.leads, strict=True)]
+                ends = [begins[p] + len(contents[p]) for p in answers]
+                return text, self._turns(text, [tried[p] for p in answers], starts, ends)
+        return None
+
+    def _frame(
+        self,
+        text: str,
+        messages: Sequence[Message],
+        answers: Sequence[int],
+        starts: Sequence[int],
+        generation: bool,
+    ) -> Frame | None:
+        """The frame of a text with known answers; None if a content is changed or not shown."""
+        begin, end = _unused_marks(text)
+        marked = _marked(messages, range(len(messages)), begin, end)
+        clean, marks = _read_marks(self.render(marked, None, generation), begin, end)
+        shown = [(a, b) for a, b in marks if a is not None]
+        if clean != text or len(shown) != len(messages):
+            return None
+        if any(text[a:b] != m["content"] for (a, b), m in zip(shown, messages, strict=True)):
+            return None
+        outside = [0, *(place for pair in shown for place in pair), len(text)]
+        pieces = tuple(text[a:b] for a, b in zip(outside[::2], outside[1::2], strict=True))
+        leads = tuple(shown[p][0] - start for p, start in zip(answers, starts, strict=True))
+        return Frame(pieces, leads)
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -218,6 +295,13 @@ class Template:
             if clean == text and len(marks) == 1 and marks[0][0] is not None:
                 return text[: marks[0][0]], text[marks[0][0] : marks[0][1]]
         raise TemplateError("SF277", "it changes the prompt, so that it cannot be cut")
+
+
+def _frame_key(messages: Sequence[Message], tools: Any, generation: bool) -> Any:
+    """What decides a frame: the roles, of messages that are nothing but role and content."""
+    if tools is not None or any(message.keys() != {"role", "content"} for message in messages):
+        return None
+    return (generation, *(message["role"] for message in messages))
 
 
 def _trimmed(messages: Sequence[Message]) -> list[Message]:

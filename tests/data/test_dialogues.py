@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.data.dialogues import Tokens, fit_template
-from surefit.data.rendering import TemplateError
+from surefit.data.rendering import Template, TemplateError
 from surefit.data.templates import TEMPLATES, read_asked
 from surefit.data.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
@@ -76,6 +77,51 @@ def test_content_that_begins_or_ends_with_breaks_shares_no_token_with_the_templa
     assert whole != parts[0] + parts[1]  # one token lies across, were it tokenised as a whole
     tokens = coder_for(tokenizer).tokenise(said("Hi", "\n\nHello\n"))
     assert learned(tokens, tokenizer) == ["\n\nHello\n<|im_end|>"]
+
+
+ODD = [
+    "",
+    " ",
+    "x",
+    " Paris\n",
+    "Paris",
+    "<think>\nhm\n</think>\n\nHello",
+    "user\nHi",
+    "\ufdd0",
+    "a b",
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_dialogues_after_the_first_are_found_as_if_they_were_the_first(style: str) -> None:
+    tokenizer = chat_tokenizer(style)
+    known = coder_for(tokenizer).template
+    choose = random.Random(0)
+    for _ in range(200):
+        dialogue = said(*choose.choices(ODD, k=choose.choice([2, 4])))
+        for generation in (False, True):
+            found, expected = (
+                _located(template, dialogue, generation)
+                for template in (known, coder_for(tokenizer).template)
+            )
+            assert found == expected
+
+
+def _located(template: Template, dialogue: Any, generation: bool) -> Any:
+    try:
+        return template.locate(dialogue, None, generation)
+    except TemplateError as error:
+        return error.message
+
+
+def test_a_dialogue_with_known_roles_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = coder_for(chat_tokenizer("chatml")).template
+    template.locate(said("Hi.", "Hello there!"))
+    rendered: list[Any] = []
+    render = Template.render
+    monkeypatch.setattr(Template, "render", lambda *a: rendered.append(a) or render(*a))
+    template.locate(said("What?", "Paris."))
+    assert len(rendered) == 1
 
 
 @pytest.mark.parametrize("style", ["llama3", "gemma"])
