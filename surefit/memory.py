@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 GB = 10**9
@@ -33,3 +36,17 @@ def _held_by(process: object) -> int:
 
 
 _COUNTED = ("Pss_Anon:", "Pss_Shmem:")
+
+
+@contextmanager
+def rare_collection() -> Iterator[None]:
+    """Look for unreachable cycles once in 100,000 new objects: importing and reading make few.
+
+    Python's default is once in 700, which takes a fifth of the time of a plan.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

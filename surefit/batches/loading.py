@@ -43,11 +43,13 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
         yield made
         if slow == SLOW_BATCHES:
             break
-    yield from _by_thread(left, make, depth)
+    yield from by_thread(left, make, depth)
 
 
-def _by_thread(items: Iterator[Item], make: Callable[[Item], Made], depth: int) -> Iterator[Made]:
-    """`make(item)` by a thread; errors surface in their turn."""
+def by_thread(
+    items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
+) -> Iterator[Made]:
+    """`make(item)` by a thread, up to `depth` ahead; errors surface in their turn."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-prefetch") as pool:
         waiting: deque[Future[Made]] = deque()
         for item in items:

@@ -147,15 +147,24 @@ class Batches:
         The order differs from epoch to epoch only where there is more than one window, and is
         looked at for as many epochs as can be made in about a second.
         """
-        looked = min(epochs, max(1, LOOKED_ROWS // max(len(self.lengths), 1)))
-        worst = max(range(looked), key=lambda epoch: int(self.positions(epoch).max()))
-        order, micro = self.epoch(worst), int(self.positions(worst).argmax())
-        return order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
+        return _find_worst(self, epochs)
 
     def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
         order = self.epoch(epoch)
         longest = np.maximum.reduceat(self.lengths[order.rows], order.micro_starts[:-1])
         return np.diff(order.micro_starts), longest.astype(np.int64)
+
+
+@lru_cache(maxsize=8)  # a few rows each; asked for by every prediction of memory
+def _find_worst(batches: Batches, epochs: int) -> Rows:
+    looked = min(epochs, max(1, LOOKED_ROWS // max(len(batches.lengths), 1)))
+    found = []
+    for epoch in range(looked):
+        positions = batches.positions(epoch)
+        order, micro = batches.epoch(epoch), int(positions.argmax())
+        rows = order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
+        found.append((int(positions[micro]), rows.copy()))
+    return max(found, key=lambda pair: pair[0])[1]
 
 
 @lru_cache(maxsize=2)  # the epoch being trained on, and the next one while prefetching

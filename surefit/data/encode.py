@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
+from surefit.batches.loading import by_thread
 from surefit.data.cache import cache_folder
 from surefit.data.casting import cast_columns, num_tokens, row_length
 from surefit.data.encode_key import encode_key
@@ -19,7 +20,7 @@ from surefit.data.encoded import Encoded, EncodedRow, EncodeRow, Remark, RowFaul
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store, new_store
 from surefit.data.table import Table
-from surefit.data.tokenising import finish, finished
+from surefit.data.tokenising import finish, finished, tokenise_rows
 from surefit.errors import FindingError
 from surefit.findings import Finding, finding
 from surefit.progress import Progress
@@ -137,17 +138,23 @@ def encode_rows(
     def encode_view(row: Mapping[str, Any], extras: Mapping[str, Any]) -> EncodedRow | Skip:
         return check(finished(encode(row, encoder), encoder.tokenizer), extras)
 
+    def begun() -> Iterator[tuple[Any, ...]]:
+        for numbers, raws in _chunks(table, rows):
+            read = [encoder.read(raw) for raw in raws]
+            yield numbers, raws, read, [_begin(encode, row, encoder) for row in read]
+
+    def tokenised(chunk: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        return zip(*chunk, tokenise_rows(chunk[-1], encoder.tokenizer), strict=True)
+
     with new_store(folder, fields, notes) as writer:
         done = 0
-        for numbers, raws in _chunks(table, rows):
+        for chunk in by_thread(begun(), tokenised):  # which does not wait for Python
             progress(stage, done, len(rows))
-            done += len(numbers)
-            read = [encoder.read(raw) for raw in raws]
-            begun = finish([_begin(encode, row, encoder) for row in read], encoder.tokenizer)
-            for number, raw, row, encoded in zip(numbers, raws, read, begun, strict=True):
+            for number, raw, row, encoded, tokens in chunk:
+                done += 1
                 try:
                     extras = {name: raw[name] for name in encoder.extras}
-                    made = check(encoded, extras)
+                    made = check(finish(encoded, tokens), extras)
                     if isinstance(made, Skip):
                         tally.drop_row(number, made)
                         continue

@@ -35,8 +35,10 @@ def tokenise(tokenizer: Any, texts: Sequence[Text], special: bool) -> list[Token
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return [_one(tokenizer, text, special) for text in texts]
-    backend.no_truncation()
-    backend.no_padding()
+    if backend.truncation is not None:  # asked first: another thread may be tokenising
+        backend.no_truncation()
+    if backend.padding is not None:
+        backend.no_padding()
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=special)
     return [
         Tokenised(made.ids) if isinstance(text, str) else Tokenised(made.ids, made.type_ids)
@@ -51,33 +53,38 @@ def _one(tokenizer: Any, text: Text, special: bool) -> Tokenised:
     return Tokenised(ids, list(tokens.get("token_type_ids") or [0] * len(ids)))
 
 
-def finish(made: Sequence[Any], tokenizer: Any) -> list[Any]:
-    """Rows with those that are Pending finished, whose texts are tokenised together.
-
-    What `finish` raises takes the row's place, as what encoding raised does.
-    """
-    finished = list(made)
+def tokenise_rows(made: Sequence[Any], tokenizer: Any) -> list[list[Tokenised]]:
+    """The tokens of the texts of each row that is Pending, tokenised together; none of others."""
+    tokens: list[list[Tokenised]] = [[] for _ in made]
     for special in (True, False):
         places = [
             place
-            for place, row in enumerate(finished)
+            for place, row in enumerate(made)
             if isinstance(row, Pending) and row.special == special
         ]
-        texts = [text for place in places for text in finished[place].texts]
-        tokens = iter(tokenise(tokenizer, texts, special) if texts else ())
+        texts = [text for place in places for text in made[place].texts]
+        found = iter(tokenise(tokenizer, texts, special) if texts else ())
         for place in places:
-            row = finished[place]
-            own = [next(tokens) for _ in row.texts]
-            try:
-                finished[place] = row.finish(own)
-            except Exception as error:
-                finished[place] = error
-    return finished
+            tokens[place] = [next(found) for _ in made[place].texts]
+    return tokens
+
+
+def finish(row: Any, tokens: list[Tokenised]) -> Any:
+    """The row, finished if it is Pending.
+
+    What `finish` raises takes the row's place, as what encoding raised does.
+    """
+    if not isinstance(row, Pending):
+        return row
+    try:
+        return row.finish(tokens)
+    except Exception as error:
+        return error
 
 
 def finished(row: Any, tokenizer: Any) -> Any:
     """One row, finished if it is Pending; what is wrong with it is raised."""
-    made = finish([row], tokenizer)[0]
+    made = finish(row, tokenise_rows([row], tokenizer)[0])
     if isinstance(made, Exception):
         raise made
     return made

@@ -10,6 +10,7 @@ from surefit.data.cache import choose_cache, fingerprint
 from surefit.data.store import Store
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
+from surefit.memory import rare_collection
 from surefit.models.open import open_model
 from surefit.plan import Given, Parts, Plan
 from surefit.planning.augmenting import check_views, make_views
@@ -56,12 +57,12 @@ from surefit.tasks.spec import TaskSpec
 
 def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
-    check_machine(config.precision, config.trackers)
-    choose_cache(config.cache)
     given = given or Given()
     draft = _Draft(Plan(config, given.task, (), given=given), progress)
     try:
-        with main_first():
+        with rare_collection(), main_first():
+            check_machine(config.precision, config.trackers)
+            choose_cache(config.cache)
             plan = draft.finish()
     except FindingError as error:
         plan = replace(draft.so_far(), findings=(*draft.found, *error.findings))

@@ -128,7 +128,8 @@ def predict_fit(
 
 def refuse(fit: Fit, work: Workload, max_length: int | None, peak: int) -> tuple[Fit, Finding]:
     """The finding that a run does not fit, with what would."""
-    options = [option.as_dict() for option in advise(work, fit.limit, max_length)]
+    over = max(peak, fit.limit.bytes + 1)
+    options = [option.as_dict() for option in advise(work, fit.limit, max_length, over)]
     options.sort(key=lambda option: not option["fits"])  # stable: the mildest stay first
     fit = replace(fit, advice=tuple(options))
     rows, length = work.batches.longest()

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.data.dialogues import Dialogue, Tokens, fit_template
@@ -72,7 +73,7 @@ def _encoded(
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=labels[-1] != IGNORED, remarks=remarks)
+    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORED), remarks=remarks)
 
 
 def _unsuited(fault: TemplateError) -> Skip:
@@ -120,11 +121,10 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
     return Skip("overlong", Remark("SF279", told.message + why))
 
 
-def _labels(tokens: Tokens, loss_on: str) -> list[int]:
+def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
     if loss_on == "all":
-        return list(tokens.ids)
-    pairs = zip(tokens.ids, tokens.learned, strict=True)
-    return [token if learned and loss_on == "answers" else IGNORED for token, learned in pairs]
+        return np.array(tokens.ids)
+    return np.where(tokens.learned, tokens.ids if loss_on == "answers" else IGNORED, IGNORED)
 
 
 def _remarks(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LORA_RANK = 16
 SHORTEST = 32
+HOPE = 1.3
+"""How far beyond the rows that should fit a batch size is tried all the same."""
 
 
 @dataclass(frozen=True)
@@ -82,30 +84,45 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def largest_batch(trials: Trials) -> tuple[Workload, int]:
-    """The largest micro-batch of the same effective batch that fits, else one row; its peak."""
-    batches = trials.work.batches
-    least = with_batch_size(trials.work, 1)
+def largest_batch(trials: Trials, whole_peak: int | None = None) -> tuple[Workload, int]:
+    """The largest micro-batch of the same effective batch that fits, else one row; its peak.
+
+    Peaks grow about evenly with the rows, so sizes far beyond what would fit are not traced.
+    `whole_peak` is that of the batch size as it is, if it is known.
+    """
+    work, limit = trials.work, trials.limit.bytes
+    whole = work.batches.batch_size
+    if whole_peak is None:
+        whole_peak = trials.peak(_worst(work), work)
+    if whole_peak <= limit:
+        return work, whole_peak
+    least = with_batch_size(work, 1)
     least_peak = trials.peak(_worst(least), least)
-    if least_peak <= trials.limit.bytes:
-        for size in divisors(batches.batch_size * batches.grad_accum):
-            if 1 < size <= batches.batch_size:
-                work = with_batch_size(trials.work, size)
-                peak = trials.peak(_worst(work), work)
-                if peak <= trials.limit.bytes:
-                    return work, peak
+    per_row = max(whole_peak - least_peak, 1) / max(whole - 1, 1)
+    promising = 1 + HOPE * (limit - least_peak) / per_row
+    for size in divisors(whole * work.batches.grad_accum):
+        if 1 < size < whole and size <= promising:
+            smaller = with_batch_size(work, size)
+            peak = trials.peak(_worst(smaller), smaller)
+            if peak <= limit:
+                return smaller, peak
     return least, least_peak
 
 
-def advise(work: Workload, limit: Limit, max_length: int | None) -> Iterator[Option]:
-    """What changes the result least comes first; combinations where no single change fits."""
+def advise(
+    work: Workload, limit: Limit, max_length: int | None, peak: int | None = None
+) -> Iterator[Option]:
+    """What changes the result least comes first; combinations where no single change fits.
+
+    `peak` is what the run is predicted to hold as it is.
+    """
     trials = Trials(work, limit)
     batch = _worst(work)
     changes = _changes(work.module)
     smaller, settings = work, {}
     singles = []
     if work.batches.max_tokens is None and work.batches.batch_size > 1:
-        smaller, peak = largest_batch(trials)
+        smaller, peak = largest_batch(trials, peak)
         sizes = smaller.batches
         settings = {"batch_size": sizes.batch_size, "grad_accum": sizes.grad_accum}
         singles.append(trials.option(settings, peak))
