@@ -78,7 +78,7 @@ def test_only_answers_are_learned_and_all_of_them_end(
         assert encoded.reason != "empty" or not all(told)
         return
     assert isinstance(encoded, Encoded)
-    ids, labels = encoded.columns["input_ids"], encoded.columns["labels"]
+    ids, labels = encoded.columns["input_ids"], list(encoded.columns["labels"])
     assert limit is None or len(ids) <= limit
     assert len(ids) == len(labels)
     assert all(label in (token, -100) for token, label in zip(ids, labels, strict=True))
