@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "speed.json"
 LANGUAGE = (
     "surefit",
-    "surefit padded",
     "HF Trainer",
     "HF Trainer grouped",
     "TRL",
@@ -44,7 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "classification": ("surefit", "HF Trainer", "HF Trainer grouped"),
     "collating": ("surefit", "stock collator", "stock collator, rows as lists"),
     "tokenising": ("surefit", "datasets.map", "datasets.map, 2 processes"),
-    "overhead": ("surefit", "HF Trainer"),
+    "overhead": ("surefit", "HF Trainer", "torch alone"),
     "size": ("surefit", "surefit, 10 × the rows"),
     "profile": ("surefit",),
 }
@@ -65,7 +64,7 @@ def main() -> None:
         if path is not None:
             path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     if path == RESULTS:
-        write_page(known, ROOT / "docs")
+        write_page(known, ROOT)
 
 
 def measure(part: str, rounds: int, quick: bool) -> dict[str, Any]:

@@ -4,8 +4,9 @@
 
 Each case runs in two processes forked from one that has done the imports: one counts what torch's
 allocator was asked for (memory events of the profiler), the other how much the process grew
-(VmHWM without mapped files). Results are kept case by case in FILE, so that a run that was cut off
-goes on where it stopped. With --page, the tables of the page are written anew.
+(VmHWM without mapped files). What was measured is kept case by case in FILE, so that a run that was
+cut off goes on where it stopped; predictions of memory are made anew each time. With --page, the
+tables of the page are written anew.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def main() -> None:
         known[_key(case)] = found
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
-    tables = report([known[_key(case)] for case, _ in jobs])
+    results = [known[_key(case)] for case, _ in jobs]
+    tables = report(
+        [{**case, **predicted(case)} if case["kind"] == "memory" else case for case in results]
+    )
     print(tables)
     if given.page is not None:
         text = given.page.read_text()
@@ -77,16 +81,27 @@ def main() -> None:
 
 
 def memory(case: dict[str, Any]) -> dict[str, Any]:
-    """One case, predicted and measured both ways."""
-    counted = _forked(lambda: _counted(case))
-    return {**counted, **_forked(lambda: _resident(case))}
+    """One case, measured both ways."""
+    return {**_forked(lambda: _counted(case)), **_forked(lambda: _resident(case))}
+
+
+def predicted(case: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a case before it runs, from a model without weights."""
+    with torch.device("meta"):
+        model = BUILDERS[case["arch"]]()
+    model, call, loss, batch = build(case, model)
+    began = time.perf_counter()
+    traced = trace_training(*on_meta(model, call), loss, batch)
+    seconds = time.perf_counter() - began
+    return {
+        "predicted": traced.peak,
+        "predicted_resident": traced.peak + allocator_bytes(traced, Limit(0, "")),
+        "trace_seconds": seconds,
+    }
 
 
 def _counted(case: dict[str, Any]) -> dict[str, Any]:
     model, call, loss, batch = build(case)
-    began = time.perf_counter()
-    traced = trace_training(*on_meta(model, call), loss, batch)
-    seconds = time.perf_counter() - began
     step = make_step(model, call, loss, batch)
     step()
     held = sum(_storages(model, step.optimizer, batch).values())  # type: ignore[attr-defined]
@@ -97,13 +112,7 @@ def _counted(case: dict[str, Any]) -> dict[str, Any]:
     assert profile.profiler is not None
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    overhead = allocator_bytes(traced, Limit(0, ""))
-    return {
-        "predicted": traced.peak,
-        "predicted_resident": traced.peak + overhead,
-        "counted": held + max(itertools.accumulate(sizes), default=0),
-        "trace_seconds": seconds,
-    }
+    return {"counted": held + max(itertools.accumulate(sizes), default=0)}
 
 
 def _resident(case: dict[str, Any]) -> dict[str, Any]:
@@ -141,10 +150,10 @@ def _storages(model: Any, optimizer: Any, batch: Any) -> dict[int, int]:
     return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
 
 
-def build(case: dict[str, Any]) -> tuple[Any, Call, Any, dict[str, Any]]:
+def build(case: dict[str, Any], model: Any = None) -> tuple[Any, Call, Any, dict[str, Any]]:
     """The model of a case, how it is called, its loss and a batch with some padding."""
     torch.manual_seed(0)
-    model = BUILDERS[case["arch"]]()
+    model = model if model is not None else BUILDERS[case["arch"]]()
     rows, length = case["rows"], case["length"]
     if case["arch"] == "vit":
         side = {128: 112, 256: 160, 512: 224}[length]

@@ -187,6 +187,25 @@ def overhead(train: str) -> Measure:
     return measure
 
 
+def torch_alone(quick: bool) -> dict[str, Any]:
+    """What torch itself takes for such a step: call, backward, norm, clip, AdamW; no data."""
+    import torch
+
+    model, steps = no_op_model(), 50 if quick else 1000
+    trained = list(model.parameters())
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    ids = torch.ones(4, 4, dtype=torch.int64)
+    began = 0.0
+    for step in range(steps + 20):
+        if step == 20:  # warm by now
+            began = time.perf_counter()
+        model(ids)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"seconds_per_step": (time.perf_counter() - began) / steps}
+
+
 def rows_cost(times: int) -> Measure:
     """A whole run on a file, planning and training: seconds per row, and peak memory."""
 
@@ -245,7 +264,11 @@ SMALL: dict[str, dict[str, Measure]] = {
         "datasets.map": tokenise_datasets,
         "datasets.map, 2 processes": lambda quick: tokenise_datasets(quick, 2),
     },
-    "overhead": {"surefit": overhead("surefit"), "HF Trainer": overhead("HF Trainer")},
+    "overhead": {
+        "surefit": overhead("surefit"),
+        "HF Trainer": overhead("HF Trainer"),
+        "torch alone": torch_alone,
+    },
     "profile": {"surefit": profile},
     "size": {"surefit": rows_cost(1), "surefit, 10 × the rows": rows_cost(10)},
 }

@@ -20,6 +20,7 @@ from surefit.models.lora_targets import (
     output_embedding,
     shares_weights,
 )
+from surefit.models.low_rank import fuse_adapters
 from surefit.models.quantize import prepare_quantized
 from surefit.models.source import Built
 
@@ -91,6 +92,7 @@ def adapt(
     if settings.r and (has.r, has.use_dora, has.use_rslora) != asked:
         message = f"The model has LoRA adapters of rank {has.r}; lora.r asks for {settings.r}."
         raise fail("SF323", message)
+    fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from surefit.batches.field import well_known_fields
 from surefit.errors import UsageError
 from surefit.findings import Finding, finding, has_errors
+from surefit.preflight.explain import explain
 from surefit.preflight.ledger import Ledger
 from surefit.preflight.probes import run_probes
 from surefit.preflight.probes.subject import Subject
@@ -115,6 +116,9 @@ class Tally:
             f"The data collator fails on rows {rows[0]} to {rows[-1]}: "
             f"{type(error).__name__}: {lines[0][:200]}"
         )
+        cause = explain(error)
+        if cause.known:
+            message += f" Cause: {cause.title} ({cause.code}). {' '.join(cause.derived)}".rstrip()
         self.found["SF720"] = finding("SF720", message, row=rows[0])
 
     def add(self, batch: Mapping[str, Any], start: int) -> None:

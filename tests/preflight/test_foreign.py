@@ -91,6 +91,7 @@ def test_the_seeds_failure_is_named_with_its_rows(tmp_path: Path, tokenizer: Any
     assert not checkup.ok
     (found,) = checkup.findings
     assert (found.code, found.where["row"]) == ("SF720", 0)
+    assert "Cause:" in found.message
     assert checkup.ledger.dropped_rows == {"not_collated": 12}
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.01
 """Of the limit: less than that is not worth looking at closely."""
-HEAP_TOP_BYTES = 64_000_000
-"""glibc gives the end of its heap back to the system only when it is larger than that."""
-TOP_SHARE, HOLES_SHARE = 0.1, 0.055
-"""Of the bytes that pass through the heap in a step, what stays at its end and in holes; fitted to
-runs."""
+HEAP_TOP_BYTES, TOP_SHARE = 40_000_000, 0.1
+HOLES_SHARE, KEPT_SHARE = 0.115, 0.1
+"""What glibc's heap holds beyond live tensors, fitted to the runs of bench/fit_grid.py: its end, as
+a share of the bytes that pass through it in a step, up to a limit; holes, which an aligned request
+of the same size does not fit into again, as a share of these bytes and of the activations."""
 DEVICE_SHARE = 0.05
 """What the caching allocator of a device holds beyond the tensors."""
 
@@ -159,7 +159,8 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
     if limit.on_device:
         return round(traced.peak * DEVICE_SHARE)
     top = min(round(traced.heap_bytes * TOP_SHARE), HEAP_TOP_BYTES)
-    return top + round(traced.heap_bytes * HOLES_SHARE)
+    holes = traced.heap_bytes * HOLES_SHARE + traced.activations * KEPT_SHARE
+    return top + round(holes)
 
 
 def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
