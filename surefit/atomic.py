@@ -6,10 +6,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+Later = Callable[[Callable[[], None]], None]
+"""Takes what is to be done, and does it when it suits."""
 
 
 def _temporary(path: Path) -> Path:
@@ -45,16 +49,28 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, later: Later | None = None) -> Iterator[Path]:
     """Give a temporary folder to fill; it becomes `path` only when the block ends well.
 
-    A folder that is already at `path` is replaced.
+    A folder that is already at `path` is replaced. `later` is given what waits for the disk, to be
+    done when it suits; without it, that is done here.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir()
     try:
         yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if later is None:
+        _publish(temporary, path)
+    else:
+        later(partial(_publish, temporary, path))
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    try:
         for file in sorted(temporary.rglob("*")):
             _sync(file)
         _sync(temporary)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,29 +40,77 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
+class Saver:
+    """Saves checkpoints without waiting for the disk.
+
+    When `save` returns, the bytes have been handed to the system, so training may change the
+    weights. A thread waits until they are on the disk, gives the checkpoint its name and deletes
+    old ones. What goes wrong there is raised by the next `save`, or at the end of the block.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder, self._keep = folder, keep
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-save")
+        self._waiting: Future[None] | None = None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            self._pool.shutdown()
+
+    def save(
+        self, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
+    ) -> None:
+        """Save what a run needs to go on after this step."""
+        self._wait()
+        best = state.best_step
+
+        def finish(publish: Callable[[], None]) -> None:
+            publish()
+            prune_checkpoints(self._folder, self._keep, best)
+
+        def later(publish: Callable[[], None]) -> None:
+            self._waiting = self._pool.submit(finish, publish)
+
+        save_checkpoint(self._folder, module, optimizer, scaler, state, later)
+
+    def _wait(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.result()
+
+
 def save_checkpoint(
-    folder: Path, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
+    folder: Path,
+    module: nn.Module,
+    optimizer: Optimizer,
+    scaler: dict[str, Any],
+    state: State,
+    later: atomic.Later | None = None,
 ) -> None:
     """Write one checkpoint, whole or not at all; of a model with adapters, what is trained."""
     from safetensors.torch import save_file, save_model
 
     tensors, rest = _flatten(optimizer.state_dict())
-    with atomic.new_folder(checkpoint_path(folder, state.step)) as temporary:
+    with atomic.new_folder(checkpoint_path(folder, state.step), later) as temporary:
         if is_adapted(module):
             save_file(_trained(module), str(temporary / "model.safetensors"))
         else:
             save_model(module, str(temporary / "model.safetensors"))
         save_file(tensors, str(temporary / "optimizer.safetensors"))
-        atomic.write_json(
-            temporary / "state.json",
-            {
-                "format_version": FORMAT_VERSION,
-                "state": asdict(state),
-                "optimizer": rest,
-                "scaler": scaler,
-                "base": base_fingerprint(module) if is_adapted(module) else None,
-            },
-        )
+        about = {
+            "format_version": FORMAT_VERSION,
+            "state": asdict(state),
+            "optimizer": rest,
+            "scaler": scaler,
+            "base": base_fingerprint(module) if is_adapted(module) else None,
+        }
+        text = json.dumps(about, indent=1, allow_nan=False)
+        (temporary / "state.json").write_text(text, encoding="utf-8")
 
 
 def load_checkpoint(

@@ -21,12 +21,11 @@ from surefit.processes import is_main, on_cpu
 from surefit.progress import Progress, silent
 from surefit.run import Run
 from surefit.training.checkpoints import (
+    Saver,
     State,
     checkpoint_path,
     latest_checkpoint,
     load_checkpoint,
-    prune_checkpoints,
-    save_checkpoint,
 )
 from surefit.training.evaluate import Evaluator
 from surefit.training.events import Event, Observer, cut_events, event_writer
@@ -108,10 +107,11 @@ def run_plan(
         evaluate = (
             partial(evaluator, parts.module, parts.evaluation) if len(parts.evaluation) else None
         )
-        save = partial(_save, run, parts.module, optimizer, accelerator, config.keep)
+        saver = Saver(run.checkpoints, config.keep)
+        save = partial(_save, saver, parts.module, optimizer, accelerator)
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-        with stop_on_signal() as asked, bundled(watch, plan, run, state):
+        with stop_on_signal() as asked, bundled(watch, plan, run, state), saver:
             train(
                 accelerator=accelerator,
                 model=model,
@@ -286,12 +286,11 @@ def _track(accelerator: Accelerator, event: Event) -> None:
 
 
 def _save(
-    run: Run, module: nn.Module, optimizer: Any, accelerator: Accelerator, keep: int, state: State
+    saver: Saver, module: nn.Module, optimizer: Any, accelerator: Accelerator, state: State
 ) -> None:
     if is_main():
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
-        save_checkpoint(run.checkpoints, module, optimizer, scaler, state)
-        prune_checkpoints(run.checkpoints, keep, state.best_step)
+        saver.save(module, optimizer, scaler, state)
     accelerator.wait_for_everyone()
 
 
