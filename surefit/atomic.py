@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Later = Callable[[Callable[[], None]], None]
 """Takes what is to be done, and does it when it suits."""
@@ -67,6 +67,43 @@ def new_folder(path: Path, later: Later | None = None) -> Iterator[Path]:
         _publish(temporary, path)
     else:
         later(partial(_publish, temporary, path))
+
+
+@contextmanager
+def resumable_folder(path: Path) -> Iterator[Path]:
+    """Like `new_folder`; what a killed process left half filled is given to the next one.
+
+    After an error the half-filled folder is deleted: it would be the same error again. While
+    another process fills it, a folder of one's own is given.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as file:
+        if not _take(file):
+            with new_folder(path) as temporary:
+                yield temporary
+            return
+        half = path.with_name(f".{path.name}.half")
+        half.mkdir(exist_ok=True)
+        try:
+            yield half
+            _publish(half, path)
+        except Exception:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _take(file: IO[str]) -> bool:
+    """Lock a file until it is closed, unless another process has it, or locks are not to be had."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def _publish(temporary: Path, path: Path) -> None:

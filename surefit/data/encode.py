@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,13 @@ from surefit.batches.loading import by_thread
 from surefit.data.cache import cache_folder
 from surefit.data.casting import cast_columns, num_tokens, row_length
 from surefit.data.encode_key import encode_key
-from surefit.data.encoded import Encoded, EncodedRow, EncodeRow, Remark, RowFaultError, Skip
+from surefit.data.encoded import Encoded, EncodedRow, EncodeRow, RowFaultError, Skip
 from surefit.data.encoder import Encoder
 from surefit.data.store import Store, new_store
 from surefit.data.table import Table
+from surefit.data.tally import Faults, Tally
 from surefit.data.tokenising import finish, finished, tokenise_rows
 from surefit.errors import FindingError
-from surefit.findings import Finding, finding
 from surefit.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,80 +30,8 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 4_000_000
 """Rows that are tokenised together, at most; and characters of their text."""
-
-
-@dataclass
-class _Faults:
-    """The first row of each kind of fault, and how many more there are."""
-
-    table: Table
-    encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
-        default_factory=dict
-    )
-    counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-
-    def add(self, row: int, fault: RowFaultError | Remark) -> None:
-        key = (fault.code, fault.column)
-        self.first.setdefault(key, (row, fault))
-        self.counts[key] += 1
-
-    def findings(self) -> list[Finding]:
-        found = []
-        for key, (row, fault) in self.first.items():
-            where = self.table.where(row)
-            more = self.counts[key] - 1
-            tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
-            message = f"row {where['row']}: {fault.message}{tail}"
-            column = self.encoder.column_of(fault.column) if fault.column else None
-            found.append(finding(fault.code, message, where, fix=fault.fix, column=column))
-        return found
-
-
-@dataclass
-class _Tally:
-    """What became of rows and of their views; rows count once, however many views they have."""
-
-    remarks: _Faults
-    counts: Counter[str] = field(default_factory=Counter)
-    dropped: dict[str, list[int]] = field(default_factory=dict)
-    dropped_views: Counter[str] = field(default_factory=Counter)
-
-    def drop_row(self, number: int, skip: Skip) -> None:
-        self.dropped.setdefault(skip.reason, []).append(number)
-        if skip.remark is not None:
-            self.remarks.add(number, skip.remark)
-
-    def add_row(
-        self,
-        number: int,
-        first: EncodedRow,
-        further: Sequence[tuple[int, EncodedRow | Skip, bool]],
-    ) -> list[tuple[int, EncodedRow]]:
-        """Count a row and its further views; returns the views that are kept, by number."""
-        for remark in first.remarks:
-            self.remarks.add(number, remark)
-        kept = [(0, first)]
-        for view, made, alike in further:
-            self.counts["alike_views"] += alike
-            if isinstance(made, Skip):
-                self.dropped_views[made.reason] += 1
-            else:
-                kept.append((view, made))
-        self.counts["rows"] += 1
-        self.counts["trained_tokens"] += sum(each.num_targets for _, each in kept)
-        self.counts["truncated_rows"] += any(each.truncated for _, each in kept)
-        self.counts["rows_learning_eos"] += all(each.learns_eos for _, each in kept)
-        return kept
-
-    def notes(self) -> dict[str, Any]:
-        return {
-            "counts": dict(self.counts),
-            "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
-            "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
-            "dropped_views": dict(self.dropped_views),
-            "findings": [asdict(found) for found in self.remarks.findings()],
-        }
+MARK_SECONDS = 10.0
+"""How often it is noted how far encoding is."""
 
 
 def encode_rows(
@@ -123,23 +50,24 @@ def encode_rows(
 
     With `views`, each row is followed by its further views, which are rows of the Store like any
     other. Faults of all rows are gathered, one Finding per kind with its first row, and raised
-    together; then nothing is written.
+    together; then nothing is written. Where the process was killed, the next one goes on from the
+    last mark it set.
     """
     code = (encode, count_targets, *(views.code() if views else ()))
     key = encode_key(table, rows, code, encoder, fields, views.state() if views else None)
     folder = cache_folder() / "encoded" / key
     if folder.exists():
         return Store(folder)
-    faults = _Faults(table, encoder)
-    tally = _Tally(_Faults(table, encoder))
+    faults = Faults(table, encoder)
+    tally = Tally(Faults(table, encoder))
     notes: dict[str, Any] = {}
     check = partial(check_encoded, encoder=encoder, fields=fields, count_targets=count_targets)
 
     def encode_view(row: Mapping[str, Any], extras: Mapping[str, Any]) -> EncodedRow | Skip:
         return check(finished(encode(row, encoder), encoder.tokenizer), extras)
 
-    def begun() -> Iterator[tuple[Any, ...]]:
-        for numbers, raws in _chunks(table, rows):
+    def begun(done: int) -> Iterator[tuple[Any, ...]]:
+        for numbers, raws in _chunks(table, rows[done:]):
             read = [encoder.read(raw) for raw in raws]
             yield numbers, raws, read, [_begin(encode, row, encoder) for row in read]
 
@@ -147,9 +75,16 @@ def encode_rows(
         return zip(*chunk, tokenise_rows(chunk[-1], encoder.tokenizer), strict=True)
 
     with new_store(folder, fields, notes) as writer:
-        done = 0
-        for chunk in by_thread(begun(), tokenised):  # which does not wait for Python
+        done, marked = 0, time.monotonic()
+        if writer.state is not None:
+            done = writer.state["done"]
+            tally.restore(writer.state["tally"])
+            faults.restore(writer.state["faults"])
+        for chunk in by_thread(begun(done), tokenised):  # which does not wait for Python
             progress(stage, done, len(rows))
+            if time.monotonic() - marked > MARK_SECONDS:
+                writer.mark({"done": done, "tally": tally.state(), "faults": faults.state()})
+                marked = time.monotonic()
             for number, raw, row, encoded, tokens in chunk:
                 done += 1
                 try:

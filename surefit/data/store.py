@@ -7,6 +7,7 @@ rows have axes and `NAME.shapes` if they have two or more.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -30,6 +31,7 @@ _SYSTEM: dict[str, np.dtype[Any]] = {
 _WHOLE = {**_SYSTEM, "offsets": np.dtype(np.int64), "shapes": np.dtype(np.int32)}
 
 
+BOOKMARK = "bookmark.json"
 WAITING_ROWS, WAITING_BYTES = 512, 1 << 20
 """What a writer gathers at most before it writes."""
 
@@ -108,7 +110,11 @@ class Store:
 
 
 class StoreWriter:
-    """Appends encoded rows to the files of a new store."""
+    """Appends encoded rows to the files of a new store, or of one that was begun.
+
+    `state` is what the caller last gave to `mark`, if the store was begun by a process that is
+    gone; what it wrote after the mark is cut off.
+    """
 
     def __init__(self, folder: Path, fields: Mapping[str, Field], stack: ExitStack) -> None:
         self.fields = dict(fields)
@@ -117,14 +123,34 @@ class StoreWriter:
         for name, spec in fields.items():
             names.append(f"{name}.values")
             names += [f"{name}.offsets"] * (spec.rank > 0) + [f"{name}.shapes"] * (spec.rank > 1)
-        self._files: dict[str, IO[bytes]] = {
-            name: stack.enter_context((folder / name).open("wb")) for name in names
-        }
         self._waiting: dict[str, list[Any]] = {name: [] for name in names}
-        self._ends = {name: 0 for name, spec in fields.items() if spec.rank}
-        for name in self._ends:
-            self._waiting[f"{name}.offsets"].append(0)
         self._size = 0
+        self._bookmark = folder / BOOKMARK
+        self.state: Any = None
+        begun = json.loads(self._bookmark.read_text("utf-8")) if self._bookmark.exists() else None
+        self._files: dict[str, IO[bytes]] = {
+            name: stack.enter_context((folder / name).open("r+b" if begun else "wb"))
+            for name in names
+        }
+        self._ends = {name: 0 for name, spec in fields.items() if spec.rank}
+        if begun is None:
+            for name in self._ends:
+                self._waiting[f"{name}.offsets"].append(0)
+            return
+        self.num_rows, self._ends, self.state = begun["num_rows"], begun["ends"], begun["state"]
+        for name, file in self._files.items():
+            file.truncate(begun["sizes"][name])
+            file.seek(0, os.SEEK_END)
+
+    def mark(self, state: Any) -> None:
+        """Note, safely on disk, all that was appended so far, and the caller's own `state`."""
+        self.flush()
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: file.tell() for name, file in self._files.items()}
+        about = {"sizes": sizes, "num_rows": self.num_rows, "ends": self._ends, "state": state}
+        atomic.write_json(self._bookmark, about)
 
     def append(
         self,
@@ -170,9 +196,10 @@ class StoreWriter:
 def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) -> Iterator[Any]:
     """Write a store at `folder`; it appears whole when the block ends well.
 
-    `notes` may be filled while the block runs; it is kept with the columns.
+    One that was begun and marked by a process that was killed is gone on with. `notes` may be
+    filled while the block runs; it is kept with the columns.
     """
-    with atomic.new_folder(folder) as temporary:
+    with atomic.resumable_folder(folder) as temporary:
         with ExitStack() as stack:
             writer = StoreWriter(temporary, fields, stack)
             yield writer
@@ -183,6 +210,7 @@ def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) 
             "notes": notes,
         }
         atomic.write_json(temporary / "columns.json", meta)
+        (temporary / BOOKMARK).unlink(missing_ok=True)
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> Array:
