@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Field:
         """How many axes one row has."""
         return len(self.axes)
 
-    @property
+    @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype on disk and in the batch."""
         return np.dtype(self.dtype)

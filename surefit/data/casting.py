@@ -44,6 +44,9 @@ def cast_columns(
             raise RowFaultError(
                 "SF208", f"{shown} holds lists of different lengths", name
             ) from None
+        if value.dtype == spec.numpy_dtype and value.ndim == spec.rank and value.dtype.kind == "i":
+            cast[name] = value  # tokens, as most columns are
+            continue
         if value.dtype.kind not in "biuf":
             raise RowFaultError("SF213", f"{shown} holds {value.dtype} values, not numbers", name)
         if value.ndim != spec.rank:

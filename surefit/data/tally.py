@@ -81,17 +81,27 @@ class Tally:
         for remark in first.remarks:
             self.remarks.add(number, remark)
         kept = [(0, first)]
+        if not further:  # as most rows
+            self._count(first.num_targets, first.truncated, first.learns_eos)
+            return kept
         for view, made, alike in further:
             self.counts["alike_views"] += alike
             if isinstance(made, Skip):
                 self.dropped_views[made.reason] += 1
             else:
                 kept.append((view, made))
-        self.counts["rows"] += 1
-        self.counts["trained_tokens"] += sum(each.num_targets for _, each in kept)
-        self.counts["truncated_rows"] += any(each.truncated for _, each in kept)
-        self.counts["rows_learning_eos"] += all(each.learns_eos for _, each in kept)
+        self._count(
+            sum(each.num_targets for _, each in kept),
+            any(each.truncated for _, each in kept),
+            all(each.learns_eos for _, each in kept),
+        )
         return kept
+
+    def _count(self, num_targets: int, truncated: bool, learns_eos: bool) -> None:
+        self.counts["rows"] += 1
+        self.counts["trained_tokens"] += num_targets
+        self.counts["truncated_rows"] += truncated
+        self.counts["rows_learning_eos"] += learns_eos
 
     def state(self) -> dict[str, Any]:
         """All of it, as JSON keeps it."""

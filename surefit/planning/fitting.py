@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.collate import starts_in_time
 from surefit.batches.field import SEQUENCES, Field, well_known_fields
 from surefit.batches.layout import PADDED, Layout
-from surefit.batches.loading import load_batch
+from surefit.batches.loading import load_batch, to_batch
 from surefit.config import RunConfig
 from surefit.data.encoder import Encoder
 from surefit.data.feature_layout import read_layout
@@ -35,6 +36,9 @@ from surefit.tasks.spec import Loss, TaskSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+PROBE_LOGITS, PROBE_TOKENS = 8_000_000, 16
+"""Logits of one row in a probe, about at most; tokens of it, at least."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,11 @@ def probe_model(
     fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given, longer: bool
 ) -> list[Finding]:
     """The longest and the shortest training row go through the model together."""
-    rows, batch = _probe_batch(fitted, task, train, seed, given)
+    batch, num_targets = _probe_batch(fitted, task, train, seed, given)
     head = task.head_for(fitted.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(fitted.encoder)
-    num_targets = int(train.num_targets[rows].sum())
     found = probe(fitted.module, fitted.call, batch, fitted.loss, num_targets, outputs)
     subject = Subject(
         fitted.module,
@@ -177,7 +180,7 @@ def settle_trained(
     adaptation = fitted.adaptation
     if adaptation is None:
         return fitted
-    _, batch = _probe_batch(fitted, task, train, seed, given)
+    batch, _ = _probe_batch(fitted, task, train, seed, given)
     for name in adaptation.trained:
         fitted.module.get_parameter(name).requires_grad_(True)  # an earlier plan may have frozen it
     lost = find_unreached(fitted.module, fitted.call, batch, fitted.loss, adaptation.trained)
@@ -199,10 +202,30 @@ def settle_trained(
 
 def _probe_batch(
     fitted: Fitted, task: TaskSpec, train: Store, seed: int, given: Given
-) -> tuple[Any, Any]:
+) -> tuple[Any, int]:
+    """A batch of the longest and the shortest row, and its number of targets.
+
+    Where the vocabulary is large, only the end of long rows is taken: all logits of a probe are
+    there at once, and must not hold more memory than training does.
+    """
     longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
     if longest == shortest:  # all of one length; two rows are needed to see each other
         shortest = len(train) - 1
     rows = np.unique([longest, shortest])
     prepare = task.preparer(fitted.encoder, seed)
-    return rows, load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)
+    by_token = "labels" in fitted.fields and starts_in_time(fitted.fields["labels"])
+    limit = max(PROBE_TOKENS, PROBE_LOGITS // (fitted.vocab_size or 1))
+    if given.collate_fn is not None or not by_token or train.lengths[rows].max() <= limit:
+        batch = load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)
+        return batch, int(train.num_targets[rows].sum())
+    cut: list[Mapping[str, Any]]
+    cut = [_ends(row, fitted.fields, limit) for row in train.rows(rows)]
+    num_targets = sum(task.count_targets(row) for row in cut)
+    if prepare is not None:
+        cut = [prepare(row, 0, number, 0) for number, row in enumerate(cut)]
+    return to_batch(cut, fitted.fields) | {"num_targets": num_targets}, num_targets
+
+
+def _ends(row: Mapping[str, Any], fields: Mapping[str, Field], limit: int) -> dict[str, Any]:
+    """The last steps of each sequence of a row, which is where answers are."""
+    return {n: v[-limit:] if starts_in_time(fields[n]) else v for n, v in row.items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from surefit.batches.field import Field
 from surefit.data.encoded import Encoded, Skip, refuse_overlong
 from surefit.data.encoder import Encoder
@@ -35,7 +37,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
     end = [eos] if eos is not None and not predicting else []
 
     def finish(tokens: list[Tokenised]) -> Encoded | Skip:
-        ids = [*first_ids(encoder), *tokens[0].ids, *end]
+        ids = np.array([*first_ids(encoder), *tokens[0].ids, *end], np.int64)
         return _within_limit(ids, ids, encoder)
 
     return Pending([text or ""], finish, special=False)
