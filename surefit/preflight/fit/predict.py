@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.01
 """Of the limit: less than that is not worth looking at closely."""
-HEAP_TOP_BYTES, TOP_SHARE = 40_000_000, 0.1
-HOLES_SHARE, KEPT_SHARE = 0.115, 0.1
+HEAP_TOP_BYTES, TOP_SHARE = 65_000_000, 0.064
+HOLES_SHARE, KEPT_SHARE, GRADIENTS_SHARE = 0.106, 0.125, 0.26
 """What glibc's heap holds beyond live tensors, fitted to the runs of bench/fit_grid.py: its end, as
 a share of the bytes that pass through it in a step, up to a limit; holes, which an aligned request
-of the same size does not fit into again, as a share of these bytes and of the activations."""
+of the same size does not fit into again, as shares of these bytes, activations and gradients."""
 DEVICE_SHARE = 0.05
 """What the caching allocator of a device holds beyond the tensors."""
 
@@ -160,7 +160,7 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
         return round(traced.peak * DEVICE_SHARE)
     top = min(round(traced.heap_bytes * TOP_SHARE), HEAP_TOP_BYTES)
     holes = traced.heap_bytes * HOLES_SHARE + traced.activations * KEPT_SHARE
-    return top + round(holes)
+    return top + round(holes + traced.gradients * GRADIENTS_SHARE)
 
 
 def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
