@@ -93,7 +93,7 @@ BREAKS = (
     ),
     Break(
         7,
-        "data/encode.py",
+        "data/tally.py",
         "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
     ),
