@@ -49,7 +49,8 @@ def _forward(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
     base, (name,) = self.base_layer, self.lora_A
     plain = not (args or kwargs or self.disable_adapters or self.merged)
     plain = plain and not base._forward_hooks and not base._forward_pre_hooks
-    if not plain or x.dtype != base.weight.dtype or torch.is_autocast_enabled(x.device.type):
+    casts = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    if not plain or casts or x.dtype != base.weight.dtype:
         found: torch.Tensor = Linear.forward(self, x, *args, **kwargs)
         return found
     a, b = self.lora_A[name].weight, self.lora_B[name].weight

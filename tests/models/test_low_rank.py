@@ -10,6 +10,8 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
+import surefit
+from builders import echo_rows
 from surefit.models.low_rank import fuse_adapters
 
 
@@ -51,6 +53,11 @@ def test_equal_to_peft(bias: bool, dtype: torch.dtype, near: float, shape: tuple
         for name, grad in grads.items():
             torch.testing.assert_close(grad, expected[1][name], rtol=near, atol=near)
     assert not any("body.0.base" in name for name in grads)  # frozen weights get no gradient
+
+
+def test_memory_of_a_run_with_adapters_is_predicted() -> None:
+    plan = surefit.check(data=echo_rows(20), model="tiny:llama", lora={"r": 4})
+    assert plan.as_dict()["memory"]["predicted_peak_bytes"] is not None
 
 
 @pytest.mark.parametrize("settings", [{"lora_dropout": 0.1}, {"use_dora": True}])
