@@ -75,9 +75,10 @@ def _operation() -> Any:
             low = rows @ a.T
             out = torch.nn.functional.linear(rows, weight, bias)
             out.addmm_(low, b.T, alpha=scale)
+            out.resize_(*x.shape[:-1], len(weight))  # no view: models may write into it
             ctx.save_for_backward(rows, low, weight, a, b)
             ctx.scale, ctx.shape = scale, x.shape
-            return out.view(*x.shape[:-1], len(weight))
+            return out
 
         @staticmethod
         @once_differentiable

@@ -55,6 +55,14 @@ def test_equal_to_peft(bias: bool, dtype: torch.dtype, near: float, shape: tuple
     assert not any("body.0.base" in name for name in grads)  # frozen weights get no gradient
 
 
+def test_the_output_may_be_changed_in_place() -> None:
+    model, x = _model(True), torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    fuse_adapters(model, "default")
+    layer = model["body"][0]  # type: ignore[index]
+    layer(x).mul_(2.0).sum().backward()
+    assert x.grad is not None
+
+
 def test_memory_of_a_run_with_adapters_is_predicted() -> None:
     plan = surefit.check(data=echo_rows(20), model="tiny:llama", lora={"r": 4})
     assert plan.as_dict()["memory"]["predicted_peak_bytes"] is not None
