@@ -193,8 +193,6 @@ PACKED = {"packing": True, "per_device_train_batch_size": 1}
 
 TRAINERS: dict[str, Callable[[Job], Trained]] = {
     "surefit": train_surefit,
-    "surefit padded": lambda job: train_surefit(job, padding_free="off"),
-    "surefit end to end": lambda job: train_surefit(job, padding_free="on"),
     "HF Trainer": train_hf,
     "HF Trainer grouped": lambda job: train_hf(job, **GROUPED),
     "TRL": train_trl,

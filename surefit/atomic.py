@@ -101,9 +101,10 @@ def _take(file: IO[str]) -> bool:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The one who had it may have deleted it since it was opened: then others lock a new one.
+        return os.stat(file.name).st_ino == os.fstat(file.fileno()).st_ino
     except (ImportError, OSError):
         return False
-    return True
 
 
 def _publish(temporary: Path, path: Path) -> None:
