@@ -12,6 +12,7 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.data.store import Store
 from surefit.models.call import Call
+from surefit.preflight.fit.kept import keep_trace, trace_key
 from surefit.preflight.fit.limit import CONTEXT_BYTES, PROCESS_BYTES, Limit, held_bytes
 from surefit.preflight.fit.speed import measure_machine
 from surefit.preflight.fit.trace import Traced, on_meta, trace_evaluation, trace_training
@@ -120,13 +121,13 @@ def trace_worst(work: Workload) -> Traced:
 
 def trace_batch(work: Workload, module: nn.Module, call: Call, batch: Batch) -> Traced:
     """A training step of a model on meta on one batch."""
-    return trace_training(
-        module,
-        call,
-        work.loss,
-        batch,
-        accumulates=work.batches.grad_accum > 1,
-        autocast=work.half,
+    accumulates = work.batches.grad_accum > 1
+    key = trace_key(module, call, work.loss, batch, accumulates, work.half)
+    return keep_trace(
+        key,
+        lambda: trace_training(
+            module, call, work.loss, batch, accumulates=accumulates, autocast=work.half
+        ),
     )
 
 
