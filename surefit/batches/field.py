@@ -27,7 +27,7 @@ class Field:
     pad: float | int | bool = 0
     aligned_with: str | None = None
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """How many axes one row has."""
         return len(self.axes)

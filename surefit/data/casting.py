@@ -18,10 +18,9 @@ def row_length(columns: Mapping[str, Any]) -> int:
     return len(columns[lead]) if lead is not None else 1
 
 
-def num_tokens(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
-    """Steps of all sequences of a row: a source and its target count both."""
-    targets = {len(columns[n]) for n, spec in fields.items() if spec.axes[:1] == ("target_time",)}
-    return row_length(columns) + sum(targets)
+def second_sequence(fields: Mapping[str, Field]) -> str | None:
+    """A column along the target that rows have beside their source, if they have one."""
+    return next((n for n, spec in fields.items() if spec.axes[:1] == ("target_time",)), None)
 
 
 def cast_columns(
@@ -33,8 +32,17 @@ def cast_columns(
 
     `column_of` gives the name the user knows a column by, for messages.
     """
-    cast = {}
+    cast: dict[str, npt.NDArray[Any]] = {}
     for name, spec in fields.items():
+        given = columns.get(name)
+        if (
+            isinstance(given, np.ndarray)
+            and given.dtype == spec.numpy_dtype
+            and given.ndim == spec.rank
+            and given.dtype.kind == "i"
+        ):
+            cast[name] = given  # tokens, as most columns are
+            continue
         shown = f"column {column_of(name)!r}"
         if name not in columns:
             raise RowFaultError("SF202", f"{shown} is missing", name)
@@ -44,9 +52,6 @@ def cast_columns(
             raise RowFaultError(
                 "SF208", f"{shown} holds lists of different lengths", name
             ) from None
-        if value.dtype == spec.numpy_dtype and value.ndim == spec.rank and value.dtype.kind == "i":
-            cast[name] = value  # tokens, as most columns are
-            continue
         if value.dtype.kind not in "biuf":
             raise RowFaultError("SF213", f"{shown} holds {value.dtype} values, not numbers", name)
         if value.ndim != spec.rank:
@@ -83,4 +88,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int((labels != -100).sum())
+    return int(np.count_nonzero(labels != -100))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from surefit.batches.field import Field
 from surefit.batches.loading import by_thread
 from surefit.data.cache import cache_folder
-from surefit.data.casting import cast_columns, num_tokens, row_length
+from surefit.data.casting import cast_columns, row_length, second_sequence
 from surefit.data.encode_key import encode_key
 from surefit.data.encoded import Encoded, EncodedRow, EncodeRow, RowFaultError, Skip
 from surefit.data.encoder import Encoder
@@ -61,6 +61,7 @@ def encode_rows(
     faults = Faults(table, encoder)
     tally = Tally(Faults(table, encoder))
     notes: dict[str, Any] = {}
+    second = second_sequence(fields)
     check = partial(check_encoded, encoder=encoder, fields=fields, count_targets=count_targets)
 
     def encode_view(row: Mapping[str, Any], extras: Mapping[str, Any]) -> EncodedRow | Skip:
@@ -93,20 +94,23 @@ def encode_rows(
                     if isinstance(made, Skip):
                         tally.drop_row(number, made)
                         continue
-                    again = partial(encode_view, extras=extras)
-                    further = list(views.further(row, number, made, again)) if views else []
+                    further = []
+                    if views:
+                        again = partial(encode_view, extras=extras)
+                        further = list(views.further(row, number, made, again))
                 except RowFaultError as fault:
                     faults.add(number, fault)
                     continue
                 for view, each in tally.add_row(number, made, further):
+                    length = row_length(each.columns)
                     writer.append(
                         each.columns,
                         source_row=number,
                         view=view,
                         num_targets=each.num_targets,
-                        length=row_length(each.columns),
+                        length=length,
                     )
-                    tally.counts["tokens"] += num_tokens(each.columns, fields)
+                    tally.counts["tokens"] += length + (len(each.columns[second]) if second else 0)
         progress(stage, len(rows), len(rows))
         found = faults.findings()
         if found:

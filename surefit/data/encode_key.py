@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from surefit.batches.field import Field
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.encoder import Encoder
 from surefit.data.table import Table
+from surefit.data.tokenising import plain_backend
 
 
 def encode_key(
@@ -58,8 +58,6 @@ def code_key(function: Callable[..., Any]) -> str:
 def tokenizer_key(tokenizer: Any) -> str:
     if tokenizer is None:
         return ""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    content: Any = json.loads(backend.to_str()) if backend is not None else repr(tokenizer)
-    if backend is not None:  # what the last call asked for is no part of the tokenizer
-        content = {k: v for k, v in content.items() if k not in ("truncation", "padding")}
+    backend = plain_backend(tokenizer)
+    content = repr(tokenizer) if backend is None else hash_bytes(backend.to_str().encode())
     return fingerprint(content, tokenizer.pad_token_id, tokenizer.eos_token_id)

@@ -56,6 +56,18 @@ class Encoder:
         return {name: place for place, name in enumerate(self.fitted["classes"])}
 
     @cached_property
+    def eos_id(self) -> int | None:
+        """The token that ends a text; asked once, as tokenizers look it up by its name."""
+        return getattr(self.tokenizer, "eos_token_id", None)
+
+    @cached_property
+    def first_ids(self) -> list[int]:
+        """What a text begins with: bos where the tokenizer adds it."""
+        from surefit.data.tokenizer import adds_bos
+
+        return [self.tokenizer.bos_token_id] if adds_bos(self.tokenizer) else []
+
+    @cached_property
     def dialogues(self) -> Coder:
         """What turns dialogues into tokens, by the template that was fitted."""
         from surefit.data.dialogues import Coder

@@ -124,6 +124,11 @@ class StoreWriter:
             names.append(f"{name}.values")
             names += [f"{name}.offsets"] * (spec.rank > 0) + [f"{name}.shapes"] * (spec.rank > 1)
         self._waiting: dict[str, list[Any]] = {name: [] for name in names}
+        find = self._waiting.get
+        self._columns = [
+            (name, self._waiting[f"{name}.values"], find(f"{name}.offsets"), find(f"{name}.shapes"))
+            for name in fields
+        ]
         self._size = 0
         self._bookmark = folder / BOOKMARK
         self.state: Any = None
@@ -163,15 +168,15 @@ class StoreWriter:
     ) -> None:
         """Add one row, or view of one; `columns` has the store's fields, in their dtypes."""
         waiting = self._waiting
-        for name, spec in self.fields.items():
+        for name, values, offsets, shapes in self._columns:
             value = columns[name]
-            waiting[f"{name}.values"].append(value)
+            values.append(value)
             self._size += value.nbytes
-            if spec.rank:
+            if offsets is not None:
                 self._ends[name] += value.size
-                waiting[f"{name}.offsets"].append(self._ends[name])
-            if spec.rank > 1:
-                waiting[f"{name}.shapes"].append(value.shape)
+                offsets.append(self._ends[name])
+            if shapes is not None:
+                shapes.append(value.shape)
         waiting["source_row"].append(source_row)
         waiting["view"].append(view)
         waiting["num_targets"].append(num_targets)

@@ -30,15 +30,21 @@ class Pending:
     special: bool = True
 
 
+def plain_backend(tokenizer: Any) -> Any:
+    """What a fast tokenizer works with, without the cutting and padding of its last call."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and backend.truncation is not None:  # asked first, as another
+        backend.no_truncation()  # thread may be tokenising
+    if backend is not None and backend.padding is not None:
+        backend.no_padding()
+    return backend
+
+
 def tokenise(tokenizer: Any, texts: Sequence[Text], special: bool) -> list[Tokenised]:
     """The tokens of each text, however long, as the tokenizer gives them one by one."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+    backend = plain_backend(tokenizer)
     if backend is None:
         return [_one(tokenizer, text, special) for text in texts]
-    if backend.truncation is not None:  # asked first: another thread may be tokenising
-        backend.no_truncation()
-    if backend.padding is not None:
-        backend.no_padding()
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=special)
     return [
         Tokenised(made.ids) if isinstance(text, str) else Tokenised(made.ids, made.type_ids)

@@ -15,6 +15,11 @@ def supports_checkpointing(module: nn.Module) -> bool:
     return any(not part.is_gradient_checkpointing for part in _parts(module))
 
 
+def is_checkpointing(module: nn.Module) -> bool:
+    """Whether any part of the model throws its activations away."""
+    return any(part.is_gradient_checkpointing for part in _parts(module))
+
+
 def enable_checkpointing(module: nn.Module) -> None:
     """Let each part that can do so throw its activations away; raises where none can."""
     parts = _parts(module)

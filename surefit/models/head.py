@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from surefit.models.products import multiply, pieces
+from surefit.models.tied import Shared, shared_gradient
 from surefit.tasks.spec import Batch, full_precision
 from surefit.tasks.tokens import Learned
 
@@ -41,6 +43,8 @@ class SparseHead:
     embedding: nn.Module = field(repr=False)
     tail: Tail | None = None
     chunk: int = 256
+    tied: nn.Embedding | None = field(default=None, repr=False)
+    """The input embedding, where its weight is the output embedding's."""
 
     def __call__(self, run: Callable[[], Any], batch: Batch) -> Learned:
         """Run the model on a batch whose learned positions are listed."""
@@ -54,12 +58,13 @@ class SparseHead:
             picked = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
             if self.tail is None:
                 return (picked[None], *inputs[1:])
-            known.append(chunked_loss(picked, module, labels, self.tail, self.chunk))
+            known.append(chunked_loss(picked, module, labels, self.tail, self.chunk, shared))
             return (picked[None, :0], *inputs[1:])
 
         hook = self.embedding.register_forward_pre_hook(gather)
         try:
-            outputs = run()
+            with shared_gradient(self.tied if self.tail is not None else None) as shared:
+                outputs = run()
         finally:
             hook.remove()
         if self.tail is not None:
@@ -71,14 +76,23 @@ class SparseHead:
 
 
 def chunked_loss(
-    hidden: torch.Tensor, embedding: Any, labels: torch.Tensor, tail: Tail, chunk: int
+    hidden: torch.Tensor,
+    embedding: Any,
+    labels: torch.Tensor,
+    tail: Tail,
+    chunk: int,
+    shared: Shared | None = None,
 ) -> Learned:
-    """Summed cross-entropy of `hidden` (N, H) projected on the vocabulary, chunk by chunk."""
+    """Summed cross-entropy of `hidden` (N, H) projected on the vocabulary, chunk by chunk.
+
+    With `shared`, the weight's gradient is left there for the lookup of its input embedding.
+    """
     import torch
 
     learning = torch.is_grad_enabled()  # inside an autograd function it always says no
+    left = shared if shared is not None and shared.looked_up else None
     total, hits = _chunked().apply(
-        hidden, embedding.weight, embedding.bias, labels, tail, chunk, learning
+        hidden, embedding.weight, embedding.bias, labels, tail, chunk, learning, left
     )
     return Learned(total, None if learning else hits, len(labels))
 
@@ -97,7 +111,7 @@ def _chunked() -> Any:
 
             @staticmethod
             def forward(ctx: Any, *given: Any) -> tuple[Any, Any]:
-                *walked, learning = given
+                *walked, learning, ctx.shared = given
                 wanted = tuple(learning and needed for needed in ctx.needs_input_grad[:3])
                 total, hits, *gradients = _walk(wanted, *walked)
                 ctx.gradients = gradients
@@ -108,7 +122,9 @@ def _chunked() -> Any:
             def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
                 scaled = [None if g is None else g.mul_(above[0]) for g in ctx.gradients]
                 ctx.gradients = None
-                return (*scaled, None, None, None, None)
+                if ctx.shared is not None:
+                    ctx.shared.gradient, scaled[1] = scaled[1], None
+                return (*scaled, *[None] * 5)
 
         _function = ChunkedCrossEntropy
     return _function
@@ -136,9 +152,9 @@ def _walk(
     total = torch.zeros((), dtype=wide, device=hidden.device)
     hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):
-        for start in range(0, len(labels), chunk):
-            part, targets = hidden[start : start + chunk].to(low), labels[start : start + chunk]
-            logits = part @ projection.T
+        for piece in pieces(len(labels), chunk):
+            part, targets = hidden[piece].to(low), labels[piece]
+            logits = multiply(part, projection.T)
             if bias is not None:
                 logits += bias.to(low)
             logits = logits.to(wide)
@@ -155,7 +171,7 @@ def _walk(
                 logits *= tail.factor
             gradient = logits.to(low)
             if grad_hidden is not None:
-                grad_hidden[start : start + chunk] = gradient @ projection
+                grad_hidden[piece] = multiply(gradient, projection)
             if grad_weight is not None:
                 _add_product(grad_weight, gradient, part)
             if grad_bias is not None:

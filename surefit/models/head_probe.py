@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from surefit.models.closeness import largest_difference
 from surefit.models.head import SparseHead, Tail
+from surefit.models.tied import find_tied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,10 @@ def choose_head(
         if tail is None or not _is_linear(embedding):
             return gathered, ""
         chunked = replace(gathered, tail=tail, chunk=chunk_size(embedding))
-        return (chunked if plain.matches(chunked) else gathered), ""
+        if not plain.matches(chunked):
+            return gathered, ""
+        shared = replace(chunked, tied=find_tied(module, embedding))
+        return (shared if _share(chunked, shared, run, batch) else chunked), ""
 
 
 def chunk_size(embedding: Any) -> int:
@@ -77,7 +82,8 @@ def as_choice(head: SparseHead | None) -> dict[str, Any]:
     if head.tail is None:
         return {"positions": "learned"}
     shown = {"factor": head.tail.factor, "cap": head.tail.cap}
-    return {"positions": "learned", "chunk": head.chunk, **shown}
+    tied = {"tied": True} if head.tied is not None else {}
+    return {"positions": "learned", "chunk": head.chunk, **shown, **tied}
 
 
 def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | None:
@@ -87,7 +93,24 @@ def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | No
         return None
     if "chunk" not in choice:
         return SparseHead(embedding)
-    return SparseHead(embedding, Tail(choice["factor"], choice["cap"]), choice["chunk"])
+    tail = Tail(choice["factor"], choice["cap"])
+    tied = find_tied(module, embedding) if choice.get("tied") else None
+    return SparseHead(embedding, tail, choice["chunk"], tied)
+
+
+def _share(
+    chunked: SparseHead, shared: SparseHead, run: Callable[..., Any], batch: Mapping[str, Any]
+) -> bool:
+    """Whether head and lookup may share a gradient: it is the same through the whole model."""
+    import torch
+
+    if shared.tied is None or not shared.tied.weight.requires_grad:
+        return False
+    apart, together = (
+        torch.autograd.grad(head(lambda: run(batch), batch).total, shared.tied.weight)[0]
+        for head in (chunked, shared)
+    )
+    return _close(together, apart, CLOSE_GRADIENT)
 
 
 class _UnreachableError(Exception):
@@ -187,8 +210,8 @@ def _same(found: Any, plain: Any) -> bool:
 def _close(found: torch.Tensor, plain: torch.Tensor, relative: float) -> bool:
     if found.numel() == 0:
         return True
-    scale = float(plain.abs().max())
-    return float((found - plain).abs().max()) <= relative * max(scale, 1e-12)
+    apart, _, size = largest_difference(found, plain)
+    return apart <= relative * max(size, 1e-12)
 
 
 def _caps(module: Any) -> list[float]:

@@ -22,7 +22,7 @@ from surefit.data.store import Store
 from surefit.data.table import Table, describe_type
 from surefit.findings import Finding, fail, finding
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
-from surefit.models.checkpointing import enable_checkpointing
+from surefit.models.checkpointing import enable_checkpointing, is_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.save import load_model, save_model
 from surefit.models.source import ModelSource
@@ -205,8 +205,8 @@ def _probe_batch(
 ) -> tuple[Any, int]:
     """A batch of the longest and the shortest row, and its number of targets.
 
-    Where the vocabulary is large, only the end of long rows is taken: all logits of a probe are
-    there at once, and must not hold more memory than training does.
+    Where the vocabulary is large or activations are thrown away in training, only the end of long
+    rows is taken: a probe has all of them at once, and must not hold more memory than training.
     """
     longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
     if longest == shortest:  # all of one length; two rows are needed to see each other
@@ -215,6 +215,8 @@ def _probe_batch(
     prepare = task.preparer(fitted.encoder, seed)
     by_token = "labels" in fitted.fields and starts_in_time(fitted.fields["labels"])
     limit = max(PROBE_TOKENS, PROBE_LOGITS // (fitted.vocab_size or 1))
+    if is_checkpointing(fitted.module):  # which it does in training only
+        limit = PROBE_TOKENS
     if given.collate_fn is not None or not by_token or train.lengths[rows].max() <= limit:
         batch = load_batch(train, rows, fitted.fields, given.collate_fn, prepare=prepare)
         return batch, int(train.num_targets[rows].sum())

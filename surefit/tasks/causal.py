@@ -10,7 +10,6 @@ import numpy as np
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.data.encoded import RowFaultError
 from surefit.data.encoder import Encoder
-from surefit.data.tokenizer import adds_bos
 from surefit.tasks.spec import Sample
 from surefit.tasks.tokens import IGNORED
 
@@ -26,15 +25,6 @@ def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of the text alone, without special ones."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def first_ids(encoder: Encoder) -> list[int]:
-    """What a row begins with: bos where the tokenizer adds it, asked of it once."""
-    tokenizer = encoder.tokenizer
-    known = tokenizer.__dict__.get("_surefit_adds_bos")
-    if known is None:
-        known = tokenizer._surefit_adds_bos = adds_bos(tokenizer)
-    return [tokenizer.bos_token_id] if known else []
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
@@ -76,13 +66,13 @@ def is_overlong(length: int, encoder: Encoder) -> bool:
 
 def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
     """Whether the last label is the end token."""
-    eos = getattr(encoder.tokenizer, "eos_token_id", None)
+    eos = encoder.eos_id
     return eos is not None and len(labels) > 0 and bool(labels[-1] == eos)
 
 
 def count_targets(columns: Mapping[str, Any]) -> int:
     """Labels a causal model can learn: each is predicted from the position before it."""
-    return int((columns["labels"][1:] != IGNORED).sum())
+    return int(np.count_nonzero(columns["labels"][1:] != IGNORED))
 
 
 def answer(

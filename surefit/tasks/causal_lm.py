@@ -16,7 +16,6 @@ from surefit.tasks.causal import (
     can_generate,
     count_targets,
     ends_with_eos,
-    first_ids,
     is_overlong,
     read_ids,
     read_text,
@@ -33,11 +32,10 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
         return Skip("empty")
-    eos = encoder.tokenizer.eos_token_id
-    end = [eos] if eos is not None and not predicting else []
+    end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
     def finish(tokens: list[Tokenised]) -> Encoded | Skip:
-        ids = np.array([*first_ids(encoder), *tokens[0].ids, *end], np.int64)
+        ids = np.array([*encoder.first_ids, *tokens[0].ids, *end], np.int64)
         return _within_limit(ids, ids, encoder)
 
     return Pending([text or ""], finish, special=False)

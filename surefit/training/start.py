@@ -13,6 +13,7 @@ from surefit.batches.loading import from_workers, load_batch, prefetch
 from surefit.config import RunConfig
 from surefit.data.store import Store
 from surefit.errors import FindingError, UsageError
+from surefit.memory import give_back
 from surefit.models.compiling import compile_layers
 from surefit.models.save import save_model
 from surefit.plan import Parts, Plan
@@ -96,6 +97,7 @@ def run_plan(
         with bundled(watch, plan, run, state):
             proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
         on_fit(proved)
+        give_back()  # what planning and the proof have freed
         evaluator = make_evaluator(plan, parts, accelerator, load, progress)
         pace = Pace(
             parts.num_steps,

@@ -12,7 +12,6 @@ import numpy as np
 from surefit.models.checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.preflight.fit.limit import Limit
 from surefit.preflight.fit.predict import Workload, base_bytes, peak_of, trace_batch
-from surefit.preflight.fit.trace import on_meta
 from surefit.tasks.spec import Batch
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class Trials:
     def __init__(self, work: Workload, limit: Limit) -> None:
         self.work, self.limit = work, limit
         self.base = base_bytes(work.module, limit)  # once: tracing itself leaves a little behind
-        self.plain = on_meta(work.module, work.call)
 
     def peak(
         self,
@@ -56,7 +54,7 @@ class Trials:
         change: Callable[[Any], None] | None = None,
     ) -> int:
         """The predicted peak on a batch, with a change to a copy of the model."""
-        module, call = self.plain if change is None else copy.deepcopy(self.plain)
+        module, call = self.work.on_meta if change is None else copy.deepcopy(self.work.on_meta)
         if change is not None:
             change(module)
         traced = trace_batch(work or self.work, module, call, batch)

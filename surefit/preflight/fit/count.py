@@ -96,18 +96,23 @@ class ShapeMemory:
     """Runs operations on meta tensors, each kind once: equal layers repeat theirs, shape by shape.
 
     Working out a result's shape is most of the time of a trace. Results that share memory with an
-    argument are never made from memory.
+    argument are never made from memory; one that is the changed argument itself is handed back.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, tuple[type, list[tuple[Any, ...] | None]]] = {}
         self._sharing: dict[Any, bool] = {}
+        self._in_place: dict[Any, bool] = {}
+        """By kind of operation: whether it only changes the numbers of its first argument."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` returns for these arguments, or its likeness."""
-        if self._shares(func):
+        shares = self._shares(func)
+        if shares and not func._schema.is_mutable:
             return func(*args, **kwargs)
         key = (func, _shape_key(args), _shape_key([*kwargs.items()]))
+        if shares:
+            return self._change(key, func, args, kwargs)
         if key in self._made:
             kind, shapes = self._made[key]
             made = [shape and torch.empty_strided(*shape[:2], **shape[2]) for shape in shapes]
@@ -127,6 +132,16 @@ class ShapeMemory:
         self._made[key] = kind, [None if part is None else _shape(part) for part in parts]
         return result
 
+    def _change(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation that changes an argument, unless its kind is known to keep its shape."""
+        if self._in_place.get(key):
+            return args[0]
+        before = [_place(tensor) for tensor in _tensors(args)]
+        result = func(*args, **kwargs)
+        after = [_place(tensor) for tensor in _tensors(args)]
+        self._in_place[key] = result is args[0] and before == after
+        return result
+
     def _shares(self, func: Any) -> bool:
         """Whether results share memory with an argument, as views and changes in place do."""
         if func not in self._sharing:
@@ -137,6 +152,10 @@ class ShapeMemory:
 
 def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), {"dtype": tensor.dtype, "device": "meta"}
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
 
 
 def _shape_key(value: Any) -> Any:

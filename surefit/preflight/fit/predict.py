@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.data.store import Store
+from surefit.memory import give_back
 from surefit.models.call import Call
 from surefit.preflight.fit.kept import keep_trace, trace_key
 from surefit.preflight.fit.limit import CONTEXT_BYTES, PROCESS_BYTES, Limit, held_bytes
@@ -50,6 +52,11 @@ class Workload:
     generates: tuple[int, int] | None = None
     """Rows and new tokens that each evaluation generates."""
     half: torch.dtype | None = None
+
+    @cached_property
+    def on_meta(self) -> tuple[nn.Module, Call]:
+        """The model without its numbers, and its Call."""
+        return on_meta(self.module, self.call)
 
     @property
     def num_evaluations(self) -> int:
@@ -116,7 +123,7 @@ def predict(work: Workload, limit: Limit) -> Fit:
 def trace_worst(work: Workload) -> Traced:
     """A training step on the micro-batch with the most positions."""
     batch = work.load(work.train, work.batches.worst_rows(work.epochs))
-    return trace_batch(work, *on_meta(work.module, work.call), batch)
+    return trace_batch(work, *work.on_meta, batch)
 
 
 def trace_batch(work: Workload, module: nn.Module, call: Call, batch: Batch) -> Traced:
@@ -135,6 +142,7 @@ def base_bytes(module: nn.Module, limit: Limit) -> int:
     """What is held beside the tensors of the run: the process, or the device's context."""
     if limit.on_device:
         return CONTEXT_BYTES
+    give_back()
     loaded = sum(p.nbytes for p in module.parameters() if not p.is_meta)
     return max(held_bytes() - loaded, PROCESS_BYTES)
 
@@ -189,7 +197,7 @@ def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterat
     if not scored and not generated:
         return
     batch = work.load(work.evaluation, rows)
-    module, call = on_meta(work.module, work.call)
+    module, call = work.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:
         outputs = call(module, batch)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.findings import Finding, finding
+from surefit.models.closeness import largest_difference
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +67,8 @@ def padded_by_one(batch: Batch, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 def differ(one: torch.Tensor, other: torch.Tensor) -> float:
     """How far two tensors are apart, as a share of their size; 0 where both are all zero."""
-    size = max(float(one.abs().max()), float(other.abs().max()), 1e-12)
-    return float((one.double() - other.double()).abs().max()) / size
+    apart, *sizes = largest_difference(one, other)
+    return apart / max(*sizes, 1e-12)
 
 
 def tolerance(value: torch.Tensor) -> float:

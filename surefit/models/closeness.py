@@ -1,0 +1,22 @@
+"""How far two tensors are apart, without copies of them: gradients and logits may be large."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**20
+"""Numbers that are compared at once."""
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """The largest difference of two tensors, and the largest size of each; of NaN, NaN."""
+    import torch
+
+    parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
+    pairs = ((a.double(), b.double()) for a, b in zip(*parts, strict=True))
+    found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
+    apart, *sizes = torch.stack(found).amax(0).tolist()
+    return apart, sizes[0], sizes[1]
