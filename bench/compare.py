@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "full": ("surefit", "HF Trainer", "HF Trainer grouped", "plain loop"),
     "classification": ("surefit", "HF Trainer", "HF Trainer grouped"),
     "collating": ("surefit", "stock collator", "stock collator, rows as lists"),
-    "tokenising": ("surefit", "datasets.map", "datasets.map, 2 processes"),
+    "tokenising": ("surefit", "datasets.map", "datasets.map, 2 processes", "tokenizer alone"),
     "overhead": ("surefit", "HF Trainer", "torch alone"),
     "size": ("surefit", "surefit, 10 × the rows"),
     "profile": ("surefit",),

@@ -23,6 +23,7 @@ def train(part: str, contender: str, quick: bool) -> dict[str, Any]:
     from trainers import TRAINERS, held_out_loss
 
     job = JOBS[part](quick)
+    at_start = peak_bytes()
     seconds, model = TRAINERS[contender](job)
     peak = peak_bytes()
     return {
@@ -32,6 +33,7 @@ def train(part: str, contender: str, quick: bool) -> dict[str, Any]:
         "tokens": job.num_tokens,
         "targets": job.num_targets,
         "peak_bytes": peak,
+        "peak_bytes_at_start": at_start,
         "held_out_loss": held_out_loss(job, model),
     }
 

@@ -32,7 +32,7 @@ class Clock:
         return self.ended - self.began
 
 
-def train_surefit(job: Job, **settings: Any) -> Trained:
+def train_surefit(job: Job, *watchers: Callable[[Any], None]) -> Trained:
     """surefit as a user would call it, with the job's settings and everything else left out."""
     import surefit
 
@@ -61,10 +61,9 @@ def train_surefit(job: Job, **settings: Any) -> Trained:
             eval_share=0.0,
             seed=SEED,
             output=f"{folder}/run",
-            callbacks=[observe],
+            callbacks=[observe, *watchers],
             **({"checkpointing": True} if job.checkpointing else {}),
             **({"lora": {"r": job.lora}} if job.lora else {}),
-            **settings,
         )
         return clock.seconds, run.model if job.name is not None else job.model  # or in place
 
