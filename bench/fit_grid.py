@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 
+from surefit.memory.limit import Limit, forget_peak, held_bytes, peak_held_bytes
+from surefit.memory.predict_peak import allocator_bytes
+from surefit.memory.trace_step import on_meta, trace_training
 from surefit.models.call import Call
-from surefit.models.checkpointing import enable_checkpointing
-from surefit.preflight.fit.limit import Limit, forget_peak, held_bytes, peak_held_bytes
-from surefit.preflight.fit.predict import allocator_bytes
-from surefit.preflight.fit.trace import on_meta, trace_training
+from surefit.models.gradient_checkpointing import enable_checkpointing
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 16_000

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from surefit.memory import held_bytes
+from surefit.memory.host import held_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, WIDTH = 20, 271

@@ -147,7 +147,7 @@ def prepare(case: Case, rows: Any, folder: Path) -> Job:
 def load_tokenizer(case: Case, rows: Any) -> Any:
     """The case's own, else one made from its texts; eos pads, as tutorials have it."""
     from chats import chat_tokenizer
-    from surefit.data.tokenizer import train_tokenizer
+    from surefit.encode.text.tokenizer import train_tokenizer
 
     style = next((c.style for c in case.files.values() if isinstance(c, Chat)), None)
     if style is not None or "messages" in rows.column_names:

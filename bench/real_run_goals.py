@@ -72,7 +72,7 @@ def _below_unigram(done: Finished) -> float:
 
 
 def _token_counts(tokenizer: Any, files: list[str]) -> Counter[int]:
-    from surefit.data.open import open_table
+    from surefit.data.open_data import open_table
 
     counts: Counter[int] = Counter()
     for row in open_table(files).rows():
@@ -104,9 +104,9 @@ def _same_again(done: Finished) -> float:
     import torch
 
     import surefit
-    from surefit.data.encoder import load_encoder
-    from surefit.data.open import open_table
-    from surefit.data.pixels import read_format
+    from surefit.data.open_data import open_table
+    from surefit.encode.encoder import load_encoder
+    from surefit.encode.images.pixel_format import read_format
 
     (new,) = done.files("new_data")
     lines = done.surefit("predict", "run", "--data", new).splitlines()

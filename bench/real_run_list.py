@@ -89,7 +89,7 @@ def few_pictures(data: Path, work: Path) -> None:
     """The first 240 pictures of fashion-mnist as arrays, and the next 16."""
     import numpy as np
 
-    from surefit.data.open import open_table
+    from surefit.data.open_data import open_table
 
     table = open_table(str(data / "fashion-mnist" / "t10k-images-idx3-ubyte.gz"))
     for name, rows in (("train", range(240)), ("new", range(240, 256))):

@@ -148,7 +148,7 @@ def data_files(spec: RealRun, which: str, work: Path, renamed: bool) -> list[str
     if not path.exists():
         import pyarrow.parquet
 
-        from surefit.data.open import open_table
+        from surefit.data.open_data import open_table
 
         table = open_table(files).arrow
         known = set(spec.columns.values())

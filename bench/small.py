@@ -54,9 +54,9 @@ def per_batch(make: Callable[[Any], Any], quick: bool) -> dict[str, Any]:
 
 def collate_surefit(quick: bool) -> dict[str, Any]:
     """From the store on disk to tensors, as the loop's batches are made."""
-    from surefit.batches.layout import Layout
+    from surefit.batches.batch_layout import Layout
     from surefit.batches.loading import load_batch
-    from surefit.data.store import Store, new_store
+    from surefit.encode.store import Store, new_store
     from surefit.tasks.causal_lm import SPEC
 
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +115,7 @@ def tokenizer() -> Any:
 def tokenise_surefit(quick: bool) -> dict[str, Any]:
     """The encoding stage of a plan, from a JSON-lines file to flat columns on disk."""
     from surefit.config import make_config
-    from surefit.planning import make_plan
+    from surefit.plan.stages import make_plan
 
     count = 2_000 if quick else 100_000
     spent: dict[str, list[float]] = {}

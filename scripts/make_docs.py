@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from surefit.config import RunConfig
-from surefit.preflight.explain.registry import AREAS
-from surefit.rules import RULES
+from surefit.explainer.cause_registry import AREAS
+from surefit.findings import load_rules
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TESTS = DOCS.parent / "tests"
@@ -30,13 +30,18 @@ GROUPS = {
 
 def findings_page() -> str:
     """Every code with its severity, why it matters and the usual fix."""
-    lines = ["# Findings", "", "Made from `surefit/rules.py` by `scripts/make_docs.py`.", ""]
+    lines = [
+        "# Findings",
+        "",
+        "Made from the rules beside the checks by `scripts/make_docs.py`.",
+        "",
+    ]
     lines += [
         "Each example is a case of `tests/faults/` by its name, or the test that has one.",
         "",
     ]
     group, examples = "", find_examples()
-    for code, rule in RULES.items():
+    for code, rule in load_rules().items():
         if code[2] != group:
             group = code[2]
             lines += [f"## {GROUPS[group]}", ""]
@@ -75,7 +80,7 @@ def causes_page() -> str:
     lines = [
         "# Causes",
         "",
-        "What `surefit explain` knows. Made from `surefit/preflight/explain/` by",
+        "What `surefit explain` knows. Made from `surefit/explainer/` by",
     ]
     lines += [
         "`scripts/make_docs.py`. Each wording of a message is raised by a test, or seen in the"

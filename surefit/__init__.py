@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
     from surefit.batches.collator import Collator
     from surefit.batches.field import Field
+    from surefit.data.disk_dataset import open_data
     from surefit.data.loaders import loaders
-    from surefit.data.on_disk import open_data
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
+    from surefit.explainer import explain
     from surefit.findings import Finding
-    from surefit.models.features import AdaptiveProjection
-    from surefit.preflight.explain import explain
-    from surefit.tasks.spec import TaskSpec
+    from surefit.models.feature_model import AdaptiveProjection
+    from surefit.tasks.task_spec import TaskSpec
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AdaptiveProjection": "surefit.models.features",
+    "AdaptiveProjection": "surefit.models.feature_model",
     "Collator": "surefit.batches.collator",
     "Field": "surefit.batches.field",
     "Finding": "surefit.findings",
     "FindingError": "surefit.errors",
     "RunFailedError": "surefit.errors",
     "SurefitError": "surefit.errors",
-    "TaskSpec": "surefit.tasks.spec",
+    "TaskSpec": "surefit.tasks.task_spec",
     "UsageError": "surefit.errors",
     "check": "surefit.api",
     "evaluate": "surefit.api",
-    "explain": "surefit.preflight.explain",
+    "explain": "surefit.explainer",
     "inspect": "surefit.api",
     "load": "surefit.api",
     "loaders": "surefit.data.loaders",
-    "open_data": "surefit.data.on_disk",
+    "open_data": "surefit.data.disk_dataset",
     "predict": "surefit.api",
     "train": "surefit.api",
 }

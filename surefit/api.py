@@ -10,36 +10,45 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from surefit.batches.batch_layout import PADDED, Layout
 from surefit.batches.field import SEQUENCES
-from surefit.batches.layout import PADDED, Layout
 from surefit.batches.loading import load_batch
+from surefit.checks.hf_trainer import Checkup, check_trainer
 from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
-from surefit.data.encode import encode_rows
-from surefit.data.feature_layout import relaid
-from surefit.data.images import with_files
-from surefit.data.inspect import DataReport
-from surefit.data.open import open_table
-from surefit.data.store import Store
-from surefit.data.templates import is_file_name
+from surefit.data.data_rules import MISSING_COLUMN, NO_DATA
+from surefit.data.open_data import open_table
+from surefit.encode.encode_table import encode_rows
+from surefit.encode.features.feature_layout import relaid
+from surefit.encode.images.image_files import with_files
+from surefit.encode.store import Store
+from surefit.encode.text.templates import is_file_name
 from surefit.errors import FindingError, UsageError
-from surefit.findings import fail, finding
-from surefit.inspection import inspect_data
+from surefit.findings import rule
+from surefit.inspection.data_report import inspect_data
+from surefit.inspection.table_report import DataReport
+from surefit.kernels.choose_head import from_choice
+from surefit.memory.predict_peak import Fit
 from surefit.models.call import match_arguments, with_own_loss
-from surefit.models.head_probe import from_choice
-from surefit.plan import Given, Plan
-from surefit.planning import make_plan
-from surefit.prediction import predict_table
-from surefit.preflight.fit.predict import Fit
-from surefit.preflight.foreign import Checkup, check_trainer
+from surefit.pipeline.evaluation import Evaluation, Evaluator
+from surefit.pipeline.prediction import predict_table
+from surefit.plan.plan import Given, Plan
+from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
 from surefit.progress import Progress, silent
 from surefit.run import Run, choose_folder, create_run, open_run
-from surefit.tasks.spec import TaskSpec
-from surefit.training.evaluate import Evaluation, Evaluator
+from surefit.tasks.task_spec import TaskSpec
 from surefit.training.events import Observer
 
 if TYPE_CHECKING:
     from torch import nn
+
+DATA_CHANGED = rule(
+    "SF403",
+    "error",
+    "the data changed since the run began",
+    why="A resumed run must see the rows it was begun with, or it is another run.",
+    fix="Put the old data back, or start a new run.",
+)
 
 
 @overload
@@ -201,7 +210,7 @@ def resume_run(
     given = replace(given, beside=given.beside or run.code_folder, choices=stored.get("choices"))
     plan = make_plan(run.config, given, progress)
     if plan.ok and plan.data_key != stored["data_key"]:
-        changed = finding("SF403", f"The rows of {run.path} are not those it was begun with.")
+        changed = DATA_CHANGED.finding(f"The rows of {run.path} are not those it was begun with.")
         plan = replace(plan, findings=(*plan.findings, changed))
     if on_plan is not None:
         on_plan(plan, run.path)
@@ -354,8 +363,7 @@ def evaluate_run(
         table = with_files(open_table(data, config.read, config.on_bad_file), encoder.roles)
         for role in (*encoder.roles,):
             if encoder.roles[role] not in table.columns and role != "mask":
-                raise fail(
-                    "SF202",
+                raise MISSING_COLUMN.error(
                     f"{table.sources[0].file} has no column {encoder.roles[role]!r} ({role}); it "
                     f"has {', '.join(table.columns)}.",
                     column=encoder.roles[role],
@@ -372,7 +380,7 @@ def evaluate_run(
             stage="encoding rows",
         )
     if len(store) == 0:
-        raise fail("SF101", "No row is left to evaluate on.")
+        raise NO_DATA.error("No row is left to evaluate on.")
     fields = task.fields_for(encoder)
     masks = ["attention_mask"] if any(name in fields for name in SEQUENCES) else []
     columns = [*fields, *masks]
@@ -426,7 +434,7 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     _refuse_errors(plan)
     assert plan.parts is not None
     if plan.parts.evaluation.key != run.plan["eval_key"]:
-        raise fail("SF403", f"The rows of {run.path} are not those it was trained on.")
+        raise DATA_CHANGED.error(f"The rows of {run.path} are not those it was trained on.")
     if not len(plan.parts.evaluation):
         raise UsageError(f"{run.path} held out no rows.", "Give rows to evaluate on.")
     return plan.parts.evaluation

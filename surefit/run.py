@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from surefit import atomic
-from surefit.code import find_object
 from surefit.config import RunConfig, config_yaml, make_config
-from surefit.data.encoder import Encoder
+from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.models.save import load_model
-from surefit.tasks.find import find_task
-from surefit.tasks.scoring import with_scorer
-from surefit.tasks.spec import TaskSpec
+from surefit.models.save_model import load_model
+from surefit.tasks.find_task import find_task
+from surefit.tasks.metrics.own_scorer import with_scorer
+from surefit.tasks.task_spec import TaskSpec
 from surefit.training.events import read_events, summarise_epochs
+from surefit.user_code import OWN_CODE_RUN, find_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,7 +109,9 @@ class Run:
     def code_folder(self) -> Path | None:
         """Where the user's own code was found, that of the model first."""
         files = [self.plan["model"]["code"]]
-        files += [f["where"].get("file") for f in self.plan["findings"] if f["code"] == "SF288"]
+        files += [
+            f["where"].get("file") for f in self.plan["findings"] if f["code"] == OWN_CODE_RUN.code
+        ]
         return next((Path(file).parent for file in files if file), None)
 
     @property

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 from surefit.errors import FindingError
 from surefit.findings import Finding
 

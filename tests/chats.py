@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from surefit.data.dialogues import Coder, fit_template
-from surefit.data.rendering import read_template
+from surefit.encode.text.dialogues import Coder, fit_template
+from surefit.encode.text.template_rendering import read_template
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surefit.config import Reading
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 from surefit.errors import FindingError
 from surefit.findings import Finding
 

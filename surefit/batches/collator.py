@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.collate import Array, Side, collate, pad_token_id, starts_in_time
 from surefit.batches.field import SEQUENCES, Field, find_misalignment, well_known_fields
-from surefit.batches.rows import CollateError, as_arrays, as_columns, as_rows, is_text
+from surefit.batches.python_rows import CollateError, as_arrays, as_columns, as_rows, is_text
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from surefit.batches.batch_layout import PADDED, Layout, arrange
 from surefit.batches.field import Field
-from surefit.batches.layout import PADDED, Layout, arrange
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
-    from surefit.data.store import Store
+    from surefit.encode.store import Store
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

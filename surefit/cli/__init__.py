@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
 def _explained(error: Exception) -> tuple[str, str]:
     """Message and fix of an exception nobody expected; its cause where that is known."""
-    from surefit.preflight.explain import explain
+    from surefit.explainer import explain
 
     message, found = f"{type(error).__name__}: {error}", explain(error)
     if found.known:

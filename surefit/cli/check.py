@@ -19,7 +19,7 @@ def command(
 ) -> int:
     """Plan only: would it run, and what would be learned?"""
     from surefit.api import check_config, split_options
-    from surefit.cli.show import (
+    from surefit.cli.display import (
         Display,
         print_json,
         show_plan,

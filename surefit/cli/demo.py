@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surefit.plan import Plan
+    from surefit.plan.plan import Plan
     from surefit.run import Run
 
 FOLDER = Path("runs/demo")
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 def command() -> int:
     """Make a small instruction data set, check it, train a model from scratch, show answers."""
     from surefit.api import split_options, train_config
-    from surefit.cli.show import Display, show_plan
+    from surefit.cli.display import Display, show_plan
 
     _write_rows()
     if FOLDER.exists():
@@ -52,7 +52,7 @@ def command() -> int:
 
 def _write_rows() -> None:
     from surefit import atomic
-    from surefit.demo_data import make_rows
+    from surefit.cli.demo_data import make_rows
     from surefit.run import check_writable
 
     check_writable(DATA.parent)
@@ -65,7 +65,7 @@ def _show(run: Run) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from surefit.cli.show import to_stdout
+    from surefit.cli.display import to_stdout
 
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]

@@ -16,8 +16,8 @@ def command(
 ) -> int:
     """The task's metrics on a data set."""
     from surefit.api import evaluate_run
-    from surefit.cli.show import Display, print_json, user_output_to_stderr
-    from surefit.data.encoder import load_encoder
+    from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.encode.encoder import load_encoder
     from surefit.run import open_run
     from surefit.training.events import without_nan
 

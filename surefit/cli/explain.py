@@ -19,8 +19,8 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """The true cause of a failure, the fix, and what does not help."""
-    from surefit.cli.show import print_json
-    from surefit.preflight.explain import explain
+    from surefit.cli.display import print_json
+    from surefit.explainer import explain
 
     found = explain(read_text(file))
     print_json(found.as_dict()) if json else print(found)

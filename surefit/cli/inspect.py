@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from surefit.cli.show import Display
+    from surefit.cli.display import Display
     from surefit.config import RunConfig
-    from surefit.data.inspect import DataReport
     from surefit.data.table import Table
+    from surefit.inspection.table_report import DataReport
 
 
 def command(
@@ -28,10 +28,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Columns, lengths, empties, duplicates; with a model and a row, the row as it is read."""
-    from surefit.cli.show import Display, print_json, show_findings, to_stderr, to_stdout
+    from surefit.cli.display import Display, print_json, show_findings, to_stderr, to_stdout
     from surefit.cli.show_row import show_tokens, show_values
     from surefit.config import make_config, nest, parse_setting
-    from surefit.data.open import open_table
+    from surefit.data.open_data import open_table
     from surefit.errors import UsageError
 
     settings = nest(dict(parse_setting(text) for text in set_ or []))
@@ -65,11 +65,11 @@ def _report(
     data: list[str], config: RunConfig, model: str | None, json: bool, display: Display
 ) -> DataReport:
     """The report; where the files do not go together, their arrays are still shown."""
-    from surefit.cli.show import show_findings, user_output_to_stderr
-    from surefit.data.inspect_arrays import describe_arrays
-    from surefit.data.open import open_table
+    from surefit.cli.display import show_findings, user_output_to_stderr
+    from surefit.data.open_data import open_table
     from surefit.errors import FindingError
-    from surefit.inspection import inspect_opened, look_at_files
+    from surefit.inspection.array_report import describe_arrays
+    from surefit.inspection.data_report import inspect_opened, look_at_files
 
     arrays = look_at_files(data, config, display.progress)
     try:
@@ -97,11 +97,11 @@ def _plain_value(value: Any) -> Any:
 
 def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
     from surefit.api import split_options
-    from surefit.cli.show import Display
-    from surefit.data.images import with_files
+    from surefit.cli.display import Display
+    from surefit.encode.images.image_files import with_files
     from surefit.errors import FindingError
-    from surefit.planning import make_plan
-    from surefit.preflight.rows import show_row
+    from surefit.inspection.row_view import show_row
+    from surefit.plan.stages import make_plan
 
     # A row can be looked at though most of the others would be dropped.
     config, given = split_options({"max_dropped_share": 1.0, **options})

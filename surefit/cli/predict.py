@@ -16,8 +16,8 @@ def command(
 ) -> int:
     """Predictions as JSON lines, one per row, in the order of the rows."""
     from surefit.api import iter_predictions
-    from surefit.cli.show import user_output_to_stderr
-    from surefit.data.encoder import load_encoder
+    from surefit.cli.display import user_output_to_stderr
+    from surefit.encode.encoder import load_encoder
     from surefit.errors import UsageError
     from surefit.run import open_run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.cli.options import takes_run_options
 
 if TYPE_CHECKING:
-    from surefit.plan import Plan
+    from surefit.plan.plan import Plan
     from surefit.run import Run
 
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
     """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
     from surefit.api import resume_run, split_options, train_config
-    from surefit.cli.show import Display, user_output_to_stderr
+    from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
 

@@ -11,11 +11,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
-from surefit.data.on_disk import OnDisk, open_data
+from surefit.data.disk_dataset import OnDisk, open_data
 from surefit.data.split import hash_rows, split_rows
 from surefit.errors import UsageError
-from surefit.findings import fail
-from surefit.memory import GB, held_bytes
+from surefit.findings import rule
+from surefit.memory.host import GB, held_bytes
+
+LOADER_BATCH_TOO_LARGE = rule(
+    "SF450",
+    "error",
+    "a batch does not fit in the memory given",
+    why="The rows of a batch are in memory while it is made and while it is used.",
+    fix="Take smaller batches, shorter rows, or more memory.",
+)
+
 
 Rows = npt.NDArray[np.integer[Any]]
 
@@ -142,4 +151,4 @@ def check_budget(data: OnDisk, batch_size: int, workers: int) -> None:
         f"{data.limit_bytes / GB:.2f} GB."
     )
     fix = f"batch_size={fitting} fits." if fitting > 0 else "Give more memory, or shorter rows."
-    raise fail("SF450", message, fix=fix)
+    raise LOADER_BATCH_TOO_LARGE.error(message, fix=fix)

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.dates import ORDERS, read_date
-from surefit.data.images import ENDINGS
 from surefit.data.table import (
     Table,
     array_rank,
@@ -21,6 +20,7 @@ from surefit.data.table import (
     is_text_list,
     is_whole_list,
 )
+from surefit.encode.images.image_files import ENDINGS
 
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "instruction", "question", "query", "input"),

@@ -67,7 +67,7 @@ def fixed_shape(*sizes: int) -> RowShape:
 def row_shape(table: Table, column: str) -> RowShape:
     """Measure a column of arrays; whole numbers of a single axis have their range, too.
 
-    >>> from surefit.data.frames import open_columns
+    >>> from surefit.data.python.dataframes import open_columns
     >>> print(row_shape(open_columns({"x": np.zeros((5, 20, 3), np.float32)}), "x"))
     [20, 3]
     """

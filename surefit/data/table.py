@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.findings import Finding, fail
+from surefit.data.data_rules import MISSING_COLUMN
+from surefit.findings import Finding
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 26
@@ -50,8 +51,7 @@ class Table:
         """The table without some of its columns; one that is not there is an error."""
         missing = next((name for name in columns if name not in self.columns), None)
         if missing is not None:
-            raise fail(
-                "SF202",
+            raise MISSING_COLUMN.error(
                 f"ignore names {missing!r}; the data has {', '.join(self.columns)}.",
                 column=missing,
             )

@@ -9,13 +9,30 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import SEQUENCES
-from surefit.findings import Finding, fail, finding
-from surefit.models.head import SparseHead
-from surefit.models.rows_apart import end_to_end_arguments
-from surefit.tasks.spec import Batch, Loss
+from surefit.findings import Finding, rule
+from surefit.kernels.sparse_head import SparseHead
+from surefit.kernels.varlen_attention import end_to_end_arguments
+from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.tasks.task_spec import Batch, Loss
 
 if TYPE_CHECKING:
     from torch import nn
+
+ARGUMENT_BY_POSITION = rule(
+    "SF309",
+    "info",
+    "argument matched by position",
+    why="The module's forward names an argument that no column has.",
+    fix="Rename the argument after the column if that is not what was meant.",
+)
+
+FORWARD_NEEDS_LABELS = rule(
+    "SF317",
+    "warning",
+    "forward cannot do without labels",
+    why="Rows to predict on have no labels, so `predict` cannot call the model.",
+    fix="Give the argument labels a default of None.",
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +72,7 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
     if hasattr(module, "config") and hasattr(module, "save_pretrained"):
         wanted = [c for c in columns if c in names and c != "labels"]
         if not wanted:
-            raise fail(
-                "SF301",
+            raise UNSUITABLE_MODEL.error(
                 f"{type(module).__name__} reads none of the columns {', '.join(columns)}.",
                 fix="For rows of numbers and categories choose tiny:mlp or a module of your own.",
             )
@@ -74,18 +90,19 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
     if len(required) == 1 and lead not in given:
         given[required[0]] = lead
         message = f"forward's argument {required[0]!r} is given the column {lead!r}."
-        found.append(finding("SF309", message))
+        found.append(ARGUMENT_BY_POSITION.finding(message))
         required = []
     if "labels" in names and parameters["labels"].default is inspect.Parameter.empty:
         message = f"{type(module).__name__}.forward takes labels and gives them no default."
-        found.append(finding("SF317", message))
+        found.append(FORWARD_NEEDS_LABELS.finding(message))
     if required == ["labels"]:
-        raise fail("SF317", f"{type(module).__name__}.forward needs labels, which these rows lack.")
+        raise FORWARD_NEEDS_LABELS.error(
+            f"{type(module).__name__}.forward needs labels, which these rows lack."
+        )
     if required or not given:
         shape = f"forward({', '.join(names)})"
         missing = f" and needs {', '.join(required)}" if required else ""
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"{type(module).__name__}.{shape} takes none of the columns{missing}; there are: "
             f"{', '.join(columns)}.",
             fix=f"Name an argument {lead}.",
@@ -113,8 +130,7 @@ def as_outputs(raw: Any) -> Any:
             loss=next((part for part in tensors if part.ndim == 0), None),
             raw=raw,
         )
-    raise fail(
-        "SF301",
+    raise UNSUITABLE_MODEL.error(
         f"The model returned a {type(raw).__name__}; expected a tensor, tuple, dict "
         "or ModelOutput.",
         fix="Return the logits.",

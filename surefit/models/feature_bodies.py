@@ -13,17 +13,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
-from surefit.data.encoder import Encoder
+from surefit.data.data_rules import WRONG_SHAPE
+from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.findings import Finding, fail, finding
-from surefit.models.sizes import ProjectionPlan, follow_data, plan_projection
-from surefit.models.source import Built
-from surefit.tasks.spec import Head
+from surefit.findings import Finding, rule
+from surefit.models.feature_body_sizes import ProjectionPlan, follow_data, plan_projection
+from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD
+from surefit.models.model_source import Built
+from surefit.tasks.task_spec import Head
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.models.features import AdaptiveProjection, FeatureModel
+    from surefit.models.feature_model import AdaptiveProjection, FeatureModel
+
+FEATURES_PROJECTED = rule(
+    "SF325",
+    "fixed",
+    "features projected to the model's width",
+    why=(
+        "A transformers model takes embeddings of one width; a layer that is trained and saved with"
+        " it brings the data there."
+    ),
+    fix="Nothing to do.",
+)
+
+PROJECTION_LEFT_OUT = rule(
+    "SF327",
+    "warning",
+    "trained projection left out",
+    why="The model was trained on features of another width, so its projection starts anew.",
+    fix="Give features of the width the model was trained on, if they are meant to be the same.",
+)
+
+CONFIG_FOLLOWS_DATA = rule(
+    "SF432",
+    "fixed",
+    "model config follows the data",
+    why="A fresh model is made for the width and the length of the rows it will read.",
+    fix="",
+)
+
+RUN_PARTS_REUSED = rule(
+    "SF434",
+    "info",
+    "parts of a run taken over",
+    why="Training goes on from what that run has learned.",
+    fix="",
+)
+
 
 PARTS = "features.json"
 WEIGHTS = "features.safetensors"
@@ -41,14 +79,14 @@ def build_features(
     """A FeatureModel sized to the data, with the parts of an earlier one that `name` holds."""
     from torch import nn
 
-    from surefit.models.features import FeatureModel
+    from surefit.models.feature_model import FeatureModel
 
     _check_config(name, config)
     fitted = encoder.fitted
     if fitted["width"] is None:
         column = encoder.roles["features"]
         message = f"No training row of column {column!r} has the axes [steps, width]."
-        raise fail("SF208", message, column=column)
+        raise WRONG_SHAPE.error(message, column=column)
     assert head.size is not None
     assert head.body is not None
     notes = _follow(name, config, head, encoder, from_scratch)
@@ -65,7 +103,7 @@ def build_features(
     nn.init.normal_(module.mask_vector, std=std)
     folder = Path(name)
     if from_scratch or not has_parts(folder):
-        new = finding("SF325", _describe(name, plan, "A new"))
+        new = FEATURES_PROJECTED.finding(_describe(name, plan, "A new"))
         return Built(module, (*notes, *built.findings, new))
     found = _take_over(module, folder, plan)
     return Built(module, (*built.findings, *found))
@@ -80,7 +118,7 @@ def _follow(
     if not from_scratch or name.startswith("tiny:"):  # a tiny body is made for the data anyway
         return []
     changed = follow_data(config, encoder.fitted["width"], encoder.fitted["longest"])
-    return [finding("SF432", f"{name}: {', '.join(changed)}.")] if changed else []
+    return [CONFIG_FOLLOWS_DATA.finding(f"{name}: {', '.join(changed)}.")] if changed else []
 
 
 def _check_config(name: str, config: Any) -> None:
@@ -90,12 +128,16 @@ def _check_config(name: str, config: Any) -> None:
     has_decoder = getattr(config, "is_encoder_decoder", False)
     if has_decoder or not known or not hasattr(config.get_text_config(), "hidden_size"):
         what = "an encoder and a decoder" if has_decoder else "no body for features"
-        raise fail("SF326", f"{name} is a {config.model_type} model, which has {what}.")
+        raise MODEL_READS_NO_FEATURES.error(
+            f"{name} is a {config.model_type} model, which has {what}."
+        )
 
 
 def _check_body(name: str, body: nn.Module) -> None:
     if "inputs_embeds" not in inspect.signature(body.forward).parameters:
-        raise fail("SF326", f"{name} is a {type(body).__name__}; it takes no inputs_embeds.")
+        raise MODEL_READS_NO_FEATURES.error(
+            f"{name} is a {type(body).__name__}; it takes no inputs_embeds."
+        )
 
 
 def _embedding_std(body: Any) -> float:
@@ -108,7 +150,7 @@ def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptivePr
     """A projection whose outputs spread as the embeddings that it stands in for."""
     from torch import nn
 
-    from surefit.models.features import AdaptiveProjection
+    from surefit.models.feature_model import AdaptiveProjection
 
     projection = AdaptiveProjection(plan.input_size, plan.width)
     projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
@@ -139,24 +181,26 @@ def _take_over(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> list
     module.load_state_dict(usable, strict=False)
     found = []
     if "head.weight" not in usable:
-        found.append(finding("SF306", "2 weights start untrained: head.weight, head.bias"))
+        found.append(NEW_HEAD.finding("2 weights start untrained: head.weight, head.bias"))
     ours = sorted({key.split(".")[0].replace("_", " ") for key in usable})
     fresh = sorted({key.split(".")[0] for key in saved} - {key.split(".")[0] for key in usable})
     tail = f"; new: {', '.join(fresh)}" if fresh else ""
-    found.append(finding("SF434", f"Taken over from {folder}: body, {', '.join(ours)}{tail}."))
+    found.append(
+        RUN_PARTS_REUSED.finding(f"Taken over from {folder}: body, {', '.join(ours)}{tail}.")
+    )
     if parts["width"] == plan.width:
-        return [*found, finding("SF325", _describe(str(folder), plan, "The trained"))]
+        return [*found, FEATURES_PROJECTED.finding(_describe(str(folder), plan, "The trained"))]
     message = f"{folder} was trained on width {parts['width']}; the data has width {plan.width}."
     return [
         *found,
-        finding("SF327", message),
-        finding("SF325", _describe(str(folder), plan, "A new")),
+        PROJECTION_LEFT_OUT.finding(message),
+        FEATURES_PROJECTED.finding(_describe(str(folder), plan, "A new")),
     ]
 
 
 def is_feature_model(module: nn.Module) -> bool:
     """Whether the module is one of ours around a transformers body."""
-    from surefit.models.features import FeatureModel
+    from surefit.models.feature_model import FeatureModel
 
     return isinstance(module, FeatureModel)
 
@@ -206,7 +250,7 @@ def load_features(folder: Path) -> nn.Module:
     from torch import nn
     from transformers import AutoModel
 
-    from surefit.models.features import AdaptiveProjection, FeatureModel
+    from surefit.models.feature_model import AdaptiveProjection, FeatureModel
     from surefit.models.pretrained import quiet
 
     parts = _read_parts(folder)

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefit.data.encoder import Encoder
+from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.models.feature_body_sizes import max_positions
+from surefit.models.model_source import Built, ModelSource
 from surefit.models.pretrained import (
     auto_class,
     auto_classes,
@@ -19,9 +21,7 @@ from surefit.models.pretrained import (
     set_head,
     set_tokens,
 )
-from surefit.models.sizes import max_positions
-from surefit.models.source import Built, ModelSource
-from surefit.tasks.spec import Head
+from surefit.tasks.task_spec import Head
 
 MAGIC = b"GGUF"
 

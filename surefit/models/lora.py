@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Lora
-from surefit.findings import Finding, fail, finding
+from surefit.findings import Finding, rule
+from surefit.kernels.fused_lora import fuse_adapters
 from surefit.models.lora_targets import (
     ends_are_clear,
     find_kept,
@@ -20,12 +21,29 @@ from surefit.models.lora_targets import (
     output_embedding,
     shares_weights,
 )
-from surefit.models.low_rank import fuse_adapters
+from surefit.models.model_rules import NO_LORA_TARGET
+from surefit.models.model_source import Built
 from surefit.models.quantize import prepare_quantized
-from surefit.models.source import Built
 
 if TYPE_CHECKING:
     from torch import nn
+
+OTHER_ADAPTERS = rule(
+    "SF323",
+    "error",
+    "the model already has other adapters",
+    why="Adapters on adapters could be neither merged nor loaded by peft.",
+    fix="Pass the module without its adapters, or ask for the same rank.",
+)
+
+NEW_TOKENS_TRAINED = rule(
+    "SF324",
+    "info",
+    "new tokens trained beside the adapters",
+    why="A frozen row of a token that the model never saw would stay random.",
+    fix="Nothing to do.",
+)
+
 
 ADAPTER = "default"
 TASK_TYPES = {
@@ -78,7 +96,7 @@ def adapt(
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
             message = f"The rows of {len(built.added_tokens)} new tokens are trained in full."
-            found.append(finding("SF324", message))
+            found.append(NEW_TOKENS_TRAINED.finding(message))
         targets = find_targets(part, settings.targets, kept)
         task_type = TASK_TYPES.get(auto_class or "") if whole else None
         prepare_quantized(part)
@@ -91,7 +109,7 @@ def adapt(
     asked = (settings.r, settings.dora, settings.rslora)
     if settings.r and (has.r, has.use_dora, has.use_rslora) != asked:
         message = f"The model has LoRA adapters of rank {has.r}; lora.r asks for {settings.r}."
-        raise fail("SF323", message)
+        raise OTHER_ADAPTERS.error(message)
     fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
 
@@ -153,7 +171,7 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
         try:
             inject_adapter_in_model(config, part, adapter_name=ADAPTER)
         except ValueError as error:
-            raise fail("SF321", f"peft refuses these layers: {error}"[:300]) from error
+            raise NO_LORA_TARGET.error(f"peft refuses these layers: {error}"[:300]) from error
     for name in kept:
         parent, _, last = name.rpartition(".")
         wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)

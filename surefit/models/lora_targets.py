@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefit.findings import fail
+from surefit.models.model_rules import NO_LORA_TARGET
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,8 +31,7 @@ def find_targets(part: nn.Module, wanted: Sequence[str], kept: Sequence[str]) ->
     linear = [name for name, layer in free.items() if _is_linear(layer)]
     found = tuple(linear or free)
     if not found:
-        raise fail(
-            "SF321",
+        raise NO_LORA_TARGET.error(
             f"{type(part).__name__} has no linear layer for LoRA besides its head.",
             fix="Train the whole model: leave lora.r out.",
         )
@@ -109,11 +108,10 @@ def _named(part: nn.Module, wanted: Sequence[str], layers: dict[str, nn.Module])
     for name in wanted:
         matching = [layer for layer in layers if _matches(name, layer)]
         if not matching:
-            raise fail("SF321", f"lora.targets: {_unmatched(part, name, list(layers))}")
+            raise NO_LORA_TARGET.error(f"lora.targets: {_unmatched(part, name, list(layers))}")
         for match in matching:
             if shares_weights(part, layers[match]):
-                raise fail(
-                    "SF321",
+                raise NO_LORA_TARGET.error(
                     f"lora.targets: {match!r} shares its weights with another layer, so an adapter "
                     "on it could not be merged.",
                     fix="Leave it out of lora.targets.",

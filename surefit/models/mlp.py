@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from surefit.data.encoder import Encoder
-from surefit.findings import fail
-from surefit.models.source import Built, ModelSource
-from surefit.tasks.spec import Head
+from surefit.encode.encoder import Encoder
+from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.models.model_source import Built, ModelSource
+from surefit.tasks.task_spec import Head
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,8 +32,7 @@ def open_mlp() -> ModelSource:
 def _build(head: Head | None, encoder: Encoder) -> Built:
     width = encoder.fitted.get("width")
     if width is None or head is None or head.size is None or "features" in encoder.roles:
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"{NAME} reads rows of numbers and categories, and the task {encoder.task} reads "
             f"{', '.join(encoder.roles.values()) or 'rows as they are'}.",
             fix="Choose another model, or the task tabular-classification or regression.",

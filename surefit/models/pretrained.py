@@ -9,17 +9,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefit.data.encoder import Encoder
-from surefit.data.feature_layout import Hints
 from surefit.data.hub import model_place
-from surefit.data.pixels import from_processor
-from surefit.data.tokenizer import has_tokenizer
+from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import Hints
+from surefit.encode.images.pixel_format import from_processor
+from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import UsageError
-from surefit.findings import Finding, fail, finding
+from surefit.findings import Finding, rule
+from surefit.models.feature_body_sizes import input_size, max_positions, room_for
+from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD, UNSUITABLE_MODEL
+from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
-from surefit.models.sizes import input_size, max_positions, room_for
-from surefit.models.source import Built, ModelSource
-from surefit.tasks.spec import Head
+from surefit.tasks.task_spec import Head
+
+IMAGE_SIZE_REFUSED = rule(
+    "SF253",
+    "error",
+    "size the model does not take",
+    why="The model is made for pictures of one shape.",
+    fix="Set image.size to one number, or leave it out.",
+)
+
+EMBEDDINGS_RESIZED = rule(
+    "SF307",
+    "fixed",
+    "embeddings resized",
+    why="The tokenizer knows more tokens than the model had rows for.",
+    fix="Nothing to do.",
+)
+
+NO_WEIGHTS = rule(
+    "SF407",
+    "info",
+    "weights are not here",
+    why="Rows, memory and time are planned; the model itself could not be tried.",
+    fix="Add the weights to the folder to train it.",
+)
+
 
 FAMILY_OF = {
     "AutoModelForCausalLM": "causal-lm",
@@ -118,7 +144,7 @@ def open_tiny(arch: str) -> ModelSource:
                 **_image_size(encoder),
             )
         except ValueError as error:
-            raise fail("SF301", str(error)) from None
+            raise UNSUITABLE_MODEL.error(str(error)) from None
         auto = auto_class(f"tiny:{arch}", config, head)
         set_head(config, head, encoder)
         set_tokens(config, tokenizer)
@@ -162,7 +188,9 @@ def _build_body(
                 return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
             except Exception as error:  # some architectures can be built with their own head only
                 what = f"{type(error).__name__}: {error}"
-                raise fail("SF326", f"{name} cannot be built without a head: {what}") from error
+                raise MODEL_READS_NO_FEATURES.error(
+                    f"{name} cannot be built without a head: {what}"
+                ) from error
 
     return build_features(name, config, head, encoder, load_body, from_scratch)
 
@@ -195,7 +223,7 @@ def _without_weights(
     with torch.device("meta"):
         module = auto.from_config(config, trust_remote_code=trust_remote_code)
     message = f"{name} holds no weights; what follows is planned from its config alone."
-    return Built(module, (finding("SF407", message),))
+    return Built(module, (NO_WEIGHTS.finding(message),))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:
@@ -224,8 +252,7 @@ def _image_size(encoder: Encoder) -> dict[str, int]:
     if pixels is None:
         return {}
     if pixels["height"] != pixels["width"]:
-        raise fail(
-            "SF253",
+        raise IMAGE_SIZE_REFUSED.error(
             f"image.size is {pixels['height']} × {pixels['width']}; a tiny model takes squares.",
         )
     return {"image_size": pixels["height"]}
@@ -278,22 +305,19 @@ def auto_class(name: str, config: Any, head: Head | None) -> Any:
     import transformers
 
     if head is None or head.auto_class is None:
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"{name} is a {config.model_type} model; this task takes your own nn.Module.",
             fix="Give the model as module:function.",
         )
     auto = getattr(transformers, head.auto_class)
     wanted = head.auto_class.removeprefix("AutoModelFor")
     if type(config) not in auto._model_mapping and not hasattr(config, "auto_map"):
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"{name} is a {config.model_type} model, and transformers has no {config.model_type} "
             f"model for {wanted}.",
         )
     if wanted == "CausalLM" and _reads_both_ways(config):
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"{name} is a {config.model_type} model, which sees the whole row at once; a causal "
             "model must not see the tokens it is to predict.",
             fix="Choose a causal model, such as a Llama, Qwen or GPT-2 one.",
@@ -344,8 +368,7 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
-        raise fail(
-            "SF301",
+        raise UNSUITABLE_MODEL.error(
             f"The weights of {name} could not be loaded: {first}",
             fix="Fetch the model again; its weights file is missing or damaged.",
         ) from None
@@ -354,7 +377,7 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     found: tuple[Finding, ...] = ()
     if fresh:
         shown = ", ".join(fresh[:4]) + (" …" if len(fresh) > 4 else "")
-        found = (finding("SF306", f"{len(fresh)} weights start untrained: {shown}"),)
+        found = (NEW_HEAD.finding(f"{len(fresh)} weights start untrained: {shown}"),)
     return Built(module, found, fresh=tuple(fresh))
 
 
@@ -370,7 +393,7 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     message = f"The tokenizer has {len(tokenizer)} tokens, the model had rows for {had}."
     return replace(
         built,
-        findings=(*built.findings, finding("SF307", message)),
+        findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),
         added_tokens=range(had, len(tokenizer)),
     )
 

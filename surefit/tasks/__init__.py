@@ -22,7 +22,7 @@ from surefit.tasks import (
     text_classification,
     token_classification,
 )
-from surefit.tasks.spec import TaskSpec
+from surefit.tasks.task_spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec

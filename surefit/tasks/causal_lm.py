@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, Skip, refuse_overlong
-from surefit.data.encoder import Encoder
-from surefit.data.tokenising import Pending, Tokenised
-from surefit.tasks.causal import (
+from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Pending, Tokenised
+from surefit.tasks.causal_text import (
     answer,
     can_generate,
     count_targets,
@@ -20,8 +20,8 @@ from surefit.tasks.causal import (
     read_ids,
     read_text,
 )
-from surefit.tasks.spec import Generate, Head, TaskSpec
-from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:

@@ -16,14 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.encoded import RowFaultError, Skip
-from surefit.data.encoder import Encoder
 from surefit.data.table import Table, is_scalar_number
-from surefit.findings import fail
-from surefit.tasks.spec import Batch, Metric, full_precision
+from surefit.encode.encoded_row import RowFaultError, Skip
+from surefit.encode.encoder import Encoder
+from surefit.findings import rule
+from surefit.tasks.task_spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
     import torch
+
+UNSUITABLE_LABEL = rule(
+    "SF205",
+    "error",
+    "labels do not suit classification",
+    why="A classifier needs a small set of classes, each seen in training.",
+    fix="Choose another label column with columns.label, or another task.",
+)
+
 
 MAX_SHARE_OF_CLASSES = 0.5
 """More classes than this share of the rows means that the column is no class label."""
@@ -40,7 +49,7 @@ def class_name(value: Any) -> Any:
     if isinstance(value, int | str):
         return value.strip() if isinstance(value, str) else value
     raise RowFaultError(
-        "SF205",
+        UNSUITABLE_LABEL,
         f"the label {repr(value)[:40]} is a {type(value).__name__}; expected a class name or "
         "number",
         "label",
@@ -51,7 +60,9 @@ def class_name(value: Any) -> Any:
 def _no_class_list(value: Any, expected: str) -> RowFaultError:
     shown = str(np.asarray(value).tolist())[:40]
     fix = "Save one class per row; where the lists are one-hot, that is labels.argmax(-1)."
-    return RowFaultError("SF205", f"the label is the list {shown}; {expected}", "label", fix=fix)
+    return RowFaultError(
+        UNSUITABLE_LABEL, f"the label is the list {shown}; {expected}", "label", fix=fix
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -104,16 +115,14 @@ def fit_classes(
         counts.update(class_name(value) for value in _values(row["label"], several))
     total, column = counts.total(), encoder.roles["label"]
     if len(counts) < (1 if several else 2):
-        raise fail(
-            "SF205",
+        raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
             f"{total} training rows; at least 2 are needed.",
             fix="Give more rows, hold out fewer (eval_share), or choose another column.",
             column=column,
         )
     if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
-        raise fail(
-            "SF205",
+        raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} different values in {total} training rows, too "
             "many to be classes.",
             column=column,
@@ -129,7 +138,9 @@ def _values(value: Any, several: bool) -> list[Any]:
     labels = class_list(value)
     if labels is None:
         raise RowFaultError(
-            "SF205", f"the label {str(value)[:40]!r} is not a list, as in other rows", "label"
+            UNSUITABLE_LABEL,
+            f"the label {str(value)[:40]!r} is not a list, as in other rows",
+            "label",
         )
     if len({str(name) for name in labels}) < len(labels):
         raise _no_class_list(labels, "expected each of the row's classes once")

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, Skip
-from surefit.data.encoder import Encoder
 from surefit.data.table import Table
+from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -21,8 +21,8 @@ from surefit.tasks.classes import (
     fit_classes,
     is_continuous,
 )
-from surefit.tasks.features import FIELDS, Reader, encode_steps
-from surefit.tasks.spec import Head, TaskSpec
+from surefit.tasks.feature_sequences import FIELDS, Reader, encode_steps
+from surefit.tasks.task_spec import Head, TaskSpec
 
 MOST_CLASSES = 0.2
 """Share of the rows; more different numbers than that are amounts."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, RowFaultError, Skip
-from surefit.data.encoder import Encoder
+from surefit.data.data_rules import MISALIGNED_COLUMNS
 from surefit.data.table import Table, array_rank, describe_type
-from surefit.tasks.features import FIELDS, Reader, read_steps
-from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoder import Encoder
+from surefit.tasks.feature_sequences import FIELDS, Reader, read_steps
+from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +48,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     steps, mask, truncated = read
     if len(mask) != len(steps):
         raise RowFaultError(
-            "SF201", f"the mask has length {len(mask)}, the features have {len(steps)}", "mask"
+            MISALIGNED_COLUMNS,
+            f"the mask has length {len(mask)}, the features have {len(steps)}",
+            "mask",
         )
     visible = np.flatnonzero(np.asarray(mask))
     if not len(visible):

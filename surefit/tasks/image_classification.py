@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, RowFaultError, Skip
-from surefit.data.encoder import Encoder
-from surefit.data.images import names_images
-from surefit.data.pixels import PixelSample, read_format
 from surefit.data.table import Table, is_text
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoder import Encoder
+from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
+from surefit.encode.images.pixel_format import PixelSample, read_format
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -22,7 +22,7 @@ from surefit.tasks.classes import (
     decode_classes,
     fit_classes,
 )
-from surefit.tasks.spec import Batch, Head, TaskSpec
+from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
@@ -53,7 +53,10 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     try:
         pixels = read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
     except RowFaultError as fault:
-        if fault.code in ("SF250", "SF252") and encoder.settings.get("on_bad_file") == "skip":
+        if (
+            fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
+            and encoder.settings.get("on_bad_file") == "skip"
+        ):
             return Skip("bad_file")
         raise
     return Encoded({"pixel_values": pixels, **columns})

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from surefit.findings import Finding, finding
+from surefit.findings import Finding, rule
+
+TARGET_LEAKAGE = rule(
+    "SF232",
+    "warning",
+    "columns that give the target away",
+    why="The model would read the answer off them, and fail where they are not known yet.",
+    fix="Leave them out with ignore, unless they are known before the target is.",
+)
+
 
 MAX_ROWS = 4096
 MAX_COLUMNS = 256
@@ -62,14 +71,14 @@ def _check_numbers(cells: Mapping[str, list[Any]], target: Any, label: str) -> I
         alike = float(np.corrcoef(values, target)[0, 1])
         if abs(alike) > NEARLY_ONE:
             message = f"column {name!r} and the target {label!r} have the correlation {alike:.4f}."
-            yield finding("SF232", message, column=name)
+            yield TARGET_LEAKAGE.finding(message, column=name)
     close = 1e-6 * max(1.0, float(np.abs(target).max()))
     for place, values in enumerate(matrix):
         sums = (np.abs(matrix[place + 1 :] + values - target) <= close).all(1)
         for other in np.flatnonzero(sums):
             pair = f"{names[place]!r} and {names[place + 1 + int(other)]!r}"
             message = f"columns {pair} add up to the target {label!r}."
-            yield finding("SF232", message, column=names[place])
+            yield TARGET_LEAKAGE.finding(message, column=names[place])
 
 
 def _check_classes(
@@ -81,4 +90,4 @@ def _check_classes(
         pairs = set(zip(keys, targets, strict=True))
         if num_classes > 1 and len(pairs) == len(set(keys)) <= max(2 * num_classes, 10):
             message = f"each value of column {name!r} comes with one class of {label!r} only."
-            yield finding("SF232", message, column=name)
+            yield TARGET_LEAKAGE.finding(message, column=name)

@@ -12,13 +12,22 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, Skip, refuse_overlong
-from surefit.data.encoder import Encoder
-from surefit.data.tokenising import Pending
-from surefit.findings import fail
-from surefit.tasks.causal import is_overlong, read_ids, read_text
-from surefit.tasks.spec import Batch, Head, TaskSpec
-from surefit.tasks.tokens import IGNORED, in_place, token_loss, token_metrics
+from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Pending
+from surefit.findings import rule
+from surefit.tasks.causal_text import is_overlong, read_ids, read_text
+from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.task_spec import Batch, Head, TaskSpec
+
+NO_MASK_TOKEN = rule(
+    "SF320",
+    "error",
+    "no mask token",
+    why="masked-lm hides tokens behind a mask token; without one there is nothing to put there.",
+    fix="Choose a model made for it, such as a BERT, or give a tokenizer with --tokenizer.",
+)
+
 
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 WRITTEN = "[MASK]"
@@ -29,7 +38,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     tokenizer = encoder.tokenizer
     if tokenizer is None or tokenizer.mask_token_id is None:
         found = "no tokenizer is known" if tokenizer is None else "the tokenizer has none"
-        raise fail("SF320", f"masked-lm hides tokens behind a mask token, and {found}.")
+        raise NO_MASK_TOKEN.error(f"masked-lm hides tokens behind a mask token, and {found}.")
     return {
         "mask": int(tokenizer.mask_token_id),
         "special": sorted(int(token) for token in tokenizer.all_special_ids),

@@ -7,19 +7,29 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, RowFaultError, Skip
-from surefit.data.encoder import Encoder
+from surefit.data.data_rules import NOT_FINITE
 from surefit.data.roles import NAMES
 from surefit.data.table import Table, is_fractional
-from surefit.data.tokenising import Pending
-from surefit.findings import fail
-from surefit.tasks import features, tabular
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Pending
+from surefit.findings import rule
+from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.classes import is_continuous
-from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 from surefit.tasks.text_classification import encode_text, text_fields
 
 if TYPE_CHECKING:
     import torch
+
+UNSUITABLE_TARGET = rule(
+    "SF230",
+    "error",
+    "target does not suit regression",
+    why="Regression learns a number, and the numbers must differ.",
+    fix="Choose a column of numbers with columns.label, or a classification task.",
+)
+
 
 TARGET = Field((), "float32")
 
@@ -29,15 +39,17 @@ def number(value: Any) -> float | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, bool | int | float):
-        raise RowFaultError("SF230", f"the target {str(value)[:40]!r} is not a number", "label")
+        raise RowFaultError(
+            UNSUITABLE_TARGET, f"the target {str(value)[:40]!r} is not a number", "label"
+        )
     if math.isinf(value):
-        raise RowFaultError("SF207", f"the target is {value}", "label")
+        raise RowFaultError(NOT_FINITE, f"the target is {value}", "label")
     return float(value)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """Mean and scale of the target; how features or the columns of tabular rows are read."""
-    reader = features.Reader(encoder) if "features" in encoder.roles else None
+    reader = feature_sequences.Reader(encoder) if "features" in encoder.roles else None
     is_tabular = reader is None and "text" not in encoder.roles
     gathered = tabular.Gathered(encoder) if is_tabular else None
     count, mean, squares = 0, 0.0, 0.0
@@ -55,7 +67,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     if scale == 0:
         column = encoder.roles["label"]
         what = f"is {mean:g} in all {count} training rows" if count else "is blank everywhere"
-        raise fail("SF230", f"column {column!r} {what}.", column=column)
+        raise UNSUITABLE_TARGET.error(f"column {column!r} {what}.", column=column)
     read = reader or gathered
     return {**(read.fitted() if read is not None else {}), "mean": mean, "scale": scale}
 
@@ -71,7 +83,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
     if "text" in encoder.roles:
         return encode_text(row, encoder, targets)
     if "features" in encoder.roles:
-        return features.encode_steps(row, encoder, targets)
+        return feature_sequences.encode_steps(row, encoder, targets)
     return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
 
 
@@ -80,12 +92,12 @@ def fields_of(encoder: Encoder) -> dict[str, Field]:
     if "text" in encoder.roles:
         return {**text_fields(encoder), "labels": TARGET}
     if "features" in encoder.roles:
-        return {**features.FIELDS, "labels": TARGET}
+        return {**feature_sequences.FIELDS, "labels": TARGET}
     return {"features": tabular.FIELD, "labels": TARGET}
 
 
 def head_of(encoder: Encoder) -> Head:
-    """A class of transformers for texts; a body and an output of ours for features."""
+    """A class of transformers for texts; a body and an output of ours for feature_sequences."""
     return Head(size=lambda _: 1, body="rows") if "features" in encoder.roles else HEAD
 
 

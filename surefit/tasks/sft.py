@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.dialogues import Dialogue, Tokens, fit_template
-from surefit.data.encoded import Encoded, Remark, Skip, refuse_overlong
-from surefit.data.encoder import Encoder
-from surefit.data.messages import Message, read_dialogue, read_tools
-from surefit.data.rendering import TemplateError
-from surefit.data.tokenising import Pending, Tokenised
-from surefit.tasks.causal import (
+from surefit.encode.encoded_row import Encoded, Remark, Skip, refuse_overlong
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Pending, Tokenised
+from surefit.encode.text.dialogues import Dialogue, Tokens, fit_template
+from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, read_dialogue, read_tools
+from surefit.encode.text.template_rendering import TemplateError
+from surefit.findings import rule
+from surefit.tasks.causal_text import (
     answer,
     can_generate,
     count_targets,
@@ -25,9 +26,42 @@ from surefit.tasks.causal import (
     read_ids,
     read_text,
 )
-from surefit.tasks.spec import Generate, Head, Sample, TaskSpec
-from surefit.tasks.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.tokens import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
+from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
+
+OVERLONG_ROW_DROPPED = rule(
+    "SF279",
+    "warning",
+    "overlong row dropped",
+    why="An answer without its end teaches the model never to stop, so it is not cut.",
+    fix="Raise max_seq_length if the model allows it, or shorten the row.",
+)
+
+ANSWER_PART_NOT_RENDERED = rule(
+    "SF280",
+    "warning",
+    "template leaves a part of an answer out",
+    why="Some templates show the thoughts of the last answer only; the rest is learned.",
+    fix="Make a row of each answer whose thoughts are to be learned.",
+)
+
+MESSAGES_AFTER_LAST_ANSWER = rule(
+    "SF281",
+    "info",
+    "messages behind the last answer",
+    why="No answer follows them, so there is nothing to learn from them; they are left out.",
+    fix="Nothing to do.",
+)
+
+SYSTEM_MESSAGE_JOINED = rule(
+    "SF283",
+    "fixed",
+    "system message joined to the first prompt",
+    why="The template takes no system message.",
+    fix="Nothing to do.",
+)
+
 
 SAMPLED_ROWS = 64
 
@@ -77,7 +111,7 @@ def _encoded(
 
 
 def _unsuited(fault: TemplateError) -> Skip:
-    return Skip("template", Remark(fault.code, f"the template does not suit: {fault.message}"))
+    return Skip("template", Remark(fault.rule, f"the template does not suit: {fault.message}"))
 
 
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
@@ -92,14 +126,18 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
-        return Skip("empty", Remark("SF270", "the prompt is missing or empty", "prompt"))
+        return Skip(
+            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt")
+        )
     asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
     if context:  # a template may tell the input of instruction, input and output apart
         asked |= {"instruction": prompt, "input": context}
     if predicting:
         return [asked], None
     if not (answer or "").strip():
-        return Skip("empty", Remark("SF270", "the answer is missing or empty", "answer"))
+        return Skip(
+            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer")
+        )
     return [asked, {"role": "assistant", "content": answer}], None
 
 
@@ -108,7 +146,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = bool(encoder.settings.get("predicting"))
-    told = Remark("SF279", f"{length} tokens, but the limit is {limit}")
+    told = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
     if not predicting and refuse_overlong(length, encoder) is not None:
         return Skip("overlong", told)
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
@@ -118,7 +156,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
         kept = tokens.ids[-limit:]
         return Tokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    return Skip("overlong", Remark("SF279", told.message + why))
+    return Skip("overlong", Remark(OVERLONG_ROW_DROPPED, told.message + why))
 
 
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
@@ -133,14 +171,20 @@ def _remarks(
     """What the user should know of a row that is used."""
     column = encoder.column_of("messages")
     if not tokens.whole:
-        yield Remark("SF280", "the template leaves a part of an answer out", column)
+        yield Remark(
+            ANSWER_PART_NOT_RENDERED, "the template leaves a part of an answer out", column
+        )
     if messages[0]["role"] == "system" and encoder.dialogues.template.joins_system:
-        yield Remark("SF283", "the system message is put before the first user's", column)
+        yield Remark(
+            SYSTEM_MESSAGE_JOINED, "the system message is put before the first user's", column
+        )
     given = row.get("messages")
     if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
         left = len(given) - len(messages)
         what = "message is" if left == 1 else "messages are"
-        yield Remark("SF281", f"{left} {what} left out behind the last answer", column)
+        yield Remark(
+            MESSAGES_AFTER_LAST_ANSWER, f"{left} {what} left out behind the last answer", column
+        )
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:

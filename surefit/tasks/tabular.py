@@ -14,12 +14,30 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_TYPE
 from surefit.data.dates import ORDERS, read_date
-from surefit.data.encoded import RowFaultError
-from surefit.data.encoder import Encoder
 from surefit.data.table import Table, is_scalar_number, is_text
-from surefit.findings import fail, finding
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.encoder import Encoder
+from surefit.findings import rule
 from surefit.tasks.leakage import Sample, check_leakage
+
+COLUMNS_LEFT_OUT = rule(
+    "SF231",
+    "info",
+    "columns left out",
+    why="They cannot be read as numbers, categories or dates, or tell rows apart only by number.",
+    fix="Nothing to do, unless a column should have been read.",
+)
+
+NO_INPUT_COLUMN = rule(
+    "SF233",
+    "error",
+    "no column to learn from",
+    why="Beside the target, rows need numbers, categories or dates that differ.",
+    fix="Check columns.label and ignore, or give data with such columns.",
+)
+
 
 MAX_CATEGORIES = 50
 """Text with more different values than this is left out."""
@@ -123,7 +141,7 @@ def as_value(raw: Any) -> Any:
         return None
     if isinstance(raw, bool | int | float):
         if math.isinf(raw):
-            raise RowFaultError("SF207", f"{raw} is not a finite number")
+            raise RowFaultError(NOT_FINITE, f"{raw} is not a finite number")
         return raw
     return str(raw)
 
@@ -157,7 +175,7 @@ class Gathered:
             try:
                 self.columns.setdefault(name, _Column()).add(raw)
             except RowFaultError as fault:
-                raise RowFaultError(fault.code, f"column {name!r}: {fault.message}", name) from None
+                raise RowFaultError(fault.rule, f"column {name!r}: {fault.message}", name) from None
         self.sample.add(cells, row["label"])
 
     def fitted(self) -> dict[str, Any]:
@@ -172,8 +190,10 @@ class Gathered:
                 left_out[name] = reason
         shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
         if not parts:
-            raise fail("SF233", f"No column is left besides {label!r}: {shown or 'there is none'}.")
-        found = [finding("SF231", f"Left out: {shown}.")] if left_out else []
+            raise NO_INPUT_COLUMN.error(
+                f"No column is left besides {label!r}: {shown or 'there is none'}."
+            )
+        found = [COLUMNS_LEFT_OUT.finding(f"Left out: {shown}.")] if left_out else []
         used = list(dict.fromkeys(part["column"] for part in parts))
         found += check_leakage(self.sample, used, label)
         return {"columns": parts, "width": sum(map(_width, parts)), "findings": found}
@@ -241,12 +261,12 @@ def encode_columns(row: Mapping[str, Any], encoder: Encoder) -> npt.NDArray[np.f
 def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[float]:
     name = part["column"]
     if name not in row:
-        raise RowFaultError("SF202", f"column {name!r} is missing", name)
+        raise RowFaultError(MISSING_COLUMN, f"column {name!r} is missing", name)
     value = as_value(row[name])
     if part["part"] is not None and value is not None:
         parts = date_parts(value, part["order"])
         if parts is None:
-            raise RowFaultError("SF213", f"{str(value)[:40]!r} is not a date", name)
+            raise RowFaultError(WRONG_TYPE, f"{str(value)[:40]!r} is not a date", name)
         value = parts[part["part"]]
     if part["kind"] == "category":
         known: list[Any] = part["values"]
@@ -254,7 +274,7 @@ def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[fl
         yield from (float(place == i) for i in range(len(known) + 1))
         return
     if isinstance(value, str):
-        raise RowFaultError("SF213", f"{value[:40]!r} is not a number", name)
+        raise RowFaultError(WRONG_TYPE, f"{value[:40]!r} is not a number", name)
     yield 0.0 if value is None else (value - part["mean"]) / part["scale"]
     if part["blank"]:
         yield float(value is None)

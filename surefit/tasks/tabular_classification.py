@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, Skip
-from surefit.data.encoder import Encoder
 from surefit.data.table import Table
+from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
 from surefit.tasks.classes import (
     CONFUSION,
@@ -21,7 +21,7 @@ from surefit.tasks.classes import (
     is_continuous,
     label_field,
 )
-from surefit.tasks.spec import Head, TaskSpec
+from surefit.tasks.task_spec import Head, TaskSpec
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, RowFaultError, Skip, refuse_overlong
-from surefit.data.encoder import Encoder
+from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
-from surefit.data.tokenising import Pending, Tokenised
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Pending, Tokenised
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -23,7 +24,7 @@ from surefit.tasks.classes import (
     is_multi_label,
     label_field,
 )
-from surefit.tasks.spec import Head, TaskSpec
+from surefit.tasks.task_spec import Head, TaskSpec
 
 TOKENS = Field(("time",), "int64", 0)
 SEGMENTS = Field(("time",), "int64", 0, "input_ids")
@@ -47,7 +48,7 @@ def encode_text(
             continue
         text = row[role]
         if text is not None and not isinstance(text, str):
-            raise RowFaultError("SF213", f"{text!r} is not text", encoder.roles[role])
+            raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
             return Skip("empty")
         texts.append(text)

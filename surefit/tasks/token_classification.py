@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.data.encoded import Encoded, RowFaultError, Skip, refuse_overlong
-from surefit.data.encoder import Encoder
-from surefit.findings import fail
-from surefit.tasks.classes import class_name
-from surefit.tasks.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
-from surefit.tasks.spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.encoder import Encoder
+from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
+from surefit.tasks.metrics.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
+from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
     if len(found) < 2:
         column = encoder.roles["tags"]
-        raise fail(
-            "SF205",
+        raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(found)} different tags in the training rows; at least 2 "
             "are needed.",
             fix="Choose another column with columns.tags.",
@@ -56,7 +55,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
             raise RowFaultError(
-                "SF201",
+                MISALIGNED_COLUMNS,
                 f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
                 f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
                 "tags",
@@ -89,7 +88,7 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
         return []
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise RowFaultError(
-            "SF213", f"{str(words)[:40]!r} is not a list of words", encoder.roles["tokens"]
+            WRONG_TYPE, f"{str(words)[:40]!r} is not a list of words", encoder.roles["tokens"]
         )
     return list(words)
 

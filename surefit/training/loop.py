@@ -17,11 +17,11 @@ import numpy.typing as npt
 from surefit.batches.loading import prefetch
 from surefit.batches.order import Batches, Share
 from surefit.errors import InterruptedRunError, RunFailedError
+from surefit.kernels.clipping import make_clipper
 from surefit.models.call import Call
-from surefit.tasks.spec import Loss, is_better
+from surefit.pipeline.evaluation import Evaluation
+from surefit.tasks.task_spec import Loss, is_better
 from surefit.training.checkpoints import State
-from surefit.training.clipping import make_clipper
-from surefit.training.evaluate import Evaluation
 from surefit.training.events import Observer
 from surefit.training.schedule import Place, places
 

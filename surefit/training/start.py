@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import from_workers, load_batch, prefetch
 from surefit.config import RunConfig
-from surefit.data.store import Store
+from surefit.encode.store import Store
 from surefit.errors import FindingError, UsageError
-from surefit.memory import give_back
-from surefit.models.compiling import compile_layers
-from surefit.models.save import save_model
-from surefit.plan import Parts, Plan
-from surefit.preflight.fit.predict import Fit
+from surefit.kernels.compiling import compile_layers
+from surefit.memory.host import give_back
+from surefit.memory.predict_peak import Fit
+from surefit.models.save_model import save_model
+from surefit.pipeline.evaluation import Evaluator
+from surefit.plan.plan import Parts, Plan
 from surefit.processes import is_main, on_cpu
 from surefit.progress import Progress, silent
 from surefit.run import Run
+from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.checkpoints import (
     Saver,
     State,
@@ -28,12 +30,10 @@ from surefit.training.checkpoints import (
     latest_checkpoint,
     load_checkpoint,
 )
-from surefit.training.evaluate import Evaluator
 from surefit.training.events import Event, Observer, cut_events, event_writer
-from surefit.training.failure import Watch, bundled
+from surefit.training.failures import Watch, bundled
 from surefit.training.loop import Pace, note_evaluation, train
-from surefit.training.moved import check_trained, watch_moves
-from surefit.training.proof import prove_plan
+from surefit.training.prove_plan import prove_plan
 from surefit.training.schedule import lr_factor
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from transformers import (
 
 import surefit
 from surefit import Collator, Field
-from surefit.batches.rows import CollateError
+from surefit.batches.python_rows import CollateError
 
 PAD = 9
 TOKENIZER = SimpleNamespace(pad_token_id=PAD)

@@ -738,7 +738,7 @@ def test_fault_of_our_own_is_one_message_and_a_traceback_only_with_debug(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("surefit.data.open.open_table", broken)
+    monkeypatch.setattr("surefit.data.open_data.open_table", broken)
     assert run(["inspect", "sft.jsonl", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["error"]["message"] == "ZeroDivisionError: oops"

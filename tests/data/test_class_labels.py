@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 
 NAMES = ["ham", "spam"]
 

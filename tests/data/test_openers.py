@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from builders import write_jsonl
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding

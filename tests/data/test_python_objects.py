@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import surefit
 from builders import MeanPool, fault_of, feature_rows
-from surefit.data.open import open_table
-from surefit.data.rows import open_rows
+from surefit.data.open_data import open_table
+from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import UsageError
 
@@ -256,7 +256,7 @@ def test_columns_grow_in_one_pass(rows: list[tuple[Any, Any]], data: st.DataObje
     rows = [(array, n if n is None or abs(n) < 2**50 else 7) for array, n in rows]
     size = data.draw(st.integers(1, 4))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("surefit.data.rows.CHUNK_ROWS", size)
+        patch.setattr("surefit.data.python.rows_to_arrow.CHUNK_ROWS", size)
         asked = iter([{"x": array, "n": number} for array, number in rows])
         opened = list(open_rows(asked).rows())
     assert [row["n"] for row in opened] == [number for _, number in rows]

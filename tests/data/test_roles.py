@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from surefit.batches.field import Field
+from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.roles import extra_fields, resolve_roles
-from surefit.data.rows import open_rows
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.tasks import TASKS
-from surefit.tasks.choose import choose_task
+from surefit.tasks.choose_task import choose_task
 
 
 def table(**row: Any) -> Table:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import surefit
 from builders import write_jsonl
-from surefit.data.open import open_table
-from surefit.data.rows import open_rows
+from surefit.data.open_data import open_table
+from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.split import NO_CONTENT, hash_rows, split_rows
 
 

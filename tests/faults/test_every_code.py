@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from faults.every import FAULTS, HEALTHY
-from surefit.rules import RULES
+from surefit.findings import load_rules
 
 TESTS = Path(__file__).parents[1]
 
@@ -19,4 +19,4 @@ def test_every_code_is_triggered_by_a_case_or_named_by_a_test() -> None:
         for path in TESTS.rglob("test_*.py")
         for code in re.findall(r'"(SF\d{3})\b', path.read_text(encoding="utf-8"))
     }
-    assert sorted(set(RULES) - triggered - named) == []
+    assert sorted(set(load_rules()) - triggered - named) == []

@@ -12,7 +12,7 @@ import torch
 import surefit
 from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 from surefit.data.split import hash_rows
 from surefit.tasks import TASKS
 

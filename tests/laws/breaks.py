@@ -33,13 +33,13 @@ class Break:
 BREAKS = (
     Break(
         1,
-        "preflight/checks.py",
+        "checks/encoded_rows.py",
         "wrong = (chunk < 0) | (chunk >= size)",
         "wrong = chunk < 0",
     ),
     Break(
         1,
-        "data/casting.py",
+        "encode/casting.py",
         'if value.dtype.kind == "f" and not np.isfinite(narrow).all():',
         "if False:",
     ),
@@ -51,7 +51,7 @@ BREAKS = (
     ),
     Break(
         2,
-        "data/rendering.py",
+        "encode/text/template_rendering.py",
         'part = message["content"] + ((self.end or "") if told else "\\n")',
         'part = message["content"] + ("" if told else "\\n")',
     ),
@@ -63,7 +63,7 @@ BREAKS = (
     ),
     Break(
         4,
-        "training/evaluate.py",
+        "pipeline/evaluation.py",
         "outputs = self.call(module, batch)",
         'outputs = self.call(module, batch); self.__dict__.setdefault("kept", []).append(outputs)',
     ),
@@ -81,37 +81,37 @@ BREAKS = (
     ),
     Break(
         5,
-        "data/augment/views.py",
+        "encode/augment/augmented_copies.py",
         "rng = np.random.default_rng([self.seed, number, view])",
         "rng = np.random.default_rng()",
     ),
     Break(
         6,
-        "data/store.py",
+        "encode/store.py",
         'return np.asarray(np.memmap(path, dtype, mode="r"))',
         "return np.fromfile(path, dtype)",
     ),
     Break(
         7,
-        "data/tally.py",
+        "encode/tally.py",
         "self.dropped.setdefault(skip.reason, []).append(number)",
         "pass",
     ),
     Break(
         7,
-        "planning/reading.py",
+        "plan/prepare_data.py",
         'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)',
         'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder, views)',
     ),
     Break(
         8,
-        "models/save.py",
+        "models/save_model.py",
         "load_weights(module, str(path))",
         "str(path)",
     ),
     Break(
         8,
-        "models/adapters.py",
+        "models/adapter_folders.py",
         'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
         "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),

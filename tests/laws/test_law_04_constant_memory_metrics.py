@@ -10,7 +10,7 @@ import torch
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.batches.loading import load_batch
-from surefit.training.evaluate import Evaluator
+from surefit.pipeline.evaluation import Evaluator
 
 
 def live_numbers() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
-from surefit.data.store import Store, new_store
+from surefit.encode.store import Store, new_store
 
 FIELDS = {"input_ids": Field(("time",), "int64", 0)}
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModel
 import surefit
 from builders import feature_rows, save_ragged
 from surefit.cli import run as command
-from surefit.models.features import AdaptiveProjection, FeatureModel
-from surefit.models.sizes import plan_projection
+from surefit.models.feature_body_sizes import plan_projection
+from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 
 FEATURES = "feature-classification"
 

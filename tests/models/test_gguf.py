@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 import surefit
 from builders import WORDS, echo_rows
 from surefit.cli import run as command
-from surefit.data.tokenizer import adds_bos, load_tokenizer, train_tokenizer
+from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
-from surefit.models.open import open_model
+from surefit.models.open_model import open_model
 
 NAMES = {
     "self_attn.q_proj": "attn_q",

@@ -21,7 +21,7 @@ from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_r
 from surefit.cli import run as command
 from surefit.config import Lora
 from surefit.models.lora import adapt, bare, merge, trainable_names
-from surefit.models.source import Built
+from surefit.models.model_source import Built
 from surefit.models.tiny import tiny_config
 
 QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
@@ -106,7 +106,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
 ) -> None:
     """Four ragged rows in one batch, and the same rows one at a time."""
     from surefit.batches.collator import Collator
-    from surefit.tasks.tokens import from_before, token_loss
+    from surefit.tasks.metrics.token_metrics import from_before, token_loss
 
     module = adapted(tiny(arch)).to(dtype)
     set_everything(module)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel
 import surefit
 from surefit.config import RunConfig
 from surefit.findings import Finding
-from surefit.planning import feature_rows as planned
+from surefit.plan import feature_rows as planned
 
 
 @pytest.fixture

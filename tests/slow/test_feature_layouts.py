@@ -12,7 +12,7 @@ import pytest
 
 import surefit
 from surefit.cli import run as command
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from builders import echo_rows
 from surefit.cli import run as command
 from surefit.config import Lora
 from surefit.models.lora import adapt, merge
+from surefit.models.model_source import Built
 from surefit.models.pretrained import FAMILY_OF, quiet
-from surefit.models.source import Built
 from surefit.models.tiny import FAMILIES, tiny_config
 
 pytestmark = pytest.mark.slow

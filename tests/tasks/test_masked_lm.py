@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.data.encoder import Encoder
+from surefit.encode.encoder import Encoder
 from surefit.tasks.masked_lm import count_targets, hide
 from surefit.training.checkpoints import latest_checkpoint
 

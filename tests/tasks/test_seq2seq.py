@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.tasks.text_scores import corpus_scores, rouge_l
+from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
 
 ENGLISH = ("red", "blue", "one", "two", "cat", "dog", "sun", "tree", "milk", "bread")
 GERMAN = ("rot", "blau", "eins", "zwei", "Katze", "Hund", "Sonne", "Baum", "Milch", "Brot")

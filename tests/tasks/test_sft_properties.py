@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chats import STYLES, chat_tokenizer, said
-from surefit.data.dialogues import fit_template
-from surefit.data.encoded import Encoded, Skip
-from surefit.data.encoder import Encoder
-from surefit.data.templates import TEMPLATES
-from surefit.data.tokenising import finished
+from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import finished
+from surefit.encode.text.dialogues import fit_template
+from surefit.encode.text.templates import TEMPLATES
 from surefit.tasks.sft import encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"

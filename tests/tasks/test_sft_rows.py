@@ -12,11 +12,11 @@ import surefit
 from builders import write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
-from surefit.data.encoded import Encoded, Skip
-from surefit.data.encoder import Encoder
-from surefit.data.open import open_table
-from surefit.data.tokenising import finished
-from surefit.tasks.choose import choose_task
+from surefit.data.open_data import open_table
+from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import finished
+from surefit.tasks.choose_task import choose_task
 from surefit.tasks.sft import encode
 
 SETTINGS = {"overlong": "truncate", "loss_on": "answers"}

@@ -16,11 +16,11 @@ import torch
 import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.data.encoded import RowFaultError
-from surefit.data.encoder import Encoder
-from surefit.data.open import open_table
+from surefit.data.open_data import open_table
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError
-from surefit.tasks.choose import choose_task
+from surefit.tasks.choose_task import choose_task
 from surefit.tasks.tabular import Gathered, encode_columns
 
 

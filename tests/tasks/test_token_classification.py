@@ -14,10 +14,10 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 import surefit
 from builders import WORDS, write_jsonl
 from surefit.cli import run as command
-from surefit.data.encoded import Encoded, Skip
-from surefit.data.encoder import Encoder
-from surefit.data.tokenizer import train_tokenizer
-from surefit.tasks.entities import entity_f1_of, find_entities, match_entities
+from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.tasks.metrics.entities import entity_f1_of, find_entities, match_entities
 from surefit.tasks.token_classification import encode
 
 NAMES = ["Anna", "Boris", "Clara", "Deniz"]

@@ -21,7 +21,7 @@ from torch import nn
 import surefit
 from builders import MeanPool, feature_rows, save_ragged
 from surefit.cli import run
-from surefit.training.failure import repeat_step
+from surefit.training.failures import repeat_step
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """

@@ -11,11 +11,11 @@ import pytest
 
 import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
-from surefit.cli.lines import evaluation_lines
+from surefit.cli.summary_lines import evaluation_lines
 from surefit.errors import FindingError, RunFailedError, UsageError
-from surefit.plan import Plan
-from surefit.tasks.spec import Generate, Sample
-from surefit.training.evaluate import Evaluator, row_chunks
+from surefit.pipeline.evaluation import Evaluator, row_chunks
+from surefit.plan.plan import Plan
+from surefit.tasks.task_spec import Generate, Sample
 
 
 def letters(expected: str, got: str) -> float:

@@ -21,8 +21,8 @@ from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.errors import RunFailedError, UsageError
 from surefit.run import create_run
+from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.checkpoints import latest_checkpoint
-from surefit.training.moved import check_trained, watch_moves
 
 TINY: dict[str, Any] = {
     "data": echo_rows(40),

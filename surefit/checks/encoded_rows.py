@@ -1,0 +1,309 @@
+"""Encoded rows against the model and against what was asked for; each fault is a Finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.order import Batches
+from surefit.checks.ledger import Ledger
+from surefit.data.data_rules import NO_DATA
+from surefit.data.table import Table
+from surefit.encode.store import Store
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+ROWS_DROPPED = rule(
+    "SF203",
+    "info",
+    "rows dropped",
+    why="They hold nothing to learn from; the ledger counts them by reason.",
+    fix="Nothing to do, unless the rows should have had content.",
+)
+
+TOO_MANY_ROWS_DROPPED = rule(
+    "SF204",
+    "error",
+    "too many rows dropped",
+    why="Training on a small rest of the data is rarely what was meant.",
+    fix="Look at the named rows, or raise max_dropped_share.",
+)
+
+UNSEEN_LABEL = rule(
+    "SF206",
+    "warning",
+    "label never seen in training",
+    why="The model has no output for a class it never saw; such rows are dropped.",
+    fix="Put examples of the class into the training data.",
+)
+
+ROWS_TRUNCATED = rule(
+    "SF211",
+    "info",
+    "rows truncated",
+    why="They are longer than the limit; the ledger counts them.",
+    fix="Raise max_seq_length if the model allows it, or set overlong=drop.",
+)
+
+MANY_ROWS_DROPPED = rule(
+    "SF215",
+    "warning",
+    "many rows dropped",
+    why="A tenth of the rows or more holds nothing to learn from, which is seldom meant.",
+    fix="Look at the named row.",
+)
+
+MANY_ROWS_TRUNCATED = rule(
+    "SF216",
+    "warning",
+    "many rows truncated",
+    why="A tenth of the rows or more is longer than the limit and loses content.",
+    fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
+)
+
+UNREGISTERED_LAYERS = rule(
+    "SF219",
+    "warning",
+    "layers that are not part of the model",
+    why=(
+        "A layer in a plain list or dict, or a tensor that is no Parameter, is neither trained nor "
+        "moved to the device nor saved."
+    ),
+    fix="Use nn.ModuleList, nn.ModuleDict or nn.Parameter.",
+)
+
+TOKEN_OUT_OF_VOCABULARY = rule(
+    "SF302",
+    "error",
+    "token id outside the vocabulary",
+    why="The embedding has no row for it: 'index out of range' or a device-side assert.",
+    fix="Tokenise with the model's own tokenizer.",
+)
+
+ROWS_EXCEED_POSITIONS = rule(
+    "SF304",
+    "error",
+    "rows longer than the model's positions",
+    why="Positions beyond the table fail with 'index out of range'.",
+    fix="Lower max_seq_length.",
+)
+
+SINGLE_ROW_BATCH_NORM = rule(
+    "SF313",
+    "error",
+    "a batch of one row meets batch statistics",
+    why="Batch normalisation cannot train on a single row and raises in the middle of the run.",
+    fix="Choose another batch size.",
+)
+
+NOTHING_TRAINABLE = rule(
+    "SF314",
+    "error",
+    "nothing to train",
+    why="No parameter of the model takes a gradient, so no step could change anything.",
+    fix="Let some parameters have requires_grad=True.",
+)
+
+NOTHING_LABELLED = rule(
+    "SF401",
+    "error",
+    "nothing to learn from",
+    why="Every target is masked: the loss would be 0 or NaN and the run would look successful.",
+    fix="Check the labels, the template and max_seq_length.",
+)
+
+NO_VALIDATION_ROWS = rule(
+    "SF402",
+    "warning",
+    "no evaluation rows",
+    why="Without them neither the best step nor overfitting can be seen.",
+    fix="Give more rows, --eval-data, or a larger eval_share.",
+)
+
+
+_CHUNK = 1 << 20
+MANY = 0.1
+"""The share of rows from which a loss is worth a warning."""
+
+
+def check_rows(
+    store: Store, table: Table, vocab_size: int | None, max_positions: int | None
+) -> Iterator[Finding]:
+    """Ids and token labels within the vocabulary, rows within the model's positions."""
+    if vocab_size is not None:
+        for name, unused in (("input_ids", None), ("labels", -100)):
+            if name in store.fields and store.fields[name].rank == 1:
+                yield from _check_range(store, table, name, vocab_size, unused)
+    if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
+        row = int(np.argmax(store.lengths > max_positions))
+        where = table.where(int(store.source_row[row]))
+        yield ROWS_EXCEED_POSITIONS.finding(
+            f"row {where['row']}: {store.lengths[row]} tokens, but the model has "
+            f"{max_positions} positions.",
+            where,
+        )
+
+
+def _check_range(
+    store: Store, table: Table, name: str, size: int, unused: int | None
+) -> Iterator[Finding]:
+    """The first row with an id outside 0 … size-1, reading the values in chunks."""
+    values = store.values(name)
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        wrong = (chunk < 0) | (chunk >= size)
+        if unused is not None:
+            wrong &= chunk != unused
+        if wrong.any():
+            place = start + int(np.argmax(wrong))
+            row = int(np.searchsorted(store.offsets(name), place, side="right")) - 1
+            where = table.where(int(store.source_row[row]))
+            position = place - int(store.offsets(name)[row])
+            yield TOKEN_OUT_OF_VOCABULARY.finding(
+                f"row {where['row']}: {name}[{position}] is {values[place]}, but the model's "
+                f"vocabulary has {size} tokens (0 to {size - 1}).",
+                where,
+                column=name,
+            )
+            return
+
+
+def check_ledger(
+    ledger: Ledger, sides: tuple[tuple[Store, Table], ...], max_dropped_share: float
+) -> Iterator[Finding]:
+    """Rows lost: a note for a few, a refusal for too many."""
+    lost = ledger.rows - ledger.used_rows
+    reasons = ", ".join(f"{count} {reason}" for reason, count in ledger.dropped_rows.items())
+    example = _first_dropped(sides)
+    if ledger.train_rows == 0:
+        broken = NOTHING_LABELLED if lost else NO_DATA
+        message = f"No training row is left of {ledger.rows} ({reasons or 'none were given'})."
+        yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example)
+        return
+    if lost > max_dropped_share * ledger.rows:
+        share = f"{lost / ledger.rows:.0%}"
+        message = (
+            f"{lost} of {ledger.rows} rows ({share}) would be dropped ({reasons}); "
+            f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
+        )
+        yield TOO_MANY_ROWS_DROPPED.finding(
+            message,
+            example,
+        )
+    elif lost:
+        broken = MANY_ROWS_DROPPED if lost >= MANY * ledger.rows else ROWS_DROPPED
+        yield broken.finding(f"{lost} of {ledger.rows} rows are dropped: {reasons}.", example)
+    if ledger.truncated_rows:
+        broken = (
+            MANY_ROWS_TRUNCATED
+            if ledger.truncated_rows >= MANY * ledger.used_rows
+            else ROWS_TRUNCATED
+        )
+        message = f"{ledger.truncated_rows} of {ledger.used_rows} rows are cut to the limit."
+        yield broken.finding(message)
+    if ledger.eval_rows == 0:
+        yield NO_VALIDATION_ROWS.finding("No row is held out for evaluation.")
+    unseen = sides[1][0].notes["dropped"].get("unknown_label", 0)
+    if unseen:
+        store, table = sides[1]
+        where = table.where(store.notes["dropped_examples"]["unknown_label"][0])
+        message = f"{unseen} evaluation rows have a label that no training row has."
+        yield UNSEEN_LABEL.finding(
+            message,
+            where,
+        )
+
+
+def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
+    dropped = [
+        (table, row)
+        for store, table in sides
+        for rows in store.notes["dropped_examples"].values()
+        for row in rows
+    ]
+    if not dropped:
+        return {}
+    table = dropped[0][0]
+    return dict(table.where(min(row for each, row in dropped if each.key == table.key)))
+
+
+def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
+    """The first rows that are dropped for each reason, by number."""
+    hit: dict[str, list[int]] = {}
+    for store, table in sides:
+        for reason, rows in store.notes["dropped_examples"].items():
+            hit.setdefault(reason, []).extend(int(table.where(row)["row"]) for row in rows)
+    shown = (
+        f"{'rows' if len(rows) > 1 else 'row'} {', '.join(map(str, sorted(rows)[:3]))} ({reason})"
+        for reason, rows in sorted(hit.items())
+    )
+    return f"For example {'; '.join(shown)}." if hit else ""
+
+
+def check_trainable(module: nn.Module) -> Iterator[Finding]:
+    """A model needs something that can learn."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        count = sum(parameter.numel() for parameter in module.parameters())
+        yield NOTHING_TRAINABLE.finding(
+            f"None of the model's {count:,} parameters takes a gradient."
+        )
+
+
+def check_registered(module: nn.Module) -> Iterator[Finding]:
+    """Layers and weights that a module uses without having them as its own are never trained."""
+    from torch import Tensor, nn
+
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    stray = []
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            held = value.values() if isinstance(value, dict) else value
+            items = held if isinstance(value, list | tuple | dict) else [value]
+            if not attribute.startswith("_") and any(
+                id(item) not in own
+                and (isinstance(item, nn.Module) or (isinstance(item, Tensor) and _learns(item)))
+                for item in items
+            ):
+                stray.append(f"{name}.{attribute}".lstrip("."))
+    if stray:
+        shown = ", ".join(repr(name) for name in stray[:3])
+        yield UNREGISTERED_LAYERS.finding(
+            f"Not part of {type(module).__name__}: what is held in {shown}."
+        )
+
+
+def _learns(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def check_optimizer(module: nn.Module, optimizer: Any) -> None:
+    """Refuse an optimizer that was made from other parameters than the model's."""
+    groups = getattr(optimizer, "param_groups", None)
+    own = {id(parameter) for parameter in module.parameters()}
+    if groups is not None and not any(id(p) in own for group in groups for p in group["params"]):
+        raise UsageError(
+            "The optimizer holds none of the model's parameters.",
+            "Make it from the parameters of the model that is trained.",
+        )
+
+
+def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:
+    """A layer that needs statistics over the batch cannot train on a micro-batch of one row."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    layer = next((n for n, part in module.named_modules() if isinstance(part, _BatchNorm)), None)
+    if layer is None:
+        return
+    for epoch in range(epochs):
+        if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
+            yield SINGLE_ROW_BATCH_NORM.finding(
+                f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
+                f"or more ({len(batches.lengths)} rows, batch size {batches.batch_size}).",
+                fix="Choose a batch size that leaves no single row over.",
+            )
+            return

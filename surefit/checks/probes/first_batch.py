@@ -1,0 +1,295 @@
+"""One real batch through the real model, before any training: the layer that fails is named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import FindingError
+from surefit.findings import Finding, rule
+from surefit.models.call import Call
+from surefit.models.model_rules import MODEL_FAILED
+from surefit.models.preserve_state import undisturbed
+from surefit.tasks.task_spec import Loss
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+OUTPUTS_ARE_PROBABILITIES = rule(
+    "SF220",
+    "warning",
+    "outputs are probabilities",
+    why=(
+        "The loss takes logits and applies the softmax itself; applied twice, it learns slowly and "
+        "never gets sure."
+    ),
+    fix="Return the scores from before the softmax.",
+)
+
+LABEL_OUT_OF_RANGE = rule(
+    "SF303",
+    "error",
+    "label outside the model's classes",
+    why="The loss would index past the logits: 'target out of bounds' or a device-side assert.",
+    fix="Let the model's last layer have one output per class.",
+)
+
+AXES_SWAPPED = rule(
+    "SF308",
+    "error",
+    "axes in another order",
+    why="The module fails on [steps, width] rows and works on [width, steps] rows.",
+    fix="Save the array as [rows, steps, width].",
+)
+
+OWN_LOSS = rule(
+    "SF310",
+    "info",
+    "the module's own loss",
+    why="It counts as a mean over its labelled targets, or over rows where there are none.",
+    fix="Return logits to have surefit compute the loss as a sum and a count.",
+)
+
+LOSS_COUNT_MISMATCH = rule(
+    "SF312",
+    "error",
+    "loss and target count disagree",
+    why=(
+        "The divisor of a step is known before its first backward, from count_targets; a loss that "
+        "counts otherwise would weigh rows wrongly."
+    ),
+    fix="Let the task's count_targets give the count that its loss returns.",
+)
+
+OUTPUT_NOT_FINITE = rule(
+    "SF315",
+    "error",
+    "the model gives no finite numbers",
+    why="Its outputs are NaN or infinite on real rows before any training.",
+    fix="Look at the weights and at divisions, logarithms and masks in the model.",
+)
+
+MORE_OUTPUTS_THAN_CLASSES = rule(
+    "SF316",
+    "warning",
+    "more outputs than classes",
+    why="The outputs beyond the classes are never trained on and are ignored in predictions.",
+    fix="Let the model's last layer have one output per class.",
+)
+
+NO_GRADIENT = rule(
+    "SF709",
+    "info",
+    "parameters without a gradient",
+    why=(
+        "They stay as they are: the loss does not depend on them, as on the pooler of an encoder "
+        "that is fed with features."
+    ),
+    fix="Nothing to do, unless they were meant to learn; then let forward use them.",
+)
+
+
+def probe(
+    module: nn.Module,
+    call: Call,
+    batch: Mapping[str, torch.Tensor],
+    loss: Loss,
+    num_targets: int,
+    num_outputs: int | None,
+) -> list[Finding]:
+    """Send `batch` through model and loss, and back; raise what keeps it from working."""
+    found = []
+    with undisturbed(module):
+        outputs = _forward(module, call, batch)
+        _check_kind(outputs, call)
+        if num_outputs is not None and outputs.logits is not None:
+            found += _check_outputs(outputs.logits, batch, num_outputs)
+            found += _check_scale(outputs.logits, batch)
+        total, count = _loss(loss, outputs, batch)
+        found += _backward(module, total, batch)
+    if outputs.logits is None:
+        found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
+    elif int(count) != num_targets:
+        message = f"The loss counts {int(count)} targets in a batch that has {num_targets}."
+        raise LOSS_COUNT_MISMATCH.error(message)
+    if not bool(total.isfinite()):
+        raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")
+    return found
+
+
+def find_unreached(
+    module: nn.Module,
+    call: Call,
+    batch: Mapping[str, torch.Tensor],
+    loss: Loss,
+    names: Collection[str],
+) -> list[str]:
+    """Those of the named parameters that the loss of `batch` does not depend on."""
+    import torch
+
+    named = {name: p for name, p in module.named_parameters() if name in names}
+
+    def slopes() -> Any:
+        total, _ = loss(call(module, batch), batch)
+        return torch.autograd.grad(total, list(named.values()), allow_unused=True)
+
+    with undisturbed(module):
+        try:
+            found = slopes()
+        except RuntimeError:  # some models have no backward in evaluation mode, such as RWKV
+            module.train()
+            try:
+                found = slopes()
+            except RuntimeError as error:
+                raise MODEL_FAILED.error(f"The backward pass raised {error}"[:300]) from error
+    return [name for name, slope in zip(named, found, strict=True) if slope is None]
+
+
+def _check_kind(outputs: Any, call: Call) -> None:
+    if outputs.logits is None and outputs.loss is None:
+        raise MODEL_FAILED.error("The model returned neither logits nor a loss.")
+    if outputs.logits is None and "labels" not in call.arguments.values():
+        raise MODEL_FAILED.error(
+            "The model returned a single number, though its forward takes no labels.",
+            fix="Return the logits, or let forward take labels and return a loss.",
+        )
+
+
+def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+    import torch
+
+    try:
+        total, count = loss(outputs, batch)
+    except Exception as error:
+        shown = _shapes({"logits": outputs.logits, **batch})
+        raise MODEL_FAILED.error(
+            f"The loss raised {type(error).__name__}: {error} (shapes: {shown})",
+            fix="Repair the loss.",
+        ) from error
+    if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
+        if not isinstance(total, torch.Tensor):
+            what = f"a {type(total).__name__}"
+        elif total.ndim:
+            what = f"a tensor of shape {list(total.shape)}"
+        else:
+            what = "a number that does not depend on the model's parameters"
+        raise MODEL_FAILED.error(
+            f"The loss gave {what}; expected one number with a gradient.",
+            fix="Return a sum (and a count), and do not detach it.",
+        )
+    return total, count
+
+
+def _backward(
+    module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]
+) -> list[Finding]:
+    """Compute the gradients once, and keep none of them; parameters that get none are named."""
+    import torch
+
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    try:
+        slopes = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+    except Exception as error:
+        raise MODEL_FAILED.error(
+            f"The model can be run, but computing its gradients raised {type(error).__name__}: "
+            f"{error} (shapes: {_shapes(batch)})",
+            fix="Choose another model, or repair its backward.",
+        ) from error
+    lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
+    if not lost:
+        return []
+    shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    message = f"{len(lost)} of {len(trained)} parameters get no gradient from the first batch"
+    return [NO_GRADIENT.finding(f"{message}: {shown}.")]
+
+
+def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
+    entered: list[str] = []
+    names = {part: name for name, part in module.named_modules()}
+    hooks = [
+        part.register_forward_pre_hook(lambda part, _: entered.append(_describe(names, part)))
+        for part in module.modules()
+    ]
+    try:
+        return call(module, batch)
+    except FindingError:
+        raise
+    except Exception as error:
+        layer = entered[-1] if entered else type(module).__name__
+        message = f"{layer} raised {type(error).__name__}: {error} (shapes: {_shapes(batch)})"
+        if _works_transposed(module, call, batch):
+            raise AXES_SWAPPED.error(
+                f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
+                "with its last two axes exchanged: the rows are [width, steps].",
+            ) from error
+        raise MODEL_FAILED.error(message) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _describe(names: Mapping[nn.Module, str], part: nn.Module) -> str:
+    text = str(part)
+    shown = text if len(text) < 80 and "\n" not in text else type(part).__name__
+    return f"layer {names[part]!r} ({shown})" if names[part] else f"{shown}.forward"
+
+
+def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> bool:
+    embeds = batch.get("inputs_embeds")
+    if embeds is None or embeds.shape[1] == embeds.shape[2]:
+        return False
+    turned = {**batch, "inputs_embeds": embeds.transpose(1, 2)}
+    if "attention_mask" in batch:
+        turned["attention_mask"] = batch["attention_mask"].new_ones(
+            turned["inputs_embeds"].shape[:2]
+        )
+    try:
+        call(module, turned)
+    except Exception:
+        return False
+    return True
+
+
+def _check_outputs(
+    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], num_outputs: int
+) -> list[Finding]:
+    labels = batch["labels"]
+    targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
+    if num_outputs == 1 and logits.shape == targets:
+        return []
+    if logits.shape[:-1] != targets:
+        raise MODEL_FAILED.error(
+            f"The model returned logits of shape {list(logits.shape)}; expected "
+            f"{[*targets, num_outputs]}: one row of scores per target.",
+            fix="Pool the steps, so that the model gives one vector per row."
+            if len(targets) == 1
+            else "Let the model give one vector per token.",
+        )
+    if logits.shape[-1] < num_outputs:
+        raise LABEL_OUT_OF_RANGE.error(
+            f"The model has {logits.shape[-1]} outputs, but the data has {num_outputs} classes: "
+            f"the class numbers from {logits.shape[-1]} on have none.",
+        )
+    if logits.shape[-1] > num_outputs:
+        message = f"The model has {logits.shape[-1]} outputs, the data {num_outputs} classes."
+        return [MORE_OUTPUTS_THAN_CLASSES.finding(message)]
+    return []
+
+
+def _check_scale(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> list[Finding]:
+    """Scores of classes that sum to 1 in every row have been through a softmax."""
+    if batch["labels"].is_floating_point() or logits.shape[-1] < 2 or bool((logits < 0).any()):
+        return []
+    if bool(((logits.double().sum(-1) - 1).abs() > 1e-4).any()):
+        return []
+    return [
+        OUTPUTS_ARE_PROBABILITIES.finding(
+            "The model's outputs are not below 0 and sum to 1 in every row."
+        )
+    ]
+
+
+def _shapes(batch: Mapping[str, Any]) -> str:
+    shown = {name: list(v.shape) for name, v in batch.items() if hasattr(v, "shape")}
+    return ", ".join(f"{name} {shape}" for name, shape in shown.items())

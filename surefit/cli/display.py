@@ -1,0 +1,188 @@
+"""What the user sees: plans, findings, and progress on terminals and in pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
+
+if TYPE_CHECKING:
+    from surefit.findings import Finding
+    from surefit.memory.predict_peak import Fit
+    from surefit.plan.plan import Plan
+
+COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
+PLAIN_SECONDS = 5.0
+
+
+class SteadyConsole(Console):
+    """A console that falls silent when nobody reads it any more; the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.file = io.StringIO()
+
+
+def to_stderr() -> Console:
+    """A console for everything that is not a result."""
+    return SteadyConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def to_stdout() -> Console:
+    """A console for results."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def user_output_to_stderr() -> redirect_stdout[Any]:
+    """While a user's own code runs, what it prints goes to stderr, away from the results."""
+    return redirect_stdout(sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object alone on stdout."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """The plan in a few lines, and every finding with its fix."""
+    for name, value in plan_lines(plan):
+        console.print(Text(f"{name:<10}{value}"))
+    show_findings(plan.findings, console)
+    verdict = "ready to train" if plan.ok else "cannot train"
+    console.print(Text(verdict, style="bold green" if plan.ok else "bold red"))
+
+
+def show_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Each finding on two lines: what and where, then the fix."""
+    for found in findings:
+        place = ", ".join(f"{key} {value}" for key, value in found.where.items())
+        line = Text(f"{found.severity:<8}", style=COLOURS[found.severity])
+        line.append(f"{found.code}  {found.message}", style="")
+        if place:
+            line.append(f"  [{place}]", style="dim")
+        console.print(line)
+        if found.severity in ("error", "warning"):
+            console.print(Text(f"        fix: {found.fix}", style="dim"))
+
+
+class Display:
+    """Progress of stages and of training: bars on a terminal, now and then a line in a pipe."""
+
+    def __init__(self, num_steps: int | None = None) -> None:
+        self.console = to_stderr()
+        self.num_steps = num_steps
+        self.num_epochs: int | None = None
+        self._losses: list[float] = []
+        self._bars: Progress | None = None
+        self._tasks: dict[str, Any] = {}
+        self._began: dict[str, float] = {}
+        self._said = time.monotonic()
+        self._step_began: float | None = None
+        self._tokens_began = 0
+        self._first_step = 1
+        self._shown: tuple[Finding, ...] = ()
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def expect(self, plan: Plan) -> None:
+        """Note how long the planned run is."""
+        self.num_steps = plan.parts.num_steps if plan.parts else None
+        self.num_epochs = plan.config.epochs
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Note how far a stage is."""
+        if self._bars is not None:
+            self._move_bar(stage, done, total, remove=done >= total)
+            return
+        began = self._began.setdefault(stage, time.monotonic())
+        if done >= total:
+            self._began.pop(stage)
+        now = time.monotonic()
+        if now - began > 2 and now - self._said > PLAIN_SECONDS:
+            self._said = now
+            self.console.print(Text(f"{stage}: {done} of {total}"))
+
+    def show_plan(self, plan: Plan) -> None:
+        """The plan of a run that is about to begin."""
+        self._shown = plan.findings
+        show_plan(plan, self.console)
+
+    def show_fit(self, fit: Fit) -> None:
+        """What the real step before the first found."""
+        for name, value in fit_lines(fit):
+            self.console.print(Text(f"{name:<10}{value}"))
+
+    def show_new(self, findings: Sequence[Finding]) -> None:
+        """Findings that were not among those of the plan."""
+        show_findings([found for found in findings if found not in self._shown], self.console)
+
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Show one event of the run."""
+        if event["event"] == "step":
+            self._show_step(event)
+            self._losses.append(event["loss"])
+        else:
+            for line in evaluation_lines(event, self.num_epochs, self._losses):
+                self.console.print(line)
+            self._losses.clear()
+
+    def _show_step(self, event: Mapping[str, Any]) -> None:
+        now, step = time.monotonic(), event["step"]
+        if self._step_began is None:
+            tokens = event["tokens"] if step > 1 else 0
+            self._step_began, self._tokens_began = now - event["seconds"], tokens
+            self._first_step = step
+        spent = max(now - self._step_began, 1e-9)
+        speed = (event["tokens"] - self._tokens_began) / spent
+        text = f"step {step} loss {event['loss']:.4f} {speed:,.0f} tokens/s"
+        if self._bars is not None:
+            self._move_bar("training", step, self.num_steps or step, text)
+            return
+        last = step == self.num_steps
+        if step == 1 or last or now - self._said > PLAIN_SECONDS:
+            self._said = now
+            done = step - self._first_step + 1
+            left = (self.num_steps - step) * spent / done if self.num_steps else 0
+            total = f" of {self.num_steps}" if self.num_steps else ""
+            self.console.print(
+                Text(
+                    f"step {step}{total}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, "
+                    f"{speed:,.0f} tokens/s, {left:.0f} s left"
+                )
+            )
+
+    def _move_bar(
+        self, stage: str, done: int, total: int, text: str = "", remove: bool = False
+    ) -> None:
+        assert self._bars is not None
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total)
+        self._bars.update(
+            self._tasks[stage], completed=done, total=total, description=text or stage
+        )
+        if remove:
+            self._bars.remove_task(self._tasks.pop(stage))

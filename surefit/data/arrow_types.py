@@ -1,0 +1,123 @@
+"""Columns of any Arrow type as columns of the few types that the rest of the package knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.class_labels import class_names, named_type, with_names
+from surefit.data.data_rules import CORRUPT_FILE, WRONG_TYPE
+from surefit.data.table import CHUNK_ROWS
+
+FORMAT_VERSION = 2
+
+
+def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
+    """The schema with plain types; a fault where a column has none, or its name twice."""
+    fields, named = [], class_names(schema)
+    for field in schema:
+        kind = named_type(field.type) if field.name in named else plain_type(field.type)
+        if kind is None:
+            message = f"{shown}: column {field.name!r} is of the Arrow type {field.type}."
+            raise WRONG_TYPE.error(message, file=shown, column=field.name)
+        fields.append(pa.field(field.name, kind))
+    doubled = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if doubled is not None:
+        message = f"{shown} has the column {doubled!r} twice."
+        raise CORRUPT_FILE.error(message, fix="Rename one of them.", file=shown, column=doubled)
+    return pa.schema(fields)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """The plain type that holds the same values; None where there is none.
+
+    >>> plain_type(pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    ListType(list<item: string>)
+    """
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pa.large_binary()
+    if types.is_decimal(kind):
+        return pa.float64()
+    if types.is_timestamp(kind) and kind.unit == "ns":  # Python has no nanoseconds
+        return pa.timestamp("us", kind.tz)
+    if (types.is_time64(kind) or types.is_duration(kind)) and kind.unit == "ns":
+        return pa.time64("us") if types.is_time64(kind) else pa.duration("us")
+    if types.is_struct(kind):
+        parts = [(kind.field(i).name, plain_type(kind.field(i).type)) for i in range(len(kind))]
+        if any(part is None for _, part in parts):
+            return None
+        return pa.struct(parts)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _plain_list(kind)
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        value = plain_type(kind.value_type)
+        return None if value is None else pa.large_list(value)
+    return None if types.is_union(kind) or types.is_interval(kind) else kind
+
+
+def _plain_list(kind: pa.DataType) -> pa.DataType | None:
+    value = plain_type(kind.value_type)
+    if value is None:
+        return None
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size) if kind.list_size else pa.large_list(value)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
+def is_plain(schema: pa.Schema, shown: str) -> bool:
+    """Whether every column is read as it is."""
+    return bool(plain_schema(schema, shown).types == schema.types)
+
+
+def to_plain(
+    batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, list[str]]
+) -> pa.RecordBatch:
+    """The batch with the columns of a plain schema; `named` has the names of class numbers."""
+    columns = [
+        with_names(column, named[field.name]) if field.name in named else _cast(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_run_end_encoded(column.type):
+        column = column.take(pa.array(range(len(column)), pa.int64()))
+        column = pa.compute.run_end_decode(column)
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    return column if column.type == kind else column.cast(kind, safe=False)
+
+
+def in_cache(
+    key: str, schema: pa.Schema, shown: str, batches: Callable[[], Iterator[pa.RecordBatch]]
+) -> pa.Table:
+    """Batches written once, as plain columns, to an Arrow file in the cache, and mapped from it."""
+    folder = cache_folder() / "tables" / fingerprint("batches", FORMAT_VERSION, key)
+    if not folder.exists():
+        named, schema = class_names(schema), plain_schema(schema, shown)
+        with new_folder(folder) as temporary:
+            path = temporary / "table.arrow"
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for batch in batches():
+                    for start in range(0, len(batch), CHUNK_ROWS):
+                        writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), schema, named))
+    return map_arrow(folder / "table.arrow")
+
+
+def map_arrow(path: Path) -> pa.Table:
+    """An Arrow file of our own, memory-mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

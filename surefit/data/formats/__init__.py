@@ -1,0 +1,1 @@
+"""One opener per file format."""

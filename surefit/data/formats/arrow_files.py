@@ -1,0 +1,163 @@
+"""Arrow files (IPC, as a file or a stream), memory-mapped, and folders that `datasets` saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.config import Reading
+from surefit.data.arrow_types import in_cache, is_plain, plain_schema
+from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
+from surefit.data.formats.text_records import Opened
+from surefit.errors import FindingError
+from surefit.findings import Finding, rule
+
+UNUSED_SPLITS = rule(
+    "SF121",
+    "info",
+    "splits that are not used",
+    why="Training uses one split; the others can be evaluated on.",
+    fix="Name another one with --eval-data.",
+)
+
+
+_MAGIC = b"ARROW1"
+
+
+def open_arrow(path: Path, reading: Reading) -> Opened:
+    """The rows of an `.arrow` file where they lie; unpacked into the cache if compressed."""
+    key = file_fingerprint(path)
+    if path.stat().st_size == 0:
+        raise _unreadable(path, "it is empty")
+    buffer = pa.memory_map(str(path)).read_buffer()
+    try:
+        schema = _reader(buffer).schema
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, str(error)) from None
+    if is_plain(schema, str(path)) and _lies_in(buffer, next(_batches(path, buffer), None)):
+        _check_once(path, buffer, key)
+        table = pa.Table.from_batches(_batches(path, buffer), schema)
+        return Opened(pa.Table.from_arrays(table.columns, schema=plain_schema(schema, str(path))))
+    return Opened(in_cache(key, schema, str(path), lambda: _checked_batches(path, buffer)))
+
+
+def _reader(buffer: pa.Buffer) -> Any:
+    source = pa.BufferReader(buffer)
+    is_file = buffer.slice(0, len(_MAGIC)).to_pybytes() == _MAGIC
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+
+
+def _batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Record batches one by one."""
+    first = number = 0
+    try:
+        reader = _reader(buffer)
+        while True:
+            if isinstance(reader, pa.ipc.RecordBatchStreamReader):
+                batch = reader.read_next_batch()
+            elif number < reader.num_record_batches:
+                batch = reader.get_batch(number)
+            else:
+                return
+            yield batch
+            number, first = number + 1, first + len(batch)
+    except StopIteration:
+        return
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, str(error), number, first) from None
+
+
+def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Record batches whose offsets and text are in order: reading others may crash."""
+    first = 0
+    for number, batch in enumerate(_batches(path, buffer)):
+        try:
+            batch.validate(full=True)
+        except pa.ArrowException as error:
+            raise _unreadable(path, str(error), number, first) from None
+        yield batch
+        first += len(batch)
+
+
+def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
+    """Check every batch, the first time the file is seen."""
+    folder = cache_folder() / "tables" / fingerprint("checked", key)
+    if not folder.exists():
+        for _ in _checked_batches(path, buffer):
+            pass
+        with new_folder(folder):
+            pass
+
+
+def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
+    """Whether a batch is read where it lies, and was not unpacked into memory."""
+    if batch is None:
+        return True
+    parts = [part for column in batch.columns for part in column.buffers() if part is not None]
+    low, high = buffer.address, buffer.address + buffer.size
+    return all(low <= part.address <= high for part in parts if part.size)
+
+
+def _unreadable(path: Path, error: str, batch: int = 0, row: int | None = None) -> FindingError:
+    at = f", record batch {batch} (from row {row} on)" if row is not None else ""
+    line = error.splitlines()[0][:160] if error else "it ends too early"
+    message = f"{path.name}{at} is not readable as Arrow: {line}"
+    return CORRUPT_FILE.error(message, fix="Write the file anew.", file=str(path), row=row)
+
+
+def is_dataset_folder(path: Path) -> bool:
+    """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote the folder."""
+    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+
+
+def dataset_files(path: Path) -> tuple[list[Path], list[Finding]]:
+    """The Arrow files of a `datasets` folder in their order; of several splits, those of train."""
+    if not (path / "dataset_dict.json").is_file():
+        return _state_files(path), []
+    splits = _read_json(path / "dataset_dict.json").get("splits")
+    if not isinstance(splits, list) or "train" not in splits:
+        message = f"{path} holds the splits {splits}; expected one that is called train."
+        fix = "Give the folder of one split, such as --data FOLDER/test."
+        raise NO_DATA.error(message, fix=fix, file=str(path))
+    return _state_files(path / "train"), other_splits(splits, str(path))
+
+
+def other_splits(splits: list[str], shown: str) -> list[Finding]:
+    """What is said about the splits that are not trained on."""
+    others = [name for name in splits if name != "train"]
+    if not others:
+        return []
+    message = f"{shown}: the split train is used; not used: {', '.join(others)}."
+    return [UNUSED_SPLITS.finding(message, file=shown)]
+
+
+def _state_files(folder: Path) -> list[Path]:
+    files = _read_json(folder / "state.json").get("_data_files")
+    if not isinstance(files, list) or not all(
+        isinstance(file, dict) and isinstance(file.get("filename"), str) for file in files
+    ):
+        message = f"{folder / 'state.json'} does not list the data set's files (_data_files)."
+        raise CORRUPT_FILE.error(message, file=str(folder / "state.json"))
+    paths = [folder / Path(file["filename"]).name for file in files]
+    missing = next((path for path in paths if not path.is_file()), None)
+    if missing is not None:
+        message = f"{folder / 'state.json'} names {missing.name}, which is not there."
+        raise CORRUPT_FILE.error(message, fix="Save or copy the data set anew.", file=str(missing))
+    if not paths:
+        raise NO_DATA.error(f"{folder} holds a data set without rows.", file=str(folder))
+    return paths
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read: {error}"
+        raise CORRUPT_FILE.error(message, fix="Save the data set anew.", file=str(path)) from None
+    return value if isinstance(value, dict) else {}

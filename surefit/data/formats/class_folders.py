@@ -1,0 +1,72 @@
+"""A folder with one folder of images per class: their paths and the classes' names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from surefit.config import Reading
+from surefit.data.cache import fingerprint
+from surefit.data.data_rules import NO_DATA
+from surefit.data.formats.text_records import Opened
+
+IMAGES = frozenset(
+    (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+)
+
+SPLITS = frozenset(("train", "test", "val", "valid", "validation", "dev"))
+
+
+def splits_of(path: Path) -> list[str]:
+    """The splits, if a folder holds nothing but folders named so, one of them train."""
+    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    is_split = "train" in names and SPLITS.issuperset(names)
+    return names if is_split and (path / "train").is_dir() else []
+
+
+def is_class_folder(path: Path) -> bool:
+    """Whether some folder in it holds an image, at any depth."""
+    return any(True for folder in _classes(path) for _ in _images(folder))
+
+
+def open_class_folder(path: Path, reading: Reading) -> Opened:
+    """Columns `image` (a path) and `label` (the folder's name), in the order of the names."""
+    path = path.resolve()  # the same rows whatever folder they are named from
+    paths: list[str] = []
+    labels: list[str] = []
+    empty = []
+    for folder in _classes(path):
+        found = sorted(str(image) for image in _images(folder))
+        paths += found
+        labels += [folder.name] * len(found)
+        if not found:
+            empty.append(folder.name)
+    if empty:
+        message = f"{path}: no image lies in the class folder {', '.join(empty[:5])}."
+        fix = f"Remove it, or put images into it ({', '.join(sorted(IMAGES))})."
+        raise NO_DATA.error(message, fix=fix, file=str(path / empty[0]))
+    return Opened(pa.table({"image": pa.array(paths, pa.string()), "label": labels}))
+
+
+def folder_fingerprint(path: Path) -> str:
+    """Changes when an image comes, goes or is written anew."""
+    path = path.resolve()
+    images = (image for folder in _classes(path) for image in _images(folder))
+    stats = ((str(image), image.stat()) for image in sorted(images))
+    listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return fingerprint(str(path), listed)
+
+
+def _classes(path: Path) -> list[Path]:
+    folders = (entry for entry in path.iterdir() if entry.is_dir())
+    return sorted(folder for folder in folders if not folder.name.startswith((".", "_")))
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith(".") and Path(name).suffix.lower() in IMAGES:
+                yield Path(place, name)

@@ -1,0 +1,81 @@
+"""CoNLL columns to rows: one token per line, a blank line between sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from surefit.config import Reading
+from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.text_decoding import numbered_lines
+from surefit.data.formats.text_records import Record
+from surefit.findings import Finding
+
+SAMPLE_LINES = 1000
+UNIVERSAL = (
+    *("ids", "tokens", "lemmas", "tags", "xpos"),
+    *("feats", "heads", "deprels", "deps", "misc"),
+)
+"""The columns of CoNLL-U; `tags` are the universal parts of speech."""
+
+
+def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """The first line of each sentence, and its columns as lists of text.
+
+    Tokens come first and tags last; columns between them are column_1 and so on.
+    """
+    sample = list(islice(numbered_lines(path, reading, []), SAMPLE_LINES))
+    delimiter = reading.delimiter or (
+        "\t" if any("\t" in line.strip() for _, line in sample) else None
+    )
+    names = _column_names([_cells(line, delimiter) for _, line in sample if line.strip()], reading)
+    sentence: list[Sequence[str]] = []
+    begin = 0
+    for number, line in numbered_lines(path, reading, notes):
+        cells = _cells(line, delimiter)
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if sentence:
+                yield begin, _columns(names, sentence)
+            sentence = []
+        elif len(cells) == len(names):
+            if names == UNIVERSAL and not cells[0].isdigit():
+                continue  # a word of several tokens, which follow, or an empty node
+            begin = begin if sentence else number
+            sentence.append(cells)
+        elif not _is_comment(line):
+            raise CORRUPT_FILE.error(
+                f"{path.name}, line {number}: {len(cells)} columns, but {len(names)} in other "
+                f"lines ({', '.join(names)}): {line.strip()[:60]!r}",
+                file=str(path),
+                line=number,
+            )
+    if sentence:
+        yield begin, _columns(names, sentence)
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    return line.rstrip("\r\n").split(delimiter)
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith(("# ", "#\t")) or line.strip() == "#"
+
+
+def _columns(names: Sequence[str], sentence: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    columns = zip(*sentence, strict=True)
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _column_names(sample: Sequence[Sequence[str]], reading: Reading) -> tuple[str, ...]:
+    if reading.names:
+        return reading.names
+    widths = Counter(len(cells) for cells in sample if not cells[0].startswith(("#", "-DOCSTART-")))
+    width = widths.most_common(1)[0][0] if widths else 0
+    numbered = any(len(cells) == width and cells[0] == "1" for cells in sample)
+    if width == len(UNIVERSAL) and numbered:
+        return UNIVERSAL
+    if width < 2:
+        return ("tokens",)
+    return ("tokens", *(f"column_{place}" for place in range(1, width - 1)), "tags")

@@ -1,0 +1,106 @@
+"""Tables of text (CSV, TSV) to rows; numbers are recognised by whole columns."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from surefit.config import Reading
+from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.delimited_layout import NUMBER, TABLE_LAYOUT_INFERRED, Layout, find_layout
+from surefit.data.formats.text_decoding import numbered_lines
+from surefit.data.formats.text_records import Record
+from surefit.findings import Finding
+
+_INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
+
+
+def read_csv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """Line number and row of each record, cells parted by commas unless they show otherwise."""
+    return _read(path, ",", reading, notes)
+
+
+def read_tsv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """Line number and row of each record, cells parted by tabs unless they show otherwise."""
+    return _read(path, "\t", reading, notes)
+
+
+def _read(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """A blank cell is missing (None)."""
+    layout = find_layout(path, default, reading, notes)
+    kinds = _column_kinds(path, reading, layout)
+    for number, row in _text_rows(path, reading, layout, notes):
+        yield number, {name: _convert(cell, kinds[name]) for name, cell in row.items()}
+
+
+def _column_kinds(path: Path, reading: Reading, layout: Layout) -> dict[str, type]:
+    """int, float or str for each column: the narrowest that every cell of it can be read as."""
+    kinds: dict[str, type] = {}
+    for _, row in _text_rows(path, reading, layout, []):
+        for name, cell in row.items():
+            kind = kinds.setdefault(name, int)
+            if cell and kind is int and not _INTEGER.fullmatch(cell):
+                kind = kinds[name] = float
+            if cell and kind is float and not NUMBER.fullmatch(cell):
+                kinds[name] = str
+    return kinds
+
+
+def _convert(cell: str, kind: type) -> Any:
+    return kind(cell) if cell else None
+
+
+def _text_rows(
+    path: Path, reading: Reading, layout: Layout, notes: list[Finding]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
+    try:
+        names = layout.names or _read_header(path, next(filter(None, reader), []), notes)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(names):
+                raise _other_width(path, reader.line_num, len(cells), names, layout)
+            yield reader.line_num, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise CORRUPT_FILE.error(
+            f"{path.name}, line {reader.line_num}: not valid CSV ({error}).",
+            file=str(path),
+            line=reader.line_num,
+        ) from None
+
+
+def _read_header(path: Path, names: list[str], notes: list[Finding]) -> Sequence[str]:
+    if not names:
+        return ()
+    if len(names) > 1 and not names[0].strip() and "index" not in names:  # as pandas writes it
+        names = ["index", *names[1:]]
+        message = f"{path.name}, line 1: the first column has no name, and is called index."
+        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1 or not all(name.strip() for name in names):
+        fault = f"column {name!r} twice" if count > 1 else "a column without a name"
+        raise CORRUPT_FILE.error(
+            f"{path.name}, line 1: the header has {fault}: {', '.join(names)[:80]}",
+            fix="Give every column a name of its own in the first line.",
+            file=str(path),
+            line=1,
+        )
+    return names
+
+
+def _other_width(
+    path: Path, line: int, width: int, names: Sequence[str], layout: Layout
+) -> Exception:
+    source = "the header names" if layout.names is None else "there are"
+    shown = ", ".join(names)[:80]
+    return CORRUPT_FILE.error(
+        f"{path.name}, line {line}: {width} cells, but {source} {len(names)} columns ({shown}).",
+        fix=f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter.",
+        file=str(path),
+        line=line,
+    )

@@ -1,0 +1,221 @@
+"""How a table of text is laid out: delimiter, quotes, header; worked out from its first lines."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import TYPE_CHECKING
+
+from surefit.config import Reading
+from surefit.data.formats.text_decoding import numbered_lines
+from surefit.data.formats.text_records import MAX_COLUMNS, too_many_columns
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+
+if TYPE_CHECKING:
+    from _csv import Reader
+
+TABLE_LAYOUT_INFERRED = rule(
+    "SF112",
+    "info",
+    "layout of a table worked out",
+    why="The file does not say how its cells are parted or what its columns are called.",
+    fix="Set read.delimiter or read.names if it was meant otherwise.",
+)
+
+UNUSED_DELIMITER = rule(
+    "SF217",
+    "error",
+    "delimiter that no line has",
+    why="The whole line would be read as one cell, and learned as one text.",
+    fix="Set read.delimiter to the one the file has, or leave it out.",
+)
+
+
+DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
+SAMPLE_LINES = 500
+SAMPLE_CHARACTERS = 4_000_000
+NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_QUOTED = re.compile(r'"([^"]|"")*"')
+_YEARS_FROM = 1900
+
+Rows = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How cells are parted; `names` are the columns where the first line does not name them."""
+
+    delimiter: str
+    quoting: bool
+    names: tuple[str, ...] | None
+
+    def reader(self, lines: Iterable[str]) -> Reader:
+        """A reader of the cells of each row."""
+        return _reader(lines, self.delimiter, self.quoting, strict=True)
+
+
+def _reader(lines: Iterable[str], delimiter: str, quoting: bool, strict: bool) -> Reader:
+    if quoting:
+        return csv.reader(lines, delimiter=delimiter, strict=strict)
+    return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+
+
+def find_layout(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Layout:
+    """The layout of a file whose ending suggests the delimiter `default`."""
+    csv.field_size_limit(2**31 - 1)
+    lines = _sample_lines(path, reading)
+    delimiter = _chosen_delimiter(reading) or _find_delimiter(lines, default)
+    _check_delimiter(path, lines, delimiter)
+    if delimiter != default and reading.delimiter is None:
+        message = f"{path.name}: cells are parted by {DELIMITERS[delimiter]}s."
+        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+    quoting = delimiter == "," or not _has_stray_quotes(path, delimiter, reading)
+    if not quoting:
+        message = f"{path.name}: quotes are part of the text; every line is one row."
+        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+    rows = _sample_rows(lines, delimiter, quoting)
+    if rows and len(rows[0]) > MAX_COLUMNS:
+        raise too_many_columns(str(path), len(rows[0]), line=1)
+    if reading.names:
+        headed = bool(rows) and tuple(rows[0]) == reading.names
+        return Layout(delimiter, quoting, None if headed else reading.names)
+    reason = _looks_like_data(rows)
+    if reason is None:
+        return Layout(delimiter, quoting, None)
+    names = _name_columns(rows)
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    message = f"{path.name} has no header line ({reason}); the columns are named {shown}."
+    notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+    return Layout(delimiter, quoting, names)
+
+
+def _chosen_delimiter(reading: Reading) -> str | None:
+    if reading.delimiter is None:
+        return None
+    named = {name: char for char, name in DELIMITERS.items()} | {"\\t": "\t"}
+    delimiter = named.get(reading.delimiter, reading.delimiter)
+    if len(delimiter) != 1 or delimiter in '\r\n"':
+        raise UsageError(
+            f"read.delimiter is {reading.delimiter!r}; expected one character.",
+            f"Use {', '.join(DELIMITERS.values())} or another single character.",
+        )
+    return delimiter
+
+
+def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
+    """Refuse a delimiter that no line has, where another one parts every line alike."""
+    if any(delimiter in line for line in lines):
+        return
+    better = next((d for d in DELIMITERS if _share_of_equal_rows(lines, d) == 1), None)
+    if better is not None:
+        width = len(_sample_rows(lines, better)[0])
+        raise UNUSED_DELIMITER.error(
+            f"{path.name}: no line has the delimiter {delimiter!r}, and {DELIMITERS[better]}s "
+            f"part each into {width} cells.",
+            fix=f"Set read.delimiter to {DELIMITERS[better]}, or leave it out.",
+            file=str(path),
+        )
+
+
+def _sample_lines(path: Path, reading: Reading) -> list[str]:
+    lines: list[str] = []
+    room = SAMPLE_CHARACTERS
+    for _, line in numbered_lines(path, reading, []):
+        lines.append(line)
+        room -= len(line)
+        if room < 0 or len(lines) == SAMPLE_LINES:
+            break
+    return lines
+
+
+def _sample_rows(lines: Sequence[str], delimiter: str, quoting: bool = True) -> Rows:
+    try:
+        rows = [row for row in _reader(lines, delimiter, quoting, strict=False) if row]
+    except csv.Error:
+        return []
+    # The sample may end within a quoted cell, which makes the last row too short or too long.
+    return rows[:-1] if len(rows) > 50 else rows
+
+
+def _find_delimiter(lines: Sequence[str], default: str) -> str:
+    """The default if it parts most rows as it parts the first; else the one that parts all."""
+    share = _share_of_equal_rows(lines, default)
+    if share >= 0.5:
+        return default
+    others = {d: _share_of_equal_rows(lines, d) for d in DELIMITERS if d != default}
+    best = max(others, key=lambda d: others[d])
+    return best if others[best] >= 0.9 else default
+
+
+def _share_of_equal_rows(lines: Sequence[str], delimiter: str) -> float:
+    rows = _sample_rows(lines, delimiter)
+    if not rows or len(rows[0]) < 2:
+        return 0.0
+    return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+
+
+def _has_stray_quotes(path: Path, delimiter: str, reading: Reading) -> bool:
+    """Whether a cell begins with a quote that no cell ends with, and lines are rows without it."""
+    stray, widths = False, Counter[int]()
+    for _, line in numbered_lines(path, reading, []):
+        cells = line.rstrip("\r\n").split(delimiter)
+        widths[len(cells)] += bool(line.strip())
+        stray = stray or any(cell[:1] == '"' and not _QUOTED.fullmatch(cell) for cell in cells)
+    return stray and widths.most_common(1)[0][1] >= 0.9 * widths.total()
+
+
+def _looks_like_data(rows: Rows) -> str | None:
+    """Why the first row cannot be a header, or None."""
+    if not rows:
+        return None
+    first, rest = rows[0], [row for row in rows[1:] if row != rows[0] and len(row) == len(rows[0])]
+    numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
+    if numbers and not _counts_up(numbers):
+        return f"line 1 holds the number {numbers[0]}"
+    for place, cell in enumerate(first):
+        below = [row[place] for row in rest]
+        if cell.strip() and not numbers and cell in below:
+            return f"{cell[:40]!r} in line 1 occurs again below"
+        if below and len(cell.split()) > 8 and median(len(text.split()) for text in below) > 8:
+            return f"line 1 holds the sentence {cell[:40]!r}"
+    return None
+
+
+def _counts_up(cells: Sequence[str]) -> bool:
+    """Whether numbers are plausible names: 0, 1, 2 … or years."""
+    if len(cells) < 2 or not all(cell.isdigit() for cell in cells):
+        return False
+    values = [int(cell) for cell in cells]
+    consecutive = values == list(range(values[0], values[0] + len(values)))
+    return consecutive and (values[0] == 0 or values[0] >= _YEARS_FROM)
+
+
+def _name_columns(rows: Rows) -> tuple[str, ...]:
+    """`text` for the longest texts, `label` for a few short values, column_N for the others."""
+    width = len(rows[0])
+    names = [f"column_{place}" for place in range(width)]
+    columns = list(zip(*(row for row in rows if len(row) == width), strict=True))
+    wordy = {p: mean(len(c) for c in cells) for p, cells in enumerate(columns) if _is_wordy(cells)}
+    if wordy:
+        names[max(wordy, key=lambda place: wordy[place])] = "text"
+    few = [place for place, cells in enumerate(columns) if place not in wordy and _is_few(cells)]
+    words = [place for place in few if not all(NUMBER.fullmatch(c) for c in columns[place])]
+    if wordy and few:
+        names[few[0]] = "label"
+    elif len(words) == 1:
+        names[words[0]] = "label"
+    return tuple(names)
+
+
+def _is_wordy(cells: Sequence[str]) -> bool:
+    return mean(len(cell.split()) for cell in cells) > 2
+
+
+def _is_few(cells: Sequence[str]) -> bool:
+    return len(set(cells)) <= max(2, 0.2 * len(cells)) and max(map(len, cells)) <= 40

@@ -1,0 +1,111 @@
+"""IDX files (as of MNIST) to images and labels, unpacked once into the cache and mapped."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.config import Reading
+from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
+from surefit.data.formats.text_records import Opened
+
+ENDING = ".idx"
+NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+"""The third byte of a file and the numbers it stands for."""
+CHUNK_BYTES = 1 << 20
+
+Array = npt.NDArray[Any]
+
+
+def open_idx(path: Path, reading: Reading) -> Opened:
+    """Images with the labels that lie beside them; labels or features alone otherwise."""
+    array = _map_idx(path)
+    if array.ndim < 3:
+        return Opened(pa.table({"label" if array.ndim == 1 else "features": to_arrow(array)}))
+    columns, labels_file = {"image": to_arrow(array)}, labels_beside(path)
+    if labels_file is None:
+        return Opened(pa.table(columns))
+    labels = _map_idx(labels_file)
+    if len(labels) != len(array):
+        raise FILES_DO_NOT_MATCH.error(
+            f"{path.name} has {len(array)} images, but {labels_file.name} beside it has "
+            f"{len(labels)} labels.",
+            file=str(labels_file),
+        )
+    message = f"{path.name}: its labels are those of {labels_file.name} beside it."
+    columns["label"] = to_arrow(labels)
+    return Opened(pa.table(columns), (FILES_JOINED.finding(message, file=str(path)),))
+
+
+def labels_beside(path: Path) -> Path | None:
+    """The file of labels that belongs to a file of images by its name, if it is there."""
+    if "images" not in path.name:
+        return None
+    name = path.name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
+    beside = [path.with_name(name), path.with_name(f"{name}.gz")]
+    return next((file for file in beside if file.is_file()), None)
+
+
+def without_joined_labels(files: Sequence[Path]) -> list[Path]:
+    """The files without those whose labels are joined to images among them."""
+    joined = {labels_beside(file) for file in files}
+    return [file for file in files if file not in joined]
+
+
+def _map_idx(path: Path) -> Array:
+    folder = cache_folder() / "arrays" / fingerprint("idx", file_fingerprint(path))
+    if not folder.exists():
+        try:
+            with open_bytes(path) as file, new_folder(folder) as temporary:
+                _unpack(file, path, temporary / "array.npy")
+        except GZIP_FAULTS as error:
+            raise damaged_gzip(path, error) from None
+    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+
+def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
+        raise CORRUPT_FILE.error(
+            f"{path.name} is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}, "
+            "expected 00 00, a type and a number of axes.",
+            file=str(path),
+        )
+    head = file.read(4 * magic[3])
+    shape = tuple(int(size) for size in np.frombuffer(head[: len(head) // 4 * 4], ">u4"))
+    dtype = np.dtype(TYPES[magic[2]])
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(shape) < magic[3]:
+        raise _wrong_size(path, 4 + 4 * magic[3], 4 + len(head))
+    if path.stat().st_size * 1100 < wanted:  # more than gzip can pack; nothing is set aside for it
+        raise _wrong_size(path, wanted, path.stat().st_size)
+    if not wanted:
+        np.save(target, np.zeros(shape, dtype.newbyteorder("=")))
+        return
+    flat = np.lib.format.open_memmap(target, "w+", dtype.newbyteorder("="), shape).reshape(-1)
+    done = 0
+    while chunk := file.read(CHUNK_BYTES):
+        whole = np.frombuffer(chunk[: len(chunk) // dtype.itemsize * dtype.itemsize], dtype)
+        if done + len(chunk) > wanted or (len(chunk) % dtype.itemsize):
+            raise _wrong_size(path, wanted, done + len(chunk))
+        flat[done // dtype.itemsize : done // dtype.itemsize + len(whole)] = whole
+        done += len(chunk)
+    if done < wanted:
+        raise _wrong_size(path, wanted, done)
+
+
+def _wrong_size(path: Path, wanted: int, found: int) -> Exception:
+    message = f"{path.name} holds {found} bytes where its header says {wanted}."
+    return CORRUPT_FILE.error(message, fix="Fetch the file again.", file=str(path))

@@ -1,0 +1,167 @@
+"""A JSON file to rows: a list of objects wherever it is, or lists that are columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from surefit.config import Reading
+from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
+from surefit.data.formats import jsonl
+from surefit.data.formats.json_window import JsonWindow
+from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED, flatten
+from surefit.data.formats.text_decoding import text_chunks
+from surefit.data.formats.text_records import Record
+from surefit.errors import FindingError
+from surefit.findings import Finding, rule
+
+NO_ROWS_IN_JSON = rule(
+    "SF115",
+    "error",
+    "no rows found in a JSON file",
+    why="Rows are a list of objects, or lists of equal length, one per column.",
+    fix="Set read.field to the place of the list, such as data or data.items.",
+)
+
+
+def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+    """Line and row of each object; a file of JSON lines under this name is read as such."""
+    if reading.field is None and _is_lines(path, reading):
+        return jsonl.read_records(path, reading, notes)
+    return flatten(_Reader(path, reading, notes).rows(), path, notes)
+
+
+def _is_lines(path: Path, reading: Reading) -> bool:
+    """Whether the first line is an object of its own and another one follows."""
+    first, _, rest = next(text_chunks(path, reading, []), "").lstrip().partition("\n")
+    if not rest.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class _Reader:
+    """Walks through one file, once, from the beginning to the end."""
+
+    def __init__(self, path: Path, reading: Reading, notes: list[Finding]) -> None:
+        self.path, self.field, self.notes = path, reading.field, notes
+        self.window = JsonWindow(text_chunks(path, reading, notes), path)
+
+    def rows(self) -> Iterator[Record]:
+        """The rows, and then a look at whether the file ends where it should."""
+        if self.window.peek() == "":
+            return
+        if self.field is not None:
+            yield from self._rows_at(self.field.split("."))
+            return
+        yield from self._elements() if self.window.peek() == "[" else self._find_rows()
+        if self.window.peek():
+            raise self.window.fail("expected the end of the file")
+
+    def _rows_at(self, keys: list[str]) -> Iterator[Record]:
+        """The rows at read.field; what follows them is not read."""
+        for depth, wanted in enumerate(keys):
+            if self.window.peek() != "{":
+                place = ".".join(keys[:depth]) or "the file"
+                raise self._no_rows(f"read.field is {self.field!r}, but {place} is no object")
+            seen = []
+            for key in self._keys():
+                if key == wanted:
+                    break
+                seen.append(key)
+                self.window.value()
+            else:
+                raise self._no_rows(
+                    f"read.field is {self.field!r}; there is no {wanted!r} among "
+                    f"{', '.join(seen)[:80] or 'no keys'}"
+                )
+        if self.window.peek() == "[":
+            yield from self._elements()
+        else:
+            yield from self._column_rows(self.window.value(), self.window.line)
+
+    def _find_rows(self) -> Iterator[Record]:
+        """The only list of objects in the top-level object, else its values as columns."""
+        values: dict[str, Any] = {}
+        found: str | None = None
+        for key in self._keys():
+            if not self.window.opens_objects():
+                value = self.window.value()
+                if found is None:
+                    values[key] = value
+            elif found is None:
+                found = key
+                message = f"{self.path.name}: the rows are the list under {key!r}."
+                self.notes.append(NESTED_ROWS_FLATTENED.finding(message, file=str(self.path)))
+                yield from self._elements()
+            else:
+                raise self._no_rows(f"there are two lists of objects, {found!r} and {key!r}")
+        if found is None:
+            yield from self._column_rows(values, 1)
+
+    def _keys(self) -> Iterator[str]:
+        """The keys of an object; the caller reads the value after each."""
+        self.window.take("{")
+        if self.window.peek() == "}":
+            self.window.take("}")
+            return
+        while True:
+            if self.window.peek() != '"':
+                raise self.window.fail("expected a key in double quotes")
+            key = self.window.value()
+            self.window.take(":")
+            yield key
+            ends = self.window.peek() == "}"
+            self.window.take(",}")
+            if ends:
+                return
+
+    def _elements(self) -> Iterator[Record]:
+        self.window.take("[")
+        if self.window.peek() == "]":
+            self.window.take("]")
+            return
+        while True:
+            self.window.peek()
+            line, value = self.window.line, self.window.value()
+            if isinstance(value, str):
+                value = {"text": value}
+            if not isinstance(value, dict):
+                raise CORRUPT_FILE.error(
+                    f"{self.path.name}, line {line}: expected an object such as "
+                    f'{{"prompt": …}}, found {type(value).__name__}: {str(value)[:60]!r}',
+                    file=str(self.path),
+                    line=line,
+                )
+            yield line, value
+            ends = self.window.peek() == "]"
+            self.window.take(",]")
+            if ends:
+                return
+
+    def _column_rows(self, columns: Any, line: int) -> Iterator[Record]:
+        """Rows of an object of columns: lists, or objects from row name to value (pandas)."""
+        if not isinstance(columns, dict):
+            raise self._no_rows(f"there is a {type(columns).__name__} instead of a list of objects")
+        if columns and not any(isinstance(value, list | dict) for value in columns.values()):
+            yield line, columns
+            return
+        lists = {
+            name: list(value.values()) if isinstance(value, dict) else value
+            for name, value in columns.items()
+        }
+        if not lists or not all(isinstance(value, list) for value in lists.values()):
+            raise self._no_rows(f"the keys are {', '.join(columns)[:80] or 'none'}")
+        if len({len(value) for value in lists.values()}) > 1:
+            counts = ", ".join(f"{name} has {len(value)}" for name, value in lists.items())
+            message = f"{self.path.name}: columns have different numbers of rows: {counts[:160]}"
+            raise FILES_DO_NOT_MATCH.error(message, file=str(self.path))
+        for values in zip(*lists.values(), strict=True):
+            yield line, dict(zip(lists, values, strict=True))
+
+    def _no_rows(self, what: str) -> FindingError:
+        return NO_ROWS_IN_JSON.error(f"{self.path.name}: {what}.", file=str(self.path))

@@ -1,0 +1,348 @@
+"""NumPy files to Arrow columns, memory-mapped; nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from surefit.atomic import new_folder
+from surefit.config import Reading
+from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.data_rules import (
+    CORRUPT_FILE,
+    FILES_DO_NOT_MATCH,
+    NOT_UTF8,
+    PICKLED_DATA,
+    STRAY_AXIS_DROPPED,
+    WRONG_SHAPE,
+    WRONG_TYPE,
+)
+from surefit.data.formats.label_files import labels_beside
+from surefit.data.formats.text_records import Opened
+from surefit.findings import Finding, rule
+
+LABELS_FROM_FILE = rule(
+    "SF429",
+    "info",
+    "labels from the file beside",
+    why="The file of features has no labels of its own, and one beside it is named for them.",
+    fix="Rename the file of labels if it does not belong to these rows.",
+)
+
+
+Array = npt.NDArray[Any]
+
+WRITE_ANEW = "Write the file anew, or leave it out with --set on_bad_file=skip."
+
+HELD_BYTES = 1 << 24
+"""Joined rows that are kept in memory, at most."""
+_NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
+
+
+def map_npy(path: Path, shown: str) -> Array:
+    """Memory-map a `.npy` file; `shown` is the name the user knows it by."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError, OSError) as error:
+        if "Python objects" in str(error):
+            raise PICKLED_DATA.error(
+                f"{shown} holds pickled Python objects, not numbers; they are not read.",
+                file=shown,
+            ) from None
+        message = f"{shown} is not a readable .npy file: {_what_is_wrong(path, error)}."
+        raise CORRUPT_FILE.error(message, fix=WRITE_ANEW, file=shown) from None
+    if array.ndim == 0:
+        raise WRONG_SHAPE.error(f"{shown} holds a single value, not rows.", file=shown)
+    if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
+        raise WRONG_TYPE.error(
+            f"{shown} holds {array.dtype} values in an array of {array.ndim} axes; expected "
+            "numbers, or text in one axis.",
+            file=shown,
+        )
+    if array.flags.c_contiguous and array.dtype.isnative:
+        return np.asarray(array)
+    return _rewritten(path, array)
+
+
+def _what_is_wrong(path: Path, error: Exception) -> str:
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
+        return "it is empty"
+    if "mmap length" in str(error):
+        return f"it was cut off after {size} bytes"
+    return str(error).rstrip(".")
+
+
+def shape_of(path: Path) -> tuple[int, ...] | None:
+    """The shape of the array in a `.npy` file; None where it cannot be read."""
+    try:
+        return tuple(np.lib.format.open_memmap(path, mode="r").shape)
+    except (ValueError, EOFError, OSError):
+        return None
+
+
+def _rewritten(path: Path, array: Array) -> Array:
+    """A copy in the cache in C order and native bytes, written in chunks."""
+    folder = cache_folder() / "arrays" / fingerprint("native", file_fingerprint(path))
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            target = np.lib.format.open_memmap(
+                temporary / "array.npy",
+                mode="w+",
+                dtype=array.dtype.newbyteorder("="),
+                shape=array.shape,
+            )
+            for start in range(0, len(array), 1024):
+                target[start : start + 1024] = array[start : start + 1024]
+            target.flush()
+    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+
+def open_npy(path: Path, reading: Reading) -> Opened:
+    """A `.npy` file as the column `features`, with the labels that lie beside it."""
+    arrays, found = {"features": map_npy(path, str(path))}, []
+    labels_file = labels_beside(path)
+    if labels_file is not None:
+        labels = map_npy(labels_file, str(labels_file))
+        if labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1):
+            arrays["label"] = labels.reshape(-1)
+            message = f"{path.name}: its labels are those of {labels_file.name} beside it."
+            found.append(LABELS_FROM_FILE.finding(message, file=str(labels_file)))
+    arrays, notes = drop_batch_axes(arrays, str(path))
+    if labels_file is not None and len({len(array) for array in arrays.values()}) > 1:
+        message = (
+            f"{path.name} has {len(arrays['features'])} rows, but {labels_file.name} beside it has "
+            f"{len(arrays['label'])} labels."
+        )
+        raise FILES_DO_NOT_MATCH.error(message, file=str(labels_file))
+    columns = {name: to_arrow(array) for name, array in arrays.items()}
+    return Opened(pa.table(columns), (*found, *notes))
+
+
+def drop_batch_axes(
+    arrays: Mapping[str, Array], shown: str
+) -> tuple[dict[str, Array], tuple[Finding, ...]]:
+    """Arrays without a first axis of length 1 that is left over from a batch of all rows.
+
+    It is one where dropping it makes the rows as many as those of the other arrays, or where a
+    single array [1, rows, steps, width] is no picture.
+    """
+    kept, found = dict(arrays), []
+    for name, array in arrays.items():
+        others = {len(other) for key, other in arrays.items() if key != name}
+        if array.ndim < 2 or len(array) != 1 or 1 in others:
+            continue
+        is_picture = {1, 3, 4} & {array.shape[1], array.shape[-1]}
+        if array.shape[1] in others or (not others and array.ndim == 4 and not is_picture):
+            kept[name] = array[0]
+            message = f"{shown}: {name} is {list(array.shape)}; read as {list(array.shape[1:])}."
+            found.append(STRAY_AXIS_DROPPED.finding(message, file=shown, column=name))
+    return kept, tuple(found)
+
+
+def open_npz(path: Path, reading: Reading) -> Opened:
+    """The arrays of a `.npz` as columns."""
+    arrays, found = drop_batch_axes(map_npz(path), str(path))
+    return Opened(arrays_to_arrow(arrays, str(path)), found)
+
+
+def map_npz(path: Path) -> dict[str, Array]:
+    """Memory-map every array of a `.npz`, unpacked once into the cache."""
+    folder = cache_folder() / "arrays" / fingerprint("npz", file_fingerprint(path))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".npy")]
+            if not folder.exists():
+                with new_folder(folder) as temporary:
+                    for place, name in enumerate(names):
+                        with (
+                            archive.open(name) as packed,
+                            (temporary / f"{place}.npy").open("wb") as unpacked,
+                        ):
+                            shutil.copyfileobj(packed, unpacked)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise CORRUPT_FILE.error(
+            f"{path.name} is not a readable .npz file: {error}", file=str(path)
+        ) from None
+    return {
+        name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
+        for place, name in enumerate(names)
+    }
+
+
+def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
+    """Arrays of equal row count as columns; ragged rows in any of the usual layouts.
+
+    Ragged rows are flat values with `offsets` or `lengths`, padded values with `lengths`, or
+    one array per row under numbered names (`np.savez(path, *rows, y=labels)`).
+    """
+    columns: dict[str, pa.Array] = {}
+    plain = _join_numbered(arrays, columns, shown)
+    offsets_name = next((n for n in plain if n.lower().split("_")[-1] in _OFFSETS), None)
+    if offsets_name is not None:
+        offsets = _read_offsets(plain.pop(offsets_name), offsets_name, shown)
+        columns |= _cut_rows(plain, offsets, offsets_name, shown)
+        plain = {name: array for name, array in plain.items() if name not in columns}
+    columns |= {name: to_arrow(array) for name, array in plain.items()}
+    rows = {name: len(column) for name, column in columns.items()}
+    if len(set(rows.values())) > 1:
+        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
+        raise FILES_DO_NOT_MATCH.error(
+            f"{shown}: arrays have different numbers of rows: {counts}", file=shown
+        )
+    return pa.table(columns)
+
+
+_OFFSETS = ("offsets", "offset", "lengths", "length", "lens")
+
+
+def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:
+    values = np.asarray(array).astype(np.int64).reshape(-1)
+    if name.lower().split("_")[-1].startswith("offset"):
+        offsets = values if len(values) and values[0] == 0 else np.concatenate([[0], values])
+    else:
+        offsets = np.concatenate([[0], np.cumsum(values)])
+    lengths = np.diff(offsets)
+    if (lengths < 0).any():
+        row = int(np.argmax(lengths < 0))
+        message = f"{shown}, row {row}: {name} gives it a length of {lengths[row]}."
+        raise CORRUPT_FILE.error(
+            message, fix=f"Write {name} anew.", file=shown, row=row, column=name
+        )
+    return offsets
+
+
+def _cut_rows(
+    arrays: Mapping[str, Array], offsets: npt.NDArray[np.int64], offsets_name: str, shown: str
+) -> dict[str, pa.Array]:
+    """The arrays that the offsets cut into rows: flat values, or padded rows long enough."""
+    num_rows, lengths = len(offsets) - 1, np.diff(offsets)
+    longest = lengths.max(initial=0)
+    flat = {n: a for n, a in arrays.items() if len(a) == offsets[-1] and len(a) != num_rows}
+    padded = {n: a for n, a in arrays.items() if len(a) == num_rows and a.ndim > 1}
+    fitting = {name: array for name, array in padded.items() if array.shape[1] >= longest}
+    if padded and not flat and not fitting:
+        name, array = next(iter(padded.items()))
+        row = int(lengths.argmax())
+        message = (
+            f"{shown}, row {row}: {offsets_name} gives it {longest} steps, but {name} has "
+            f"{array.shape[1]}."
+        )
+        raise WRONG_SHAPE.error(message, file=shown, row=row, column=name)
+    cut = {name: ragged_column(array, offsets) for name, array in flat.items()}
+    return cut | {name: _trimmed(array, lengths) for name, array in fitting.items()}
+
+
+def _join_numbered(
+    arrays: Mapping[str, Array], columns: dict[str, pa.Array], shown: str
+) -> dict[str, Array]:
+    """Join arrays saved one per row under numbered names; return those that are not."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name, array in arrays.items():
+        match = _NUMBERED.fullmatch(name)
+        if match and array.ndim >= 2:
+            groups.setdefault(match[1], []).append((int(match[2]), name))
+    joined = {}
+    for prefix, members in groups.items():
+        if len(members) > 1:
+            rows = [arrays[name] for _, name in sorted(members)]
+            columns["features" if prefix in ("", "arr") else prefix] = join_rows(rows, shown)
+            joined.update(dict.fromkeys(name for _, name in members))
+    return {name: array for name, array in arrays.items() if name not in joined}
+
+
+def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
+    """One array per row as one ragged column; rows may differ in one axis only."""
+    if _are_transposed(rows):
+        return _join_transposed(rows)
+    for place, row in enumerate(rows):
+        if row.shape[1:] != rows[0].shape[1:] or row.ndim != rows[0].ndim:
+            raise WRONG_SHAPE.error(
+                f"{shown}, row {place}: shape {list(row.shape)}, but row 0 has "
+                f"{list(rows[0].shape)}; only the number of steps may differ.",
+                file=shown,
+                row=place,
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return ragged_column(end_to_end(rows), offsets)
+
+
+def _are_transposed(rows: Sequence[Array]) -> bool:
+    """Whether rows are [width, steps]: of two axes, only the last one differs."""
+    if any(row.ndim != 2 for row in rows):
+        return False
+    return len({len(row) for row in rows}) == 1 and len({row.shape[1] for row in rows}) > 1
+
+
+def _join_transposed(rows: Sequence[Array]) -> pa.Array:
+    """Rows [width, steps] as lists of `width` lists; the layout of features turns them around."""
+    sizes = np.repeat([row.shape[1] for row in rows], len(rows[0]))
+    channels = ragged_column(
+        end_to_end([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
+    )
+    offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(rows[0])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), channels)
+
+
+def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
+    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
+    return ragged_column(
+        end_to_end(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    )
+
+
+def end_to_end(rows: Sequence[Array]) -> Array:
+    """Rows of one width laid end to end; more than a few megabytes lie in a file that is mapped.
+
+    The file has no name, so it is gone when nothing uses it any more.
+    """
+    if sum(row.nbytes for row in rows) <= HELD_BYTES:
+        return np.concatenate(rows)
+    shape = (sum(len(row) for row in rows), *rows[0].shape[1:])
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+        joined = np.memmap(file, np.result_type(*{row.dtype for row in rows}), "w+", shape=shape)
+    filled = 0
+    for row in rows:
+        joined[filled : filled + len(row)] = row
+        filled += len(row)
+    return np.asarray(joined)
+
+
+def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
+    """Flat values and row offsets as an Arrow list column, without copying the values."""
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), to_arrow(values))
+
+
+def to_arrow(array: Array) -> pa.Array:
+    """An array of any rank as a column of (nested) fixed-size lists, without copying it.
+
+    >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
+    FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
+    """
+    if array.dtype.kind == "S":
+        try:
+            array = np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise NOT_UTF8.error(f"An array of text holds other bytes: {error}") from None
+    if array.dtype.kind == "U":
+        return pa.array(array.tolist(), pa.string())
+    column = pa.array(np.asarray(array).reshape(-1))
+    for axis in range(array.ndim - 1, 0, -1):
+        if array.shape[axis]:
+            column = pa.FixedSizeListArray.from_arrays(column, array.shape[axis])
+        else:  # Arrow has no fixed size of 0
+            ends = np.zeros(math.prod(array.shape[:axis]) + 1, np.int64)
+            column = pa.LargeListArray.from_arrays(ends, column)
+    return column

@@ -1,0 +1,254 @@
+"""Text of a file, decoded with care; gzip is unpacked on the way, faults are named by line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from surefit.config import Reading
+from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8
+from surefit.errors import FindingError, UsageError
+from surefit.findings import Finding, rule
+
+READ_AS_WINDOWS_1252 = rule(
+    "SF111",
+    "fixed",
+    "read as Windows-1252",
+    why="The text is not UTF-8, and makes sense as Windows-1252 (latin-1 and a few signs more).",
+    fix="Nothing to do; read.encoding names another encoding.",
+)
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+CODE = (".py", ".ipynb", ".yaml", ".yml", ".toml", ".sh")
+CHUNK_BYTES = 1 << 20
+_PEEK_BYTES = 64 * 1024
+_NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
+GZIP_FAULTS = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def numbered_lines(
+    path: Path,
+    reading: Reading,
+    notes: list[Finding],
+    broken: dict[int, FindingError] | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Line number (from 1) and text of each line; a byte-order mark is skipped.
+
+    Text is UTF-8, or Windows-1252 with a note where it can be nothing else, unless
+    `reading.encoding` says otherwise. With `broken`, a line that is not UTF-8 is put there with
+    its fault and given with lone surrogates for the bytes at fault.
+    """
+    encoding = _wide_encoding(path, reading)
+    if encoding is not None:
+        yield from enumerate(_wide_lines(path, encoding), start=1)
+        return
+    decoder = _Decoder(path, reading.encoding, notes, whole_file=broken is None)
+    for number, raw in enumerate(raw_lines(path), start=1):
+        try:
+            text = decoder.decode(raw, number)
+        except FindingError as fault:
+            if broken is None or reading.encoding is not None or b"\0" in raw:
+                raise
+            broken[number] = fault
+            text = raw.decode("utf-8", "surrogateescape")
+        yield number, text
+
+
+def text_chunks(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[str]:
+    """The text in pieces of about a megabyte, whatever its lines; decoded as its lines would be."""
+    encoding = _wide_encoding(path, reading)
+    if encoding is not None:
+        yield from _wide_lines(path, encoding)
+        return
+    decoder = _Decoder(path, reading.encoding, notes)
+    number, rest = 1, b""
+    with open_bytes(path) as file:
+        while chunk := _read(file, path):
+            chunk = rest + chunk
+            cut = len(chunk)  # before a character that may go on in the next chunk
+            while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
+                cut -= 1
+            chunk, rest = chunk[:cut], chunk[cut:]
+            yield decoder.decode(chunk, number)
+            number += chunk.count(b"\n")
+    yield decoder.decode(rest, number)
+
+
+def is_text_file(path: Path) -> bool:
+    """Whether the beginning of a file reads as text, and its ending does not say code."""
+    if path.suffix in CODE:
+        return False
+    try:
+        with open_bytes(path) as file:
+            head = file.read(_PEEK_BYTES)
+    except GZIP_FAULTS as error:
+        raise damaged_gzip(path, error) from None
+    head = head[: head.rfind(b"\n") + 1] or head
+    try:
+        _Decoder(path, None, []).decode(head, 1)
+    except FindingError:
+        return False
+    return True
+
+
+@dataclass
+class _Decoder:
+    """Bytes to text; the first bytes beyond ASCII decide between UTF-8 and Windows-1252."""
+
+    path: Path
+    encoding: str | None
+    notes: list[Finding]
+    whole_file: bool = True
+    """Whether one encoding must hold for all lines, so that the first one decides it."""
+    found: tuple[str, int] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
+            self.found = (self.encoding, 1)
+
+    def decode(self, raw: bytes, number: int) -> str:
+        """The text of `raw`, which begins in line `number`."""
+        if number == 1 and raw.startswith(BYTE_ORDER_MARK):
+            raw = raw[len(BYTE_ORDER_MARK) :]
+        if self.encoding is None and b"\0" in raw:
+            raise self._fail(raw, raw.index(b"\0"), number, "is not text")
+        if raw.isascii() and self.encoding is None:
+            return raw.decode("ascii")
+        encoding, first = self.found or ("utf-8", number)
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            if self.found is None and not self.whole_file and _has_utf8_lines(self.path):
+                self.found = ("utf-8", number)
+            if self.found is not None or not _is_western(raw):
+                reason = f"is not {encoding.upper()}"
+                raise self._fail(raw, error.start, number, reason) from None
+            return self._decode_western(raw, error.start, number)
+        if encoding == "cp1252" and self.encoding is None and not _is_western(raw):
+            place = next(place for place, byte in enumerate(raw) if byte >= 0x80)
+            reason = f"is neither UTF-8 nor, as line {first} is, Windows-1252"
+            raise self._fail(raw, place, number, reason)
+        self.found = (encoding, first)
+        return text
+
+    def _decode_western(self, raw: bytes, start: int, number: int) -> str:
+        line = number + raw.count(b"\n", 0, start)
+        self.found = ("cp1252", line)
+        western = raw[start : start + 1].decode("cp1252")
+        message = (
+            f"{self.path.name}, line {line}: byte 0x{raw[start]:02x} is not UTF-8; the file is "
+            f"read as Windows-1252 (latin-1), where it is {western!r}."
+        )
+        self.notes.append(READ_AS_WINDOWS_1252.finding(message, file=str(self.path), line=line))
+        return raw.decode("cp1252")
+
+    def _fail(self, raw: bytes, start: int, number: int, reason: str) -> FindingError:
+        line = number + raw.count(b"\n", 0, start)
+        begin = raw.rfind(b"\n", 0, start) + 1
+        return NOT_UTF8.error(
+            f"{self.path.name}, line {line}: byte 0x{raw[start]:02x} at position {start - begin} "
+            f"{reason}.",
+            file=str(self.path),
+            line=line,
+        )
+
+
+def _is_western(raw: bytes) -> bool:
+    """Whether bytes that are not UTF-8 are plausible Windows-1252: mostly ASCII, no controls.
+
+    >>> _is_western(b"caf\\xe9 au lait"), _is_western("Привет, мир".encode("cp1251"))
+    (True, False)
+    """
+    if _NOT_WESTERN.search(raw) or _has_utf8(raw):
+        return False
+    letters = len(raw) - sum(raw.count(space) for space in b" \t\r\n")
+    return sum(byte >= 0x80 for byte in raw) <= max(3, 0.4 * letters)
+
+
+def _has_utf8(raw: bytes) -> bool:
+    """Whether any characters of several bytes are valid UTF-8, as they are by chance only."""
+    return any(not char.isascii() for char in raw.decode("utf-8", "ignore"))
+
+
+def _has_utf8_lines(path: Path) -> bool:
+    """Whether some line of the file is UTF-8 and more than ASCII."""
+    return any(not raw.isascii() and _is_utf8(raw) for raw in raw_lines(path))
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise UsageError(
+            f"read.encoding is {encoding!r}, which is no encoding.", "Use utf-8 or latin-1."
+        ) from None
+
+
+def _wide_encoding(path: Path, reading: Reading) -> str | None:
+    """The encoding of text whose line ends are not single bytes, or None."""
+    if reading.encoding is not None:
+        _check_encoding(reading.encoding)
+        return reading.encoding if len("\n".encode(reading.encoding)) > 1 else None
+    try:
+        with open_bytes(path) as file:
+            return "utf-16" if file.read(2) in WIDE_MARKS else None
+    except GZIP_FAULTS:
+        return None  # reported when the lines are read
+
+
+def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
+    number = 0
+    with open_bytes(path) as file:
+        lines = io.TextIOWrapper(file, encoding, newline="\n")
+        try:
+            for line in lines:
+                number += 1
+                yield line
+        except (UnicodeError, *GZIP_FAULTS) as error:
+            message = f"{path.name}, line {number + 1}: not {encoding.upper()} ({error})."
+            raise NOT_UTF8.error(message, file=str(path), line=number + 1) from None
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Lines as bytes, from the file or from the gzip it is."""
+    with open_bytes(path) as file:
+        try:
+            yield from file
+        except GZIP_FAULTS as error:
+            raise damaged_gzip(path, error) from None
+
+
+def _read(file: IO[bytes], path: Path) -> bytes:
+    try:
+        return file.read(CHUNK_BYTES)
+    except GZIP_FAULTS as error:
+        raise damaged_gzip(path, error) from None
+
+
+def damaged_gzip(path: Path, error: Exception) -> FindingError:
+    """The fault of a gzip that ends early or holds other bytes."""
+    return CORRUPT_FILE.error(f"{path.name} is a damaged gzip: {error}", file=str(path))
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked if it is a gzip by its first two bytes."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]

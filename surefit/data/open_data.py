@@ -1,0 +1,297 @@
+"""Paths and objects to a Table: one opener per kind of file, found by its ending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from surefit.config import Reading
+from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.formats import (
+    arrow_files,
+    class_folders,
+    conll,
+    delimited,
+    idx,
+    json_rows,
+    jsonl,
+    label_files,
+    numpy_files,
+    parquet,
+    text_lines,
+    time_series,
+    torch_files,
+)
+from surefit.data.formats.array_shards import agree
+from surefit.data.formats.folder_listing import list_files
+from surefit.data.formats.parallel_text import pair_texts
+from surefit.data.formats.text_decoding import is_text_file
+from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
+from surefit.data.formats.text_records import Opened, open_records
+from surefit.data.hub import hub_files, may_be_hub_id
+from surefit.data.python.objects import open_object
+from surefit.data.table import Source, Table
+from surefit.errors import FindingError, UsageError
+from surefit.findings import Finding, rule
+
+DIFFERENT_COLUMNS = rule(
+    "SF107",
+    "warning",
+    "files with different columns",
+    why="Rows of a file without a column have no value in it; a row that needs it is dropped.",
+    fix="Give files with the same columns.",
+)
+
+FILE_LEFT_OUT = rule(
+    "SF430",
+    "warning",
+    "file left out",
+    why="on_bad_file=skip was asked for, and the file cannot be read.",
+    fix="Write the file anew.",
+)
+
+
+FORMAT_VERSION = 4
+
+Opener = Callable[[Path, Reading], Opened]
+
+OPENERS: dict[str, Opener] = {
+    ".jsonl": partial(open_records, jsonl.read_records),
+    ".ndjson": partial(open_records, jsonl.read_records),
+    ".json": partial(open_records, json_rows.read_records),
+    ".csv": partial(open_records, delimited.read_csv),
+    ".tsv": partial(open_records, delimited.read_tsv),
+    ".txt": partial(open_records, text_lines.read_records),
+    ".conll": partial(open_records, conll.read_records),
+    ".conllu": partial(open_records, conll.read_records),
+    ".ts": time_series.open_ts,
+    idx.ENDING: idx.open_idx,
+    ".npy": numpy_files.open_npy,
+    ".npz": numpy_files.open_npz,
+    ".parquet": parquet.open_parquet,
+    ".arrow": arrow_files.open_arrow,
+    ".safetensors": torch_files.open_safetensors,
+    ".pt": torch_files.open_pt,
+}
+"""The ending of a file (without .gz) and what opens it."""
+
+
+def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "error") -> Table:
+    """Open paths (one or several, concatenated) or an object from Python as one Table.
+
+    With `on_bad_file="skip"`, those of several files that cannot be read are left out.
+    """
+    if isinstance(data, str | Path):
+        data = [data]
+    if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
+        table = open_object(data)
+    elif data:
+        table = _open_paths(as_paths(data), reading or Reading(), on_bad_file == "skip")
+    else:
+        raise UsageError("No data was given.", "Pass --data with a file or folder.")
+    if table.num_rows == 0:
+        shown = ", ".join(source.file for source in table.sources)
+        raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
+    return table
+
+
+def as_paths(data: Sequence[str | Path]) -> list[Path]:
+    """Paths as they were given; an empty one would be the working folder, and is refused."""
+    if not all(str(item).strip() for item in data):
+        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
+    return [Path(item) for item in data]
+
+
+def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
+    notes: list[Finding] = []
+    files = files_of(paths, notes)
+    read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
+    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
+    columns = _open_as_columns(files)
+    if columns is not None:
+        source = Source(str(files[0].parent), 0)
+        return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
+    files, opened = _open_each(files, reading, skip, notes)
+    if list(paths) == files:  # the files of a folder are parts of one text, not text and target
+        opened = pair_texts(files, opened)
+    return _join(files[: len(opened)], opened, key, notes)
+
+
+def files_of(paths: Sequence[Path], notes: list[Finding]) -> list[Path]:
+    """The files that are opened for some paths, without those of labels that others are with."""
+    found = [file for path in paths for file in _files_of(path, notes)]
+    return label_files.without_paired_labels(idx.without_joined_labels(found))
+
+
+def _labels_of(file: Path) -> Path | None:
+    return idx.labels_beside(file) or label_files.labels_beside(file)
+
+
+def _open_each(
+    files: Sequence[Path], reading: Reading, skip: bool, notes: list[Finding]
+) -> tuple[list[Path], Sequence[Opened]]:
+    """Open every file; the faults of all of them are raised together, or they are left out."""
+    good: list[Path] = []
+    opened: list[Opened] = []
+    faults: list[Finding] = []
+    for file in files:
+        try:
+            opened.append(opener_of(file)(file, reading))
+            good.append(file)
+        except FindingError as error:
+            faults += error.findings
+    if faults and (not skip or not good):
+        raise FindingError(*faults)
+    notes += [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
+    return good, opened
+
+
+def _key_of(path: Path) -> str:
+    return class_folders.folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
+
+
+def ending(path: Path) -> str:
+    """The ending that says what a file holds; that of a gzip is the one before `.gz`.
+
+    >>> ending(Path("train.jsonl.gz"))
+    '.jsonl'
+    """
+    name = path.name.lower().removesuffix(".gz")
+    return idx.ENDING if idx.NAME.fullmatch(name) else Path(name).suffix
+
+
+def opener_of(path: Path) -> Opener:
+    """What opens a file, by its ending, or a folder of class folders; other text is text_lines."""
+    if path.is_dir():
+        return class_folders.open_class_folder
+    opener = OPENERS.get(ending(path))
+    if opener is None and is_text_file(path):
+        return _open_other_text
+    if opener is None:
+        raise UsageError(
+            f"{path} ends in {path.suffix or 'nothing'!r}; expected {_endings()}.",
+            "Convert the file, or rename it after what it holds.",
+        )
+    return opener
+
+
+def _open_other_text(path: Path, reading: Reading) -> Opened:
+    opened = OPENERS[".txt"](path, reading)
+    if reading.pattern is not None or any(
+        found.code == LINE_LAYOUT_INFERRED.code for found in opened.findings
+    ):
+        return opened
+    note = LINE_LAYOUT_INFERRED.finding(
+        f"{path.name} is read as text, one row per line.", file=str(path)
+    )
+    return Opened(opened.arrow, (note, *opened.findings))
+
+
+def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
+    """What is to be opened for a path: itself, or the files of a folder in their order."""
+    if not path.exists():
+        if may_be_hub_id(path):
+            return hub_files(str(path))
+        raise UsageError(f"There is no file or folder {path}.", "Check the path.")
+    if not path.is_dir():
+        opener_of(path)
+        return [path]
+    splits = class_folders.splits_of(path)
+    if splits:
+        notes += arrow_files.other_splits(splits, str(path))
+        return _files_of(path / "train", notes)
+    if arrow_files.is_dataset_folder(path):
+        files, found = arrow_files.dataset_files(path)
+        notes += found
+        return files
+    return _shards(path)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The files of a folder, which must be of one kind; or a folder of class folders as it is."""
+    files = list_files(folder, OPENERS, ending)
+    if all(ending(file) == ".txt" for file in files) and class_folders.is_class_folder(folder):
+        return [folder]
+    if not files:
+        message = f"The folder {folder} holds no {_endings()} file, and no folders with images."
+        raise NO_DATA.error(message, file=str(folder))
+    odd = next((file for file in files if ending(file) != ending(files[0])), None)
+    if odd is not None:
+        message = f"{folder} holds files of several kinds, such as {files[0].name} and {odd.name}."
+        fix = "Name the files that belong together, each with --data."
+        raise FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(odd))
+    return files
+
+
+def _endings() -> str:
+    *most, last = OPENERS
+    return f"{', '.join(most)} or {last}"
+
+
+def _open_as_columns(files: Sequence[Path]) -> Opened | None:
+    """Several `.npy` files as columns (X.npy, y.npy, mask.npy); None where they are shards.
+
+    They are columns where one has a single axis, or where one runs along the axes of another.
+    """
+    if len(files) < 2 or any(file.suffix != ".npy" for file in files):
+        return None
+    shapes = {file.stem: numpy_files.shape_of(file) for file in files}
+    if len(shapes) < len(files) or any(shape is None for shape in shapes.values()):
+        return None
+    by_rank = sorted((shape for shape in shapes.values() if shape), key=len)
+    least, most = by_rank[0], by_rank[-1]
+    if len(least) == len(most) or (len(least) > 1 and least != most[: len(least)]):
+        return None
+    mapped = {file.stem: numpy_files.map_npy(file, str(file)) for file in files}
+    folder = str(files[0].parent)
+    named, found = numpy_files.drop_batch_axes(mapped, folder)
+    return Opened(numpy_files.arrays_to_arrow(named, folder), found)
+
+
+def _join(
+    files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
+) -> Table:
+    """The rows of several files one after another."""
+    agreed: Sequence[Finding] = ()
+    if len(opened) > 1:
+        opened, agreed = agree(files, opened)
+    sources, first = [], 0
+    for file, part in zip(files, opened, strict=True):
+        sources.append(Source(str(file), first))
+        first += part.arrow.num_rows
+    findings = (*notes, *agreed, *(found for part in opened for found in part.findings))
+    findings += _missing_columns(files, opened)
+    return Table(_concatenate(files, opened), tuple(sources), key, findings)
+
+
+def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Finding, ...]:
+    """A warning for the first file that lacks columns of the first, or has others."""
+    names = set(opened[0].arrow.column_names)
+    for file, part in zip(files[1:], opened[1:], strict=True):
+        other = set(part.arrow.column_names)
+        if other.isdisjoint(names):
+            message = f"{file} has none of the columns of {files[0]}: {', '.join(sorted(other))}."
+            raise FILES_DO_NOT_MATCH.error(message, file=str(file))
+        if other != names:
+            odd = ", ".join(sorted(other ^ names))
+            message = f"{file.name} and {files[0].name} do not both have: {odd}."
+            return (DIFFERENT_COLUMNS.finding(message, file=str(file)),)
+    return ()
+
+
+def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
+    schema = opened[0].arrow.schema
+    for part, file in zip(opened[1:], files[1:], strict=True):
+        try:
+            schema = pa.unify_schemas([schema, part.arrow.schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise FILES_DO_NOT_MATCH.error(
+                f"{file} does not go with {files[0]}: {str(error)[:160]}",
+                file=str(file),
+            ) from None
+    return pa.concat_tables([part.arrow for part in opened], promote_options="permissive")

@@ -1,0 +1,1 @@
+"""Python objects as data: data frames, Datasets, DataLoaders, lists of rows."""

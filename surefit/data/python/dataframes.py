@@ -1,0 +1,113 @@
+"""Frames and tables of other libraries (pandas, polars, pyarrow, datasets) to a Table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from surefit.data.arrow_types import in_cache, is_plain, plain_schema, to_plain
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.class_labels import class_names
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE
+from surefit.data.formats.arrow_files import other_splits
+from surefit.data.formats.numpy_files import arrays_to_arrow
+from surefit.data.python.rows_to_arrow import SHOWN, open_rows, python_value
+from surefit.data.python.torch_data import open_items
+from surefit.data.table import CHUNK_ROWS, Source, Table, take_rows
+from surefit.errors import UsageError
+
+
+def open_pandas(data: Any) -> Table:
+    """A pandas frame; its index is not a column."""
+    data = data.rename(columns=str)
+    try:
+        return open_arrow_table(pa.Table.from_pandas(data, preserve_index=False))
+    except (pa.ArrowException, ValueError):  # cells of several types, or arrays
+        return open_columns({name: _without_blanks(data[name]) for name in data.columns})
+
+
+def _without_blanks(column: Any) -> list[Any]:
+    return [None if blank else value for value, blank in zip(column, column.isna(), strict=True)]
+
+
+def open_polars(data: Any) -> Table:
+    """A polars frame."""
+    if type(data).__name__ == "LazyFrame":
+        raise UsageError(
+            "data is a polars LazyFrame, which is not computed yet.", "Pass .collect()."
+        )
+    if any(str(kind) == "Object" for kind in data.dtypes):
+        return open_rows(data.iter_rows(named=True))
+    return open_arrow_table(data.to_arrow())
+
+
+def open_arrow_table(data: pa.Table) -> Table:
+    """A pyarrow Table, as it is where its columns are plain."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    schema = plain_schema(data.schema, SHOWN)
+    if not is_plain(data.schema, SHOWN):
+        named = class_names(data.schema)
+        data = pa.Table.from_batches(
+            [to_plain(b, schema, named) for b in data.to_batches()], schema
+        )
+    table = pa.Table.from_arrays(data.columns, schema=schema)
+    return Table(table, (Source(SHOWN, 0),), hash_table(table))
+
+
+def hash_table(table: pa.Table) -> str:
+    """A key of a table's content, read batch by batch."""
+    batches = table.to_batches(max_chunksize=CHUNK_ROWS)
+    return fingerprint(str(table.schema), [hash_bytes(batch.serialize()) for batch in batches])
+
+
+def open_dataset_dict(data: Any) -> Table:
+    """The split `train` of a `datasets.DatasetDict`."""
+    if "train" not in data:
+        raise UsageError(f"The DatasetDict holds {list(data)}, no train.", "Pass one of them.")
+    table = open_dataset(data["train"])
+    notes = other_splits(list(data), "the DatasetDict")
+    return Table(table.arrow, table.sources, table.key, (*table.findings, *notes))
+
+
+def open_dataset(data: Any) -> Table:
+    """A `datasets.Dataset`: its Arrow table where it lies, chosen rows copied into the cache."""
+    if data.format["type"] == "custom":  # the user's own transform makes the rows
+        return open_items(data)
+    table, indices = data.data.table, data._indices
+    if indices is None and is_plain(table.schema, SHOWN):
+        return open_arrow_table(table)
+    key = fingerprint(hash_table(table), None if indices is None else hash_table(indices.table))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        if indices is None:
+            yield from table.to_batches(max_chunksize=CHUNK_ROWS)
+            return
+        parts = table.to_batches()
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        for order in indices.table.to_batches(max_chunksize=CHUNK_ROWS):
+            chosen = order.column(0).to_numpy().astype(np.int64)
+            yield from take_rows(parts, ends, chosen).to_batches()
+
+    return Table(in_cache(key, table.schema, SHOWN, batches), (Source(SHOWN, 0),), key)
+
+
+def open_columns(data: Mapping[str, Any]) -> Table:
+    """A dict of columns: arrays in any layout that `.npz` files have, or lists."""
+    columns = {str(name): python_value(value) for name, value in data.items()}
+    for name, value in columns.items():
+        if not hasattr(value, "__len__") or isinstance(value, str | bytes | Mapping):
+            what = f"column {name!r} is a {type(value).__name__}; expected one value per row."
+            raise WRONG_TYPE.error(f"data is a dict, and its {what}", column=name)
+    if columns and all(isinstance(value, np.ndarray) for value in columns.values()):
+        return open_arrow_table(arrays_to_arrow(columns, SHOWN))
+    sizes = {name: len(value) for name, value in columns.items()}
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+        raise FILES_DO_NOT_MATCH.error(f"The columns have different numbers of rows: {shown}.")
+    return open_rows(
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    )

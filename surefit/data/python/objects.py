@@ -1,0 +1,63 @@
+"""Data given from Python to a Table: what kind of object it is, and what opens that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
+from surefit.data.python import dataframes, torch_data
+from surefit.data.table import Table
+from surefit.errors import UsageError
+
+OPENERS: dict[str, Callable[[Any], Table]] = {
+    "pandas.DataFrame": dataframes.open_pandas,
+    "polars.DataFrame": dataframes.open_polars,
+    "polars.LazyFrame": dataframes.open_polars,
+    "pyarrow.Table": dataframes.open_arrow_table,
+    "pyarrow.RecordBatch": dataframes.open_arrow_table,
+    "datasets.Dataset": dataframes.open_dataset,
+    "datasets.DatasetDict": dataframes.open_dataset_dict,
+}
+"""Kinds of objects of other libraries, none of which is imported for this, and what opens each."""
+
+
+def open_object(data: Any) -> Table:
+    """A Table of data that is in memory already, or that makes its rows when asked."""
+    for kind in type(data).__mro__:
+        opener = OPENERS.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}")
+        if opener is not None:
+            return opener(data)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if isinstance(data, torch.utils.data.DataLoader):
+            return torch_data.open_loader(data)
+        if isinstance(data, torch.utils.data.IterableDataset):
+            raise torch_data.refuse_iterable(data)
+    if isinstance(data, np.ndarray) or (torch is not None and isinstance(data, torch.Tensor)):
+        return _open_array(data)
+    if isinstance(data, Mapping):
+        return dataframes.open_columns(data)
+    is_frame = type(data).__module__.split(".")[0] in {name.split(".")[0] for name in OPENERS}
+    is_items = hasattr(data, "__getitem__") and not isinstance(data, str | bytes | type)
+    is_dataset = torch is not None and isinstance(data, torch.utils.data.Dataset)
+    if is_dataset or (is_items and hasattr(data, "__len__") and not is_frame):
+        return torch_data.open_items(data)
+    raise UsageError(
+        f"data is a {type(data).__name__}; expected a path, several paths, a list of dicts, a dict "
+        f"of columns, an array, a torch Dataset or DataLoader, or one of {', '.join(OPENERS)}.",
+        "Pass data='train.jsonl' or data=[{'text': …, 'label': …}, …].",
+    )
+
+
+def _open_array(data: Any) -> Table:
+    """An array or a tensor as the column `features`."""
+    if getattr(data, "ndim", 0) == 0:
+        raise WRONG_SHAPE.error("data is an array of a single value; expected rows.")
+    if getattr(data.dtype, "kind", "f") not in "biuf":
+        message = f"data is an array of {data.dtype} values; expected numbers."
+        raise WRONG_TYPE.error(message, fix="Pass a list of dicts, or arrays of numbers.")
+    return dataframes.open_columns({"features": data})

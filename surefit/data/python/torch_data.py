@@ -1,0 +1,197 @@
+"""Items of a Dataset and batches of a DataLoader, taken apart into rows with named columns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from surefit.data.data_rules import MISALIGNED_COLUMNS, USER_DATA_CODE_FAILED, WRONG_TYPE
+from surefit.data.python.rows_to_arrow import open_rows, python_value
+from surefit.data.table import Table
+from surefit.errors import UsageError
+from surefit.findings import rule
+
+ROWS_COPIED_FROM_PYTHON = rule(
+    "SF122",
+    "info",
+    "rows copied from Python",
+    why=(
+        "A Dataset or DataLoader is read once, with fixed random seeds; from then on order, batches"
+        " and resuming are surefit's, on the copied rows."
+    ),
+    fix="Nothing to do; what the Dataset does at random is drawn once, not anew in each epoch.",
+)
+
+
+Row = dict[str, Any]
+
+
+def open_items(data: Any) -> Table:
+    """A Table of `data[0]`, `data[1]` and so on: dicts, tuples such as (x, y), or single values."""
+    name = type(data).__name__
+    try:
+        num_rows = len(data)
+    except TypeError:
+        raise UsageError(
+            f"data is a {name} without a length; expected one with __len__ and __getitem__.",
+            "Give the Dataset a __len__, or pass list(dataset) if it fits into memory.",
+        ) from None
+    rows = name_columns(_items(data, num_rows))
+    if isinstance(data, list | tuple):
+        return open_rows(rows)
+    message = f"The {num_rows} rows of the {name} were read once and copied into the cache."
+    with fixed_randomness():
+        return open_rows(rows, [ROWS_COPIED_FROM_PYTHON.finding(message)])
+
+
+def open_loader(loader: Any) -> Table:
+    """A Table of the rows of a DataLoader's batches, in the loader's order."""
+    import torch.utils.data
+
+    if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
+        raise refuse_iterable(loader.dataset)
+    count = 0
+
+    def counted() -> Iterator[Row]:
+        nonlocal count
+        for row in name_columns(_unbatched(loader)):
+            count += 1
+            yield row
+
+    with fixed_randomness():
+        table = open_rows(counted())
+    message = (
+        f"{count} of the DataLoader's {len(loader.dataset)} rows were read once, in its order, and "
+        "copied into the cache; batches are made anew from them."
+    )
+    return Table(table.arrow, table.sources, table.key, (ROWS_COPIED_FROM_PYTHON.finding(message),))
+
+
+def refuse_iterable(data: Any) -> UsageError:
+    """What is said about data without a length and an order."""
+    return UsageError(
+        f"data is a {type(data).__name__}, which can only be iterated: its rows have no number.",
+        "Write the rows to a .jsonl or .parquet file, or give a map-style Dataset.",
+    )
+
+
+@contextmanager
+def fixed_randomness() -> Iterator[None]:
+    """Fixed seeds while rows are read, so that reading them again gives the same rows."""
+    import torch
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+def _items(data: Any, num_rows: int) -> Iterator[Any]:
+    for place in range(num_rows):
+        try:
+            yield data[place]
+        except Exception as error:
+            raise _raised(f"row {place}: {type(data).__name__}[{place}]", error, place) from error
+
+
+def _raised(what: str, error: Exception, row: int) -> Exception:
+    reason = f"{type(error).__name__}: {error}"[:200]
+    return USER_DATA_CODE_FAILED.error(f"{what} raised {reason}", row=row)
+
+
+def _unbatched(loader: Any) -> Iterator[Any]:
+    batches = iter(loader)
+    num_batches = first = 0
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            where = f"batch {num_batches} (from row {first} on): the DataLoader"
+            raise _raised(where, error, first) from error
+        is_row = loader.batch_sampler is None  # batch_size=None gives rows as they are
+        items = [batch] if is_row else list(_split(batch, num_batches, first))
+        yield from items
+        num_batches, first = num_batches + 1, first + len(items)
+
+
+def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
+    """The rows of one batch: a dict of columns, a tuple of columns, or one column."""
+    if isinstance(batch, Mapping):
+        columns = dict(batch)
+    elif isinstance(batch, tuple | list) and not _is_column(batch):
+        columns = dict(enumerate(batch))
+    else:
+        yield from batch
+        return
+    sizes = {}
+    for name, column in columns.items():
+        single = not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0
+        if single or isinstance(column, str | bytes | Mapping):
+            what = f"holds a {type(column).__name__} under {name!r}; expected one value per row."
+            raise WRONG_TYPE.error(f"batch {number} (from row {first} on) {what}", row=first)
+        sizes[name] = len(column)
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
+        message = f"batch {number} (from row {first} on): columns of different lengths: {shown}."
+        raise MISALIGNED_COLUMNS.error(message, row=first)
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True)) if isinstance(batch, Mapping) else values
+
+
+def _is_column(batch: Sequence[Any]) -> bool:
+    """Whether a list is one column of text or numbers rather than several columns."""
+    return bool(batch) and all(isinstance(value, str | int | float) for value in batch)
+
+
+def name_columns(items: Iterator[Any]) -> Iterator[Row]:
+    """Items as rows; the first says what kind all of them are, and names the columns."""
+    names: list[str] | None = None
+    kind = ""
+    for place, item in enumerate(items):
+        found = _kind(item)
+        kind = kind or found
+        if found != kind:
+            message = f"row {place} is a {type(item).__name__}; expected a {kind} as before."
+            raise WRONG_TYPE.error(message, row=place)
+        if found == "dict":
+            yield dict(item)
+            continue
+        values = list(item) if found == "tuple" else [item]
+        if names is None:
+            names = [_input_name(values[0]) if values else "", "label"][: len(values)]
+            names += [f"column_{number}" for number in range(2, len(values))]
+        if len(values) != len(names):
+            message = f"row {place} has {len(values)} values; expected {len(names)} as before."
+            raise WRONG_TYPE.error(message, row=place)
+        yield dict(zip(names, values, strict=True))
+
+
+def _kind(item: Any) -> str:
+    if isinstance(item, Mapping):
+        return "dict"
+    return "tuple" if isinstance(item, tuple | list) else "single value"
+
+
+def _input_name(value: Any) -> str:
+    """The column of an item's first value: text, a picture, or features."""
+    value = python_value(value)
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, np.ndarray):
+        is_bytes = value.dtype == np.uint8 and value.ndim in (2, 3)
+        is_planes = value.dtype.kind == "f" and value.ndim == 3 and value.shape[0] in (1, 3)
+        if is_bytes or is_planes:
+            return "image"
+    return "features"

@@ -1,0 +1,1 @@
+"""One row to the numbers a model reads: Encoder and Store."""

@@ -1,0 +1,28 @@
+"""Views of a training row: the prompt said otherwise, the answer as it is.
+
+One file per change, and `CHANGES` their registry. A change gets the text, the words it must keep
+and a random generator, and returns the text anew, or as it was where there is nothing to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from surefit.encode.augment.case import change_case
+from surefit.encode.augment.punctuation import change_punctuation
+from surefit.encode.augment.spacing import change_spacing
+from surefit.encode.augment.synonyms import read_synonyms, replace_words
+from surefit.encode.augment.typos import add_typos
+from surefit.encode.augment.wording import change_wording
+
+CHANGES: dict[str, Callable[..., str]] = {
+    "wording": change_wording,
+    "synonyms": replace_words,
+    "case": change_case,
+    "spacing": change_spacing,
+    "punctuation": change_punctuation,
+    "typos": add_typos,
+}
+"""In the order in which they are applied; typos last, so that no change meets a misspelt word."""
+
+__all__ = ["CHANGES", "read_synonyms"]

@@ -1,0 +1,102 @@
+"""The columns of an encoded row in the dtypes of their Fields, and how much a row holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.data.data_rules import (
+    MISALIGNED_COLUMNS,
+    MISSING_COLUMN,
+    NOT_FINITE,
+    WRONG_SHAPE,
+    WRONG_TYPE,
+)
+from surefit.encode.encoded_row import RowFaultError
+
+
+def row_length(columns: Mapping[str, Any]) -> int:
+    """How long a row is: the steps of its sequence, or 1 where it has none."""
+    lead = next((name for name in SEQUENCES if name in columns), None)
+    return len(columns[lead]) if lead is not None else 1
+
+
+def second_sequence(fields: Mapping[str, Field]) -> str | None:
+    """A column along the target that rows have beside their source, if they have one."""
+    return next((n for n, spec in fields.items() if spec.axes[:1] == ("target_time",)), None)
+
+
+def cast_columns(
+    columns: Mapping[str, Any],
+    fields: Mapping[str, Field],
+    column_of: Callable[[str], str] = str,
+) -> dict[str, npt.NDArray[Any]]:
+    """The row's columns in their Fields' dtypes; a RowFaultError where one does not fit.
+
+    `column_of` gives the name the user knows a column by, for messages.
+    """
+    cast: dict[str, npt.NDArray[Any]] = {}
+    for name, spec in fields.items():
+        given = columns.get(name)
+        if (
+            isinstance(given, np.ndarray)
+            and given.dtype == spec.numpy_dtype
+            and given.ndim == spec.rank
+            and given.dtype.kind == "i"
+        ):
+            cast[name] = given  # tokens, as most columns are
+            continue
+        shown = f"column {column_of(name)!r}"
+        if name not in columns:
+            raise RowFaultError(MISSING_COLUMN, f"{shown} is missing", name)
+        try:
+            value = np.asarray(columns[name])
+        except ValueError:
+            raise RowFaultError(
+                WRONG_SHAPE, f"{shown} holds lists of different lengths", name
+            ) from None
+        if value.dtype.kind not in "biuf":
+            raise RowFaultError(
+                WRONG_TYPE, f"{shown} holds {value.dtype} values, not numbers", name
+            )
+        if value.ndim != spec.rank:
+            raise RowFaultError(
+                WRONG_SHAPE,
+                f"{shown} has shape {list(value.shape)}; expected "
+                f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
+                name,
+            )
+        with np.errstate(over="ignore"):
+            narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
+        if value.dtype.kind == "f" and not np.isfinite(narrow).all():
+            place = [int(axis) for axis in np.argwhere(~np.isfinite(narrow))[0]]
+            found = value[tuple(place)]
+            tail = f", too large for {spec.dtype}" if np.isfinite(found) else ""
+            raise RowFaultError(NOT_FINITE, f"{shown} holds {found} at {place}{tail}", name)
+        if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
+            raise RowFaultError(
+                WRONG_TYPE, f"{shown} holds fractions; expected whole numbers", name
+            )
+        cast[name] = narrow.astype(spec.numpy_dtype, copy=False)
+    lengths = {name: len(value) for name, value in cast.items() if value.ndim}
+    fault = find_misalignment(lengths, fields, 0)
+    if fault is not None:
+        raise RowFaultError(
+            MISALIGNED_COLUMNS,
+            f"column {column_of(fault.column)!r} has length {fault.found}, but "
+            f"{column_of(fault.other)!r}, which it runs along, has length {fault.expected}",
+            fault.column,
+        )
+    return cast
+
+
+def count_labelled(columns: Mapping[str, Any]) -> int:
+    """Targets of a row: its labels that are not -100; 1 for a single label or none at all."""
+    labels = columns.get("labels")
+    if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
+        return 1
+    return int(np.count_nonzero(labels != -100))

@@ -1,0 +1,63 @@
+"""The key by which encoded rows are found again in the cache."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit import __version__
+from surefit.batches.field import Field
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import plain_backend
+
+
+def encode_key(
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    code: Iterable[Callable[..., Any]],
+    encoder: Encoder,
+    fields: Mapping[str, Field],
+    views: Mapping[str, Any] | None = None,
+) -> str:
+    """Changes when anything does that the encoded rows depend on."""
+    return fingerprint(
+        __version__,
+        table.key,
+        hash_bytes(rows.tobytes()),
+        [code_key(function) for function in code],
+        encoder.state(),
+        tokenizer_key(encoder.tokenizer),
+        {name: repr(spec) for name, spec in fields.items()},
+        {"views": views},
+    )
+
+
+def code_key(function: Callable[..., Any]) -> str:
+    """Changes when the code that encodes rows changes, so that no stale cache is read.
+
+    Plain values that a function closes over count as its code; where there is no source to read,
+    every key is a new one.
+    """
+    try:
+        source = inspect.getsource(sys.modules.get(function.__module__) or function)
+        closed_over = inspect.getclosurevars(function).nonlocals
+        plain = {k: v for k, v in closed_over.items() if isinstance(v, int | float | str | tuple)}
+        return fingerprint(function.__qualname__, source, plain)
+    except (AttributeError, OSError, TypeError):
+        return uuid.uuid4().hex
+
+
+def tokenizer_key(tokenizer: Any) -> str:
+    if tokenizer is None:
+        return ""
+    backend = plain_backend(tokenizer)
+    content = repr(tokenizer) if backend is None else hash_bytes(backend.to_str().encode())
+    return fingerprint(content, tokenizer.pad_token_id, tokenizer.eos_token_id)

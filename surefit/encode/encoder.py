@@ -1,0 +1,135 @@
+"""The Encoder: what reads one row. Saved with the model, and the only reader of `predict`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import atomic
+from surefit.batches.field import Field
+from surefit.errors import UsageError
+
+if TYPE_CHECKING:
+    from surefit.encode.text.dialogues import Coder
+
+FILE = "encoder.json"
+FORMAT_VERSION = 1
+_ROLE_OF = {
+    "inputs_embeds": "features",
+    "attention_mask": "mask",
+    "labels": "label",
+    "pixel_values": "image",
+}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How rows of one task are read: columns by role, tokenizer, limits, what was fitted.
+
+    `fitted` holds what was learned from training rows only, such as the class names;
+    `settings` what the user chose, such as what becomes of overlong rows.
+    """
+
+    task: str
+    roles: Mapping[str, str]
+    tokenizer: Any = None
+    max_length: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    whole_rows: bool = False
+    """Whether all columns are read, besides those that have a role."""
+    extras: Mapping[str, Field] = field(default_factory=dict)
+    """Further columns that the model's forward names, and how they become tensors."""
+
+    @property
+    def classes(self) -> list[Any]:
+        """The class names, in the order of the model's outputs."""
+        return list(self.fitted["classes"])
+
+    @cached_property
+    def class_ids(self) -> dict[Any, int]:
+        """Class name to output number."""
+        return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    @cached_property
+    def eos_id(self) -> int | None:
+        """The token that ends a text; asked once, as tokenizers look it up by its name."""
+        return getattr(self.tokenizer, "eos_token_id", None)
+
+    @cached_property
+    def first_ids(self) -> list[int]:
+        """What a text begins with: bos where the tokenizer adds it."""
+        from surefit.encode.text.tokenizer import adds_bos
+
+        return [self.tokenizer.bos_token_id] if adds_bos(self.tokenizer) else []
+
+    @cached_property
+    def dialogues(self) -> Coder:
+        """What turns dialogues into tokens, by the template that was fitted."""
+        from surefit.encode.text.dialogues import Coder
+        from surefit.encode.text.template_rendering import read_template
+
+        return Coder(read_template(self.fitted.get("template"), self.tokenizer))
+
+    def column_of(self, name: str) -> str:
+        """The user's column behind a role or a column of the batch; else the name itself."""
+        return self.roles.get(name) or self.roles.get(_ROLE_OF.get(name, name), name)
+
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row by role; others are left out unless the model or the task asks."""
+        read = {role: row[column] for role, column in self.roles.items() if column in row}
+        kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
+        return {**kept, **read}
+
+    def state(self) -> dict[str, Any]:
+        """All but the tokenizer, as JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "task": self.task,
+            "roles": dict(self.roles),
+            "max_length": self.max_length,
+            "settings": dict(self.settings),
+            "fitted": dict(self.fitted),
+            "whole_rows": self.whole_rows,
+            "extras": {name: asdict(spec) for name, spec in self.extras.items()},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the Encoder, with its tokenizer, into the model's folder."""
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+        if "pixels" in self.fitted:
+            from surefit.encode.images.pixel_format import read_format
+
+            processor = read_format(self.fitted["pixels"]).processor_config()
+            atomic.write_json(folder / "preprocessor_config.json", processor)
+        atomic.write_json(folder / FILE, self.state())
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """Read an Encoder that `save` wrote."""
+    path = folder / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} has no {FILE}, so surefit cannot know how to read rows for it.",
+            "Give the folder of a run, or a model folder that surefit wrote.",
+        )
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if state.pop("format_version") != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    tokenizer = None
+    if (folder / "tokenizer_config.json").is_file():
+        from surefit.encode.text.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(str(folder))
+    extras = {
+        name: Field(**{**spec, "axes": tuple(spec["axes"])})
+        for name, spec in state.pop("extras").items()
+    }
+    return Encoder(**state, extras=extras, tokenizer=tokenizer)

@@ -1,0 +1,1 @@
+"""Feature sequences: how the axes of an array are read."""

@@ -1,0 +1,1 @@
+"""Images: decoding, and the pixel format a model expects."""

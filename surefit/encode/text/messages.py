@@ -1,0 +1,232 @@
+"""Dialogues as rows have them, to messages of one form: OpenAI's `messages`, ShareGPT's turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from surefit.encode.encoded_row import Remark, Skip
+from surefit.findings import rule
+
+EMPTY_PROMPT_OR_ANSWER = rule(
+    "SF270",
+    "warning",
+    "answer or prompt missing",
+    why="There is nothing to learn from such a row, or nothing to learn it for; it is dropped.",
+    fix="Fill in the named row, or leave it out of the data.",
+)
+
+WRONG_MESSAGE_ORDER = rule(
+    "SF271",
+    "warning",
+    "messages in a wrong order",
+    why=(
+        "Templates take one system message, then user and assistant in turn, tools after an "
+        "assistant; such a row is dropped."
+    ),
+    fix="Put the messages of the named row in order.",
+)
+
+UNREADABLE_MESSAGE = rule(
+    "SF272",
+    "warning",
+    "message that cannot be read",
+    why="A message has a role that is known and content that is text; such a row is dropped.",
+    fix="Repair the named message.",
+)
+
+
+Message = dict[str, Any]
+"""`role` and `content`, both text, and what else a template may read, such as `tool_calls`."""
+
+JSON = ".json"
+"""Ends the name under which a value of a message is kept that is not text."""
+
+ROLE_NAMES = {
+    "system": ("system", "developer"),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt", "function_call"),
+    "tool": ("tool", "function", "observation", "function_response"),
+}
+"""A role, and what it is called in the data."""
+
+_ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
+_NEXT = {
+    "": ("system", "user"),
+    "system": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user", "tool"),
+    "tool": ("tool", "assistant"),
+}
+"""Who may speak after whom."""
+
+
+def storable(value: Any) -> Any:
+    """A dialogue with every value of its messages as text, so that Arrow has one type for it.
+
+    What is not text is kept as JSON under `<name>.json`, a list of tools as JSON; anything else
+    stays as it is.
+
+    >>> storable([{"role": "user", "content": 5}])
+    [{'role': 'user', 'content.json': '5'}]
+    """
+    if not isinstance(value, list) or not value:
+        return value
+    if all(_is_tool(item) for item in value):
+        return json.dumps(value, ensure_ascii=False)
+    if not any(_is_message(item) for item in value):
+        return value
+    return [_texts(item if isinstance(item, Mapping) else {"content": [item]}) for item in value]
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, Mapping) and (
+        ("role" in item and ("content" in item or "tool_calls" in item))
+        or ("from" in item and "value" in item)
+    )
+
+
+def _is_tool(item: Any) -> bool:
+    """Whether something describes a tool, as OpenAI and templates have them."""
+    inner = item.get("function", item) if isinstance(item, Mapping) else None
+    return isinstance(inner, Mapping) and "name" in inner and "parameters" in inner
+
+
+def _texts(message: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {
+            str(name) if _is_plain(value) else f"{name}{JSON}": value
+            if _is_plain(value)
+            else json.dumps(value, ensure_ascii=False)
+            for name, value in message.items()
+        }
+    except (TypeError, ValueError):
+        return dict(message)  # no JSON: left for Arrow to refuse
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message] | Skip:
+    """The messages of a row, up to its last answer; a Skip that says what is wrong with them.
+
+    With `predicting`, up to what the answer is to be made for.
+    """
+    if turns is None or len(turns) == 0:
+        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column))
+    messages: list[Message] = []
+    before = ""
+    for place, turn in enumerate(turns):
+        message = _read_message(turn)
+        if isinstance(message, str):
+            return Skip(
+                "bad_messages", Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column)
+            )
+        role = message["role"]
+        if role not in _NEXT[before]:
+            after = f"comes after {before}" if before else "comes first"
+            fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
+            return Skip("bad_messages", Remark(WRONG_MESSAGE_ORDER, fault, column))
+        messages.append(message)
+        before = role
+    if predicting and before == "system":
+        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there is nothing to answer", column))
+    if predicting:
+        return messages[:-1] if before == "assistant" else messages
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
+        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column))
+    empty = next((p for p in answers if not _says_something(messages[p])), None)
+    if empty is not None:
+        return Skip(
+            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column)
+        )
+    return messages[: answers[-1] + 1]
+
+
+def _read_message(turn: Any) -> Message | str:
+    """One message with `role` and `content` as text, or what is wrong with it."""
+    if not isinstance(turn, Mapping):
+        return f"is {_shown(turn)}; expected an object with role and content"
+    values = _without_missing(turn)
+    name = values.pop("role", None) or values.pop("from", None)
+    values.pop("from", None)
+    if name is None:
+        return "has no role"
+    role = _ROLES.get(name.lower()) if isinstance(name, str) else None
+    if role is None:
+        return f"has the role {_shown(name)}; known are {', '.join(_ROLES)}"
+    content = values.pop("content", None)
+    content = values.pop("value", None) if content is None else content
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = _joined(content)
+    calls = values.get("tool_calls")
+    if content is None and not calls:
+        return f"({role}) has no content"
+    if content is not None and not isinstance(content, str):
+        return f"({role}) has the content {_shown(content)}; expected text"
+    if role == "user" and not (content or "").strip():
+        return "(user) is empty"
+    if calls:
+        values["tool_calls"] = [_read_call(call) for call in calls]
+    return {"role": role, "content": content or "", **values}
+
+
+def _without_missing(value: Any) -> Any:
+    """Without keys that only other rows have, and with JSON read."""
+    if isinstance(value, Mapping):
+        return {
+            name.removesuffix(JSON): _parsed(inner)
+            if name.endswith(JSON)
+            else _without_missing(inner)
+            for name, inner in value.items()
+            if inner is not None
+        }
+    return [_without_missing(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _parsed(text: Any) -> Any:
+    """What JSON text says; anything else as it is."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The text of content that is given in parts; the parts as they are if one is not text."""
+    given = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts = [text for text in given if isinstance(text, str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else parts
+
+
+def _read_call(call: Any) -> Any:
+    """A tool call whose arguments are an object, as templates expect them, not JSON text."""
+    if not isinstance(call, Mapping):
+        return call
+    inner = call.get("function", call)
+    if isinstance(inner, Mapping) and isinstance(inner.get("arguments"), str):
+        inner = {**inner, "arguments": _parsed(inner["arguments"])}
+    return {**call, "function": inner} if "function" in call else inner
+
+
+def read_tools(value: Any, column: str) -> list[Any] | Skip | None:
+    """The tools a row offers, as a list of objects or as JSON text of one; None without any."""
+    tools = _without_missing(_parsed(value) if isinstance(value, str) and value.strip() else value)
+    if not tools:
+        return None
+    if isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools):
+        return tools
+    fault = f"the tools are {_shown(tools)}; expected a list of objects"
+    return Skip("bad_messages", Remark(UNREADABLE_MESSAGE, fault, column))
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message["content"].strip() or message.get("tool_calls"))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

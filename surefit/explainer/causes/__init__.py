@@ -1,0 +1,1 @@
+"""The known causes of failures, one file per area."""

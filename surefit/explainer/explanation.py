@@ -1,0 +1,100 @@
+"""What an explanation says, as text for people and as a dict for machines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from surefit.explainer.cause import Value
+
+TO_SEND = (
+    "the last 40 lines of the output, from the first 'Traceback' on",
+    "the versions of python, torch, transformers, accelerate, peft and datasets",
+    "the shapes and dtypes of the batch, without its content",
+    "the command or the lines that started the run",
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The line that gave the cause away, and the values in it."""
+
+    line: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The true cause of a failure, or that it is not known; prints itself."""
+
+    known: bool
+    evidence: Evidence
+    code: str | None = None
+    title: str | None = None
+    cause: str | None = None
+    derived: tuple[str, ...] = ()
+    fix: str | None = None
+    surefit: str | None = None
+    does_not_help: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The explanation as `surefit explain --json` prints it; what is unknown is null."""
+        return {
+            "known": self.known,
+            "code": self.code,
+            "title": self.title,
+            "cause": self.cause,
+            "evidence": {"line": self.evidence.line, "values": dict(self.evidence.values)},
+            "derived": list(self.derived),
+            "fix": self.fix,
+            "surefit": self.surefit,
+            "does_not_help": list(self.does_not_help),
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "send": [] if self.known else list(TO_SEND),
+        }
+
+    def __str__(self) -> str:
+        if not self.known:
+            return self._unknown()
+        parts = [f"{self.code}  {self.title}", "", *_block("evidence", self.evidence.line)]
+        parts += _block("values", _listed(self.evidence.values))
+        parts += _block("cause", self.cause or "")
+        for line in self.derived:
+            parts += _block("derived", line)
+        parts += _block("shapes", _shown(self.shapes))
+        parts += _block("fix", self.fix or "")
+        parts += _block("surefit", self.surefit or "")
+        for line in self.does_not_help:
+            parts += _block("no help", line)
+        return "\n".join(parts)
+
+    def _unknown(self) -> str:
+        parts = ["unknown: surefit does not know the cause of this."]
+        parts += ["", *_block("last error", self.evidence.line or "none found in the text")]
+        parts += _block("shapes", _shown(self.shapes))
+        parts += ["", "To have it looked at, send:"]
+        return "\n".join([*parts, *(f"  - {item}" for item in TO_SEND)])
+
+
+def _listed(values: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+
+
+def _block(name: str, text: str) -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(
+        text,
+        width=98,
+        initial_indent=f"{name:<12}",
+        subsequent_indent=" " * 12,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

@@ -1,0 +1,25 @@
+"""Findings, and the rules behind their codes; each rule is declared beside its check."""
+
+from surefit.findings.finding import (
+    RULES,
+    Finding,
+    Place,
+    Rule,
+    Severity,
+    has_errors,
+    load_rules,
+    refuse_fixes,
+    rule,
+)
+
+__all__ = [
+    "RULES",
+    "Finding",
+    "Place",
+    "Rule",
+    "Severity",
+    "has_errors",
+    "load_rules",
+    "refuse_fixes",
+    "rule",
+]

@@ -1,0 +1,97 @@
+"""A Finding is one thing found before the first step; a Rule is what its code stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from surefit.errors import FindingError
+
+Severity = Literal["error", "warning", "fixed", "info"]
+Place = Mapping[str, str | int | None]
+"""Where something was found: file, row, line, column, as far as they are known."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: what, where (file, row, line, column), why it matters, how to fix it."""
+
+    code: str
+    severity: Severity
+    message: str
+    where: Mapping[str, str | int] = field(default_factory=dict)
+    fix: str = ""
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as `check --json` prints it."""
+        return {**asdict(self), "where": dict(self.where)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a code stands for. It is declared beside the check that raises it.
+
+    >>> empty = Rule("SF000", "error", "no data", why="Nothing to learn.", fix="Check the path.")
+    >>> empty.finding("train.jsonl has no rows", file="train.jsonl").severity
+    'error'
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    why: str
+    fix: str
+
+    def finding(
+        self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
+    ) -> Finding:
+        """A Finding of this rule; `at` and `more` say where, `fix` replaces the usual one."""
+        where = {**(at or {}), **more}
+        known = {key: value for key, value in where.items() if value is not None}
+        return Finding(self.code, self.severity, message, known, fix or self.fix, self.why)
+
+    def error(
+        self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
+    ) -> FindingError:
+        """An exception that carries one Finding; raise it where planning cannot continue."""
+        return FindingError(self.finding(message, at, fix=fix, **more))
+
+
+RULES: dict[str, Rule] = {}
+"""Every rule declared by the modules that are loaded; `load_rules` loads all of them."""
+
+
+def rule(code: str, severity: Severity, title: str, *, why: str, fix: str) -> Rule:
+    """Declare a rule; its code must be new."""
+    assert code not in RULES, f"{code} is declared twice"
+    RULES[code] = Rule(code, severity, title, why, fix)
+    return RULES[code]
+
+
+def load_rules() -> dict[str, Rule]:
+    """All rules of the package by code, for documents and tests."""
+    import importlib
+    import pkgutil
+
+    import surefit
+
+    for module in pkgutil.walk_packages(surefit.__path__, "surefit."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return dict(sorted(RULES.items()))
+
+
+def refuse_fixes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What was repaired as errors instead, for autofix=false."""
+    fix = "Repair it, or leave autofix=false out to have it done."
+    return tuple(
+        replace(found, severity="error", fix=fix) if found.severity == "fixed" else found
+        for found in findings
+    )
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    """Whether any of them keeps the run from starting."""
+    return any(found.severity == "error" for found in findings)

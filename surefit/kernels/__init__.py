@@ -1,0 +1,1 @@
+"""What makes training fast: sparse head, fused LoRA, varlen attention, clipping, compile."""

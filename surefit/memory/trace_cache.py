@@ -1,0 +1,76 @@
+"""Traces that were made before: the same model, batch and loss are traced once.
+
+Kept only where the key can tell all that a trace depends on, which is so for models made of the
+layers of torch, transformers and peft; code of the user's own may do anything.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from surefit import __version__, atomic
+from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.encode.encode_key import code_key
+from surefit.kernels.choose_head import as_choice
+from surefit.memory.trace_step import Traced
+from surefit.models.call import Call
+
+if TYPE_CHECKING:
+    from torch import nn
+
+KNOWN = ("torch.", "transformers.", "peft.")
+
+
+def keep_trace(key: str | None, trace: Callable[[], Traced]) -> Traced:
+    """The trace of that key, made if it is not there; without a key it is made each time."""
+    if key is None:
+        return trace()
+    path = cache_folder() / "traces" / f"{key}.json"
+    if path.is_file():
+        return Traced(**json.loads(path.read_text(encoding="utf-8")))
+    made = trace()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(path, asdict(made))
+    return made
+
+
+def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) -> str | None:
+    """Changes with anything a trace depends on; None where that cannot be told."""
+    config = getattr(module, "config", None)
+    parts = list(module.modules())
+    if config is None or not all(type(part).__module__.startswith(KNOWN) for part in parts):
+        return None
+    return fingerprint(
+        __version__,
+        [version(name) for name in ("torch", "transformers", "peft")],
+        str(module),
+        [config.to_dict(), getattr(config, "_attn_implementation", None)],
+        [getattr(part, "gradient_checkpointing", None) for part in parts],
+        [(n, p.shape, str(p.dtype), p.requires_grad) for n, p in module.named_parameters()],
+        [dict(call.arguments), repr(dict(call.fixed)), as_choice(call.head)],
+        [*_code(loss)],
+        {name: _content(value) for name, value in batch.items()},
+        [str(each) for each in more],
+    )
+
+
+def _code(function: Any) -> Iterator[str]:
+    """Keys of a function and of the functions it closes over."""
+    yield code_key(function)
+    closed_over: Mapping[str, Any] = inspect.getclosurevars(function).nonlocals
+    for name in sorted(closed_over):
+        if inspect.isfunction(closed_over[name]):
+            yield from _code(closed_over[name])
+
+
+def _content(value: Any) -> Any:
+    """Whole numbers decide which way a model goes; of others only the shape counts."""
+    if not hasattr(value, "dtype"):
+        return repr(value)
+    about = [list(value.shape), str(value.dtype)]
+    return about if value.is_floating_point() else [*about, hash_bytes(value.numpy().tobytes())]

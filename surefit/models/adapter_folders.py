@@ -1,0 +1,148 @@
+"""Adapter folders: what plain peft reads, and which base the adapters belong to.
+
+`adapter_config.json` and `adapter_model.safetensors` are peft's. `base.json` is ours: a digest of
+the frozen weights. A base that peft could not find by name lies beside them, in `base/`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import atomic
+from surefit.errors import UsageError
+from surefit.models.lora import (
+    ADAPTER,
+    adapted_part,
+    adapter_config,
+    base_fingerprint,
+    inject,
+    is_adapted,
+    kept_modules,
+)
+from surefit.models.model_source import ModelSource
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base"
+BASE_FACTS = "base.json"
+PREFIX = "base_model.model."
+FORMAT_VERSION = 1
+
+
+def base_name(source: ModelSource) -> str | None:
+    """What peft can find the base by: a hub id or a folder's full path; None if by nothing."""
+    if source.kind != "pretrained" or source.untrained:
+        return None
+    folder = Path(source.name)
+    return str(folder.resolve()) if folder.is_dir() else source.name
+
+
+def has_adapters(folder: Path) -> bool:
+    """Whether the folder holds adapters instead of a whole model."""
+    return (folder / CONFIG).is_file()
+
+
+def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
+    """Write the adapters and whatever else was trained, as peft does, for the named base."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    part = adapted_part(module)
+    state = get_peft_model_state_dict(part, adapter_name=ADAPTER, save_embedding_layers=False)
+    tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}
+    save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+    config = copy.deepcopy(adapter_config(part))
+    config.inference_mode = True
+    config.base_model_name_or_path = base
+    if not isinstance(config.target_modules, str):
+        config.target_modules = sorted(config.target_modules)
+    if config.task_type is None and hasattr(part, "save_pretrained"):
+        library = type(part).__module__.split(".")[0]
+        config.auto_mapping = {"base_model_class": type(part).__name__, "parent_library": library}
+    config.save_pretrained(str(folder))
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": base_fingerprint(module),
+        "kept": [] if config.modules_to_save else list(kept_modules(part)),
+    }
+    atomic.write_json(folder / BASE_FACTS, facts)
+
+
+def point_to_base(folder: Path, final: Path) -> None:
+    """Let the adapters name the base inside their folder, which will lie at `final`."""
+    if not (folder / BASE).is_dir():
+        return
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = str(final.resolve() / BASE)
+    atomic.write_json(folder / CONFIG, config)
+
+
+def find_base(folder: Path) -> str:
+    """The folder or hub id of the base that a folder's adapters belong to."""
+    if (folder / BASE).is_dir():
+        return str(folder / BASE)
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    name = config.get("base_model_name_or_path")
+    is_path = name is not None and Path(name).is_absolute()
+    if not name or (is_path and not Path(name).is_dir()):
+        raise UsageError(
+            f"The adapters in {folder} belong to the base {name}, which is not there.",
+            f"Put the base back, or name its new place in {folder / CONFIG}.",
+        )
+    return str(name)
+
+
+def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
+    """Put the folder's adapters into its base, in place; refuses another base."""
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    part = adapted_part(module)
+    facts = _read_facts(folder)
+    if not is_adapted(module):
+        inject(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
+    saved = load_file(str(folder / WEIGHTS))
+    state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
+    _check_base(module, folder, facts["fingerprint"])
+    try:
+        result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
+    except (RuntimeError, KeyError) as error:
+        raise UsageError(
+            f"The adapters in {folder} do not fit their base: {str(error).splitlines()[0]}",
+            "Use the base they were trained on.",
+        ) from None
+    if result.unexpected_keys:
+        raise UsageError(
+            f"The adapters in {folder} do not fit their base: it has no "
+            f"{result.unexpected_keys[0]}.",
+            "Use the base they were trained on.",
+        )
+    return module
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    path = folder / BASE_FACTS
+    if not path.is_file():  # adapters that peft wrote
+        return {"fingerprint": None, "kept": []}
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    if facts["format_version"] != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    return dict(facts)
+
+
+def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
+    found = base_fingerprint(module)
+    if expected is not None and found is not None and expected != found:
+        raise UsageError(
+            f"The base of the adapters in {folder} has other weights than when they were trained "
+            f"(digest {found}, expected {expected}).",
+            "Put the old base back; adapters are of no use on another one.",
+        )

@@ -1,0 +1,177 @@
+"""One's own nn.Module: given as `module:function`, or as an object from Python."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import Hints
+from surefit.errors import FindingError, UsageError
+from surefit.findings import rule
+from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
+from surefit.models.model_source import Built, ModelSource
+from surefit.models.module_feature_size import (
+    accepts,
+    find_misfit,
+    module_hints,
+    put_projection,
+    take_out_projection,
+)
+from surefit.tasks.task_spec import Head
+from surefit.user_code import find_object
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PROJECTION_INSERTED = rule(
+    "SF433",
+    "fixed",
+    "projection put before a layer",
+    why=(
+        "The module's first layer takes another width than the data has; a layer that is trained "
+        "and saved with the module brings it there."
+    ),
+    fix="Make the module for this width to be rid of the projection.",
+)
+
+
+SIZE_NAMES = frozenset(
+    {"num_classes", "num_labels", "n_classes", "classes", "num_outputs", "output_size"}
+)
+
+
+def open_object(module: Any) -> ModelSource:
+    """A source that gives back the module it was made from."""
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"model is a {type(module).__name__}; expected a name or a torch.nn.Module.",
+            "Pass a folder, hub id, tiny:ARCH, module:function or an nn.Module object.",
+        )
+    module = _unwrapped(module)
+    name = type(module).__name__
+    return ModelSource(
+        name,
+        "object",
+        lambda head, encoder: _fit_width(module, head, encoder),
+        recipe={"class": name},
+        hints=lambda: module_hints(module),
+    )
+
+
+def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
+    """The module, with a projection in front where it reads features of another width."""
+    fitted = encoder.fitted
+    if head is None or head.body is None or fitted.get("width") is None:
+        return Built(module)
+    width = fitted["width"]
+    take_out_projection(module, width)
+    misfit = find_misfit(module, fitted["longest"], width)
+    if misfit is None:
+        return Built(module)
+    projection = put_projection(module, misfit.layer, width, misfit.takes)
+    if not accepts(module, fitted["longest"], width):  # something else is wrong, too
+        take_out_projection(module, misfit.takes)
+        return Built(module)
+    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
+    message = (
+        f"layer {misfit.layer!r} takes width {misfit.takes}, the data has width {width}: a "
+        f"projection from {width} to {misfit.takes} is put before it."
+    )
+    return Built(module, (PROJECTION_INSERTED.finding(message),))
+
+
+def _unwrapped(module: Any) -> Any:
+    """The model inside a PeftModel, with the adapters that are in it."""
+    configs = getattr(module, "peft_config", None)
+    if configs is None or not hasattr(module, "get_base_model"):
+        return module
+    kinds = [f"{name} ({config.peft_type.value})" for name, config in configs.items()]
+    if kinds != ["default (LORA)"]:
+        raise UsageError(
+            f"model is a PeftModel with the adapters {', '.join(kinds)}; expected one of LoRA, "
+            "named default.",
+            "Pass the plain model and lora_r.",
+        )
+    return module.get_base_model()
+
+
+def open_function(name: str, beside: Path | None = None) -> ModelSource:
+    """A source that calls `module:function`, with the class count if it takes one."""
+    function = find_object(name, beside)
+    if not callable(function):
+        raise UsageError(
+            f"{name} is a {type(function).__name__}, not a function.",
+            "Name a function that returns the module.",
+        )
+    file = inspect.getsourcefile(function)
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        size = head.size(encoder) if head is not None and head.size is not None else None
+        return _fit_width(call_factory(function, name, size), head, encoder)
+
+    def hints() -> Hints:
+        """Of a module made beforehand, with a class count that stands in for the true one."""
+        try:
+            return module_hints(call_factory(function, name, 2))
+        except FindingError:  # building it in earnest will say so
+            return Hints()
+
+    code = str(Path(file).resolve()) if file else None
+    return ModelSource(
+        name, "function", build, code=code, untrained=True, recipe={"function": name}, hints=hints
+    )
+
+
+def call_factory(function: Callable[..., Any], name: str, size: int | None) -> nn.Module:
+    """Call the user's function; an error of its own is shown with the place it came from."""
+    from torch import nn
+
+    arguments = _size_argument(function, size)
+    try:
+        # stdout is for results; what the user's code prints goes beside them
+        with redirect_stdout(sys.stderr):
+            module = function(*arguments[0], **arguments[1])
+    except (Exception, SystemExit) as error:
+        place = _innermost(error, inspect.getsourcefile(function))
+        raise MODEL_FAILED.error(
+            f"{name} raised {type(error).__name__}: {error}{place}", fix="Repair it."
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise UNSUITABLE_MODEL.error(
+            f"{name} returned a {type(module).__name__}; expected a torch.nn.Module.",
+            fix="Return the module from the function.",
+        )
+    return module
+
+
+def _size_argument(
+    function: Callable[..., Any], size: int | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    parameters = inspect.signature(function).parameters
+    named = next((name for name in parameters if name in SIZE_NAMES), None)
+    if size is None:
+        return (), {}
+    if named is not None:
+        return (), {named: size}
+    required = [
+        p
+        for p in parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return ((size,), {}) if required else ((), {})
+
+
+def _innermost(error: BaseException, file: str | None) -> str:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" ({file}, line {line})" if line is not None else ""

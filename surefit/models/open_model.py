@@ -1,0 +1,57 @@
+"""The name of a model (or a module) to its ModelSource: one file per kind of model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from surefit.errors import UsageError
+from surefit.models import custom_modules, gguf, mlp, pretrained
+from surefit.models.model_source import ModelSource
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def open_model(
+    model: Any,
+    *,
+    from_scratch: bool = False,
+    trust_remote_code: bool = False,
+    quantize: str | None = None,
+    beside: Path | None,
+) -> ModelSource:
+    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
+    source = _open(model, from_scratch, trust_remote_code, quantize, beside)
+    if quantize is not None and (source.kind != "pretrained" or source.untrained):
+        raise UsageError(
+            f"lora.quantize={quantize} is for trained models of transformers; {source.name} is "
+            "none.",
+            "Give a model folder or hub id, or leave lora.quantize out.",
+        )
+    return source
+
+
+def _open(
+    model: Any,
+    from_scratch: bool,
+    trust_remote_code: bool,
+    quantize: str | None,
+    beside: Path | None,
+) -> ModelSource:
+    if not isinstance(model, str):
+        return custom_modules.open_object(model)
+    if not model:
+        raise UsageError(
+            "No model was given.",
+            "Pass --model with a folder, hub id, GGUF file, tiny:ARCH or module:function.",
+        )
+    if model.endswith(".gguf"):
+        return gguf.open_gguf(model, from_scratch)
+    if model == mlp.NAME:
+        return mlp.open_mlp()
+    if model.startswith("tiny:"):
+        return pretrained.open_tiny(model.removeprefix("tiny:"))
+    if not Path(model).exists() and _CODE.fullmatch(model):
+        return custom_modules.open_function(model, beside)
+    return pretrained.open_pretrained(model, from_scratch, trust_remote_code, quantize)

@@ -1,0 +1,1 @@
+"""Everything between rows and batches, losses and predictions: one value, used by every command."""

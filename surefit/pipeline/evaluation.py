@@ -1,0 +1,156 @@
+"""Metrics over a Store: sums in constant memory, the same whatever the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.loading import prefetch
+from surefit.encode.encoder import Encoder
+from surefit.encode.store import Store
+from surefit.models.call import Call, has_own_loss
+from surefit.models.pretrained import quiet
+from surefit.progress import Progress, silent
+from surefit.tasks.task_spec import Loss, Metric, Sample, SumAndCount, TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Reduce = Callable[[Any], Any]
+"""Adds a tensor up over all processes."""
+
+SHOWN_SAMPLES = 6
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The task's metrics, and a few generated answers where the task generates."""
+
+    metrics: dict[str, Any]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """All that evaluating takes besides the model and the rows."""
+
+    task: TaskSpec
+    call: Call
+    loss: Loss
+    encoder: Encoder
+    load: Callable[[Store, npt.NDArray[np.int64]], Mapping[str, Any]]
+    batch_size: int
+    max_tokens: int | None = None
+    generate_rows: int = 0
+    max_new_tokens: int = 64
+    process: int = 0
+    num_processes: int = 1
+    reduce: Reduce = lambda tensor: tensor
+    gather: Callable[[list[Any]], list[Any]] = lambda items: items
+    progress: Progress = silent
+
+    def __call__(self, module: nn.Module, store: Store) -> Evaluation:
+        """Evaluate in evaluation mode, without gradients; the mode is put back."""
+        import torch
+
+        training = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                metrics = self._measure(module, store)
+                samples = self._generate(module, store)
+        finally:
+            module.train(training)
+        scores = _text_scores(self.task, samples)
+        return Evaluation(
+            {**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]]
+        )
+
+    def _measure(self, module: nn.Module, store: Store) -> dict[str, Any]:
+        metrics = {"loss": as_metric(self.loss)}
+        metrics |= {name: as_metric(m, self.encoder) for name, m in self.task.metrics.items()}
+        totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
+        chunks = list(row_chunks(store.lengths, self.batch_size, self.max_tokens))
+        mine = chunks[self.process :: self.num_processes]
+        weight = 1 if mine else 0  # a process without rows still takes part in the sums
+        for done, batch in enumerate(prefetch(mine or chunks[:1], partial(self.load, store))):
+            self.progress("evaluating", done, len(mine))
+            outputs = self.call(module, batch)
+            for name, metric in metrics.items():
+                if name == "loss" or not has_own_loss(outputs):
+                    _add(totals[name], metric.sums(outputs, batch), weight)
+        self.progress("evaluating", len(mine), len(mine))
+        return {
+            name: metrics[name].figure({key: self.reduce(value) for key, value in sums.items()})
+            for name, sums in totals.items()
+            if sums
+        }
+
+    def _generate(self, module: nn.Module, store: Store) -> list[Sample]:
+        generate, wanted = self.task.generate, min(self.generate_rows, len(store))
+        if generate is None or not generate.names or wanted == 0:
+            return []
+        if not generate.possible(module, self.encoder):
+            return []
+        made: list[tuple[int, Sample]] = []
+        chunks = list(row_chunks(store.lengths[:wanted], self.batch_size, self.max_tokens))
+        mine = chunks[self.process :: self.num_processes]
+        for done, rows in enumerate(mine):
+            self.progress("generating", done, len(mine))
+            with quiet():
+                samples = generate.answer(
+                    module, store.rows(rows), self.encoder, self.max_new_tokens
+                )
+            made += zip(rows.tolist(), samples, strict=True)
+        self.progress("generating", len(mine), len(mine))
+        return [sample for _, sample in sorted(self.gather(made), key=lambda pair: pair[0])]
+
+
+def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> Metric:
+    """A Metric of a function that returns a sum and a count; one that reads names gets them."""
+    if isinstance(metric, Metric) and metric.uses_encoder:
+        return replace(metric, sums=partial(metric.sums, encoder=encoder))
+    if isinstance(metric, Metric):
+        return metric
+
+    def sums(outputs: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+        total, count = metric(outputs, batch)
+        return {"sum": total, "count": count}
+
+    return Metric(sums, lambda sums: float(sums["sum"]) / max(float(sums["count"]), 1.0))
+
+
+def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:
+    import torch
+
+    for name, value in sums.items():
+        number = torch.as_tensor(value).detach().to("cpu") * weight
+        number = number.double() if number.is_floating_point() else number.long()
+        totals[name] = totals[name] + number if name in totals else number
+
+
+def _text_scores(task: TaskSpec, samples: Sequence[Sample]) -> dict[str, float]:
+    if task.generate is None or not samples:
+        return {}
+    scores = [task.generate.scores(sample) for sample in samples]
+    means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    return {**means, **task.generate.together(samples)}
+
+
+def row_chunks(
+    lengths: npt.NDArray[np.int32], batch_size: int, max_tokens: int | None
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows in batches by length, the longest first, so that a lack of memory shows at once."""
+    order = np.argsort(-lengths.astype(np.int64), kind="stable")
+    start = 0
+    while start < len(order):
+        size = batch_size
+        if max_tokens is not None:
+            size = max(1, max_tokens // max(1, int(lengths[order[start]])))
+        yield order[start : start + size]
+        start += size

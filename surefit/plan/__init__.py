@@ -1,0 +1,1 @@
+"""RunConfig to Plan, stage by stage. `check` stops here."""

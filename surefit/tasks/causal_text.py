@@ -1,0 +1,123 @@
+"""What tasks with a causal model share: reading text and ids, the length limit, generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from surefit.batches.collate import pad_stack, pad_token_id
+from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.encoder import Encoder
+from surefit.tasks.metrics.token_metrics import IGNORED
+from surefit.tasks.task_spec import Sample
+
+
+def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:
+    """The text in a role, None where there is none; a RowFaultError if it is not text."""
+    value = row.get(role)
+    if value is not None and not isinstance(value, str):
+        raise RowFaultError(WRONG_TYPE, f"{value!r} is not text", encoder.roles[role])
+    return value
+
+
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of the text alone, without special ones."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
+    """Ids and labels of a row that is tokenised already; without labels, all is learned.
+
+    Positions that an attention mask of the data's own calls padding are left out.
+    """
+    ids = np.asarray([] if row["input_ids"] is None else row["input_ids"])
+    if ids.size == 0:
+        return ids, ids
+    given = row.get("labels")
+    labels = ids if given is None else np.asarray(given)
+    if predicting:  # all of it is prompt
+        labels = np.full_like(ids, IGNORED)
+    for name, values in (("input_ids", ids), ("labels", labels)):
+        if values.ndim != 1:
+            raise RowFaultError(
+                WRONG_SHAPE,
+                f"column {name!r} has {values.ndim} axes; expected one list of ids",
+                name,
+            )
+    mask = row.get("mask")
+    for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
+        if len(values) != len(ids):
+            raise RowFaultError(
+                MISALIGNED_COLUMNS,
+                f"column {name!r} has length {len(values)}, but 'input_ids', which it runs along, "
+                f"has length {len(ids)}",
+                name,
+            )
+    if mask is None:
+        return ids, labels
+    kept = np.asarray(mask) != 0
+    return ids[kept], labels[kept]
+
+
+def is_overlong(length: int, encoder: Encoder) -> bool:
+    """Whether a row of so many tokens is over the limit."""
+    return encoder.max_length is not None and length > encoder.max_length
+
+
+def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
+    """Whether the last label is the end token."""
+    eos = encoder.eos_id
+    return eos is not None and len(labels) > 0 and bool(labels[-1] == eos)
+
+
+def count_targets(columns: Mapping[str, Any]) -> int:
+    """Labels a causal model can learn: each is predicted from the position before it."""
+    return int(np.count_nonzero(columns["labels"][1:] != IGNORED))
+
+
+def answer(
+    model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
+) -> list[Sample]:
+    """Generate greedily from each row's prompt, left-padded, stopping at eos or the turn's end."""
+    import torch
+
+    tokenizer = encoder.tokenizer
+    prompts, expected = [], []
+    for row in rows:
+        ids = np.asarray(row["input_ids"])
+        end = max(1, int(row["prompt_length"])) if "prompt_length" in row else len(ids)
+        prompts.append(ids[:end])
+        told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
+        expected.append(told if end < len(ids) else None)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
+        max_new_tokens = min(max_new_tokens, positions // 2)
+        prompts = [ids[-(positions - max_new_tokens) :] for ids in prompts]
+    longest = max(len(ids) for ids in prompts)
+    device = next(model.parameters()).device
+    ids = pad_stack(prompts, (longest,), "int64", pad_token_id(tokenizer), "left")
+    mask = pad_stack([np.ones_like(p) for p in prompts], (longest,), "int64", 0, "left")
+    with torch.no_grad():
+        output = model.generate(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=torch.from_numpy(mask).to(device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            use_cache=True,
+            eos_token_id=encoder.dialogues.template.end_ids or None,
+            pad_token_id=pad_token_id(tokenizer),
+        )
+    got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+    asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]
+    return [
+        Sample(prompt, wanted, made.strip())
+        for prompt, wanted, made in zip(asked, expected, got, strict=True)
+    ]
+
+
+def can_generate(model: Any, encoder: Encoder) -> bool:
+    """Whether text can be made at all: rows of bare ids have no tokenizer to read it with."""
+    return encoder.tokenizer is not None and hasattr(model, "generate")

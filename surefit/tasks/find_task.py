@@ -1,0 +1,23 @@
+"""The task a name stands for: one of ours, or the user's own as `module:object`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from surefit.errors import UsageError
+from surefit.tasks import get_task
+from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import find_object
+
+
+def find_task(name: str, beside: Path | None = None) -> TaskSpec | tuple[TaskSpec, ...]:
+    """The task called `name`; `module:object` is looked for beside the config first."""
+    if ":" not in name or name.startswith("python:"):
+        return get_task(name)
+    found = find_object(name, beside)
+    if not isinstance(found, TaskSpec):
+        raise UsageError(
+            f"{name} is a {type(found).__name__}; expected a surefit.TaskSpec.",
+            "Let the name stand for a TaskSpec object.",
+        )
+    return found

@@ -1,0 +1,196 @@
+"""TaskSpec: all that makes one task, in one value. The loop knows nothing else about a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from surefit.batches.batch_layout import Learns
+from surefit.batches.collate import pad_token_id
+from surefit.batches.field import Field
+from surefit.batches.loading import Prepare
+from surefit.data.table import Table
+from surefit.encode.casting import count_labelled
+from surefit.encode.encoded_row import EncodeRow
+from surefit.encode.encoder import Encoder
+
+if TYPE_CHECKING:
+    import torch
+
+Batch = Mapping[str, Any]
+Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
+SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
+Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
+PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Sums over batches, and how the sums become a figure.
+
+    Only the sums are held between batches and added up over processes, so a metric takes the
+    same memory for ten rows and for ten million.
+    """
+
+    sums: Callable[..., Mapping[str, Any]]
+    figure: Callable[[Mapping[str, Any]], Any]
+    is_number: bool = True
+    """Whether the figure is one number, by which a step can be called better than another."""
+    uses_encoder: bool = False
+    """Whether `sums` takes the Encoder as well, for names or units that were fitted."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output a model needs for the task.
+
+    `auto_class` is the transformers class that has it; `size` the number of outputs, from what
+    was fitted; `config` further settings of the model's config.
+
+    Features have no such class: with `body`, a transformers model is used without a head, behind
+    a projection, and the outputs are one per row or one per step. What was fitted then has
+    `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
+
+    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
+    """
+
+    auto_class: str | None = None
+    size: Callable[[Encoder], int] | None = None
+    config: Callable[[Encoder], dict[str, Any]] | None = None
+    body: Literal["rows", "steps"] | None = None
+    learns: Learns | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generated answer beside the expected one."""
+
+    prompt: str
+    expected: str | None
+    got: str
+
+
+@dataclass(frozen=True)
+class Generate:
+    """How a task makes text, and how the text is scored.
+
+    `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
+    `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
+    samples as one; `names` are the names of both. Where there are none, text is made for
+    predictions only. `possible(model, encoder)` says whether this model can make text at all.
+    """
+
+    answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
+    scores: Callable[[Sample], Mapping[str, float]] = lambda sample: {}
+    names: tuple[str, ...] = ()
+    possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
+    together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
+
+    `encode(row, encoder)` gets the row by role and returns columns (or Encoded, or Skip).
+    `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
+    (outputs, batch) that returns a sum and a count, or a Metric.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    encode: EncodeRow
+    loss: Loss
+    metrics: Mapping[str, SumAndCount | Metric] = field(default_factory=dict)
+    head: Head | None = None
+    summary: str = ""
+    """One line for `surefit tasks`."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    whole_rows: bool = False
+    """Whether `encode` gets all columns under their names, besides the roles."""
+    optional: tuple[str, ...] = ()
+    """Roles that are used where the data has them."""
+    takes: Callable[[Table, Mapping[str, str]], bool] | None = None
+    """Whether the columns found for the roles are of a kind the task can work with, where the
+    roles alone do not tell; asked when the task is to be worked out."""
+    last_resort: bool = False
+    """Whether the task is taken by itself only if the columns suit no other task."""
+    special_tokens: tuple[str, ...] = ()
+    """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
+    `eos_token`, it ends every text with it."""
+    augments: tuple[str, ...] = ()
+    """Roles whose text may be said otherwise in a training row's further views, the targets
+    staying as they are; without any, augmentation is refused."""
+    targets: tuple[str, ...] = ("label",)
+    """Roles that rows to predict on need not have."""
+    fit: Fit | None = None
+    """What is learned from training rows, such as the class names; `findings` among it are
+    handed to the plan."""
+    head_of: Callable[[Encoder], Head] | None = None
+    """The head, where it depends on the roles that were found."""
+    fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
+    """The Fields, where they depend on the roles that were found or on what was fitted."""
+    count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
+    """How many targets an encoded row has; equals the loss's count."""
+    prepare: PrepareRow | None = None
+    """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
+    row as the model gets it. The number of targets stays."""
+    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
+    """Predictions, one dict per row of the batch."""
+    generate: Generate | None = None
+    best: str = "loss"
+    """The metric that decides the best step."""
+
+    def fields_for(self, encoder: Encoder) -> dict[str, Field]:
+        """The Fields with the tokenizer's pad token and the columns the model asks for."""
+        fields = {**(self.fields_of(encoder) if self.fields_of else self.fields), **encoder.extras}
+        if encoder.tokenizer is not None and "input_ids" in fields:
+            fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
+        return fields
+
+    def head_for(self, encoder: Encoder) -> Head | None:
+        """The head for the roles that were found."""
+        return self.head_of(encoder) if self.head_of is not None else self.head
+
+    def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
+        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
+        prepare = self.prepare
+        if prepare is None:
+            return None
+        return lambda columns, epoch, row, view: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, view])
+        )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Every figure an evaluation can give."""
+        return ("loss", *self.metrics, *(self.generate.names if self.generate else ()))
+
+    @property
+    def watchable_metrics(self) -> tuple[str, ...]:
+        """The figures that early_stopping.metric may name."""
+        known = self.metrics
+        return tuple(n for n in self.metric_names if getattr(known.get(n), "is_number", True))
+
+
+def full_precision(logits: torch.Tensor) -> torch.Tensor:
+    """Half-precision logits as float32, for losses; wider ones as they are."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
+
+
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse"})
+
+
+def is_better(metric: str, new: float, old: float | None) -> bool:
+    """Whether `new` beats `old`, in the direction of the metric.
+
+    >>> is_better("loss", 1.0, 2.0), is_better("accuracy", 0.5, 0.6)
+    (True, False)
+    """
+    if old is None:
+        return True
+    return new < old if metric in LOWER_IS_BETTER else new > old

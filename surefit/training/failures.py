@@ -1,0 +1,239 @@
+"""What a failing step leaves behind: its cause in plain words, and a bundle that repeats it.
+
+`failures/step-N/` in the run's folder holds the batch (safetensors), the traceback, the versions
+and seed (failure.json), and reproduce.py, which repeats forward and backward on that batch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import __version__, atomic
+from surefit.errors import RunFailedError, SurefitError, UsageError
+from surefit.explainer import Explanation, explain
+from surefit.plan.plan import Given, Plan
+from surefit.processes import process_index
+from surefit.run import Run, open_run
+from surefit.training.checkpoints import State, latest_checkpoint, load_checkpoint
+from surefit.training.events import Event, Observer, without_nan
+from surefit.training.loop import seed_step
+
+if TYPE_CHECKING:
+    import torch
+
+LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "safetensors", "numpy")
+OBJECTS = ("data", "eval_data", "model", "task", "loss_fn", "collate_fn")
+FORMAT_VERSION = 1
+SCRIPT = '''"""Repeats forward and backward of step {step} of {run} on the batch it failed with.
+
+The weights are those of {weights}.
+To repeat the whole run up to the failure, to the bit: surefit train --resume RUN --debug
+"""
+
+from pathlib import Path
+
+from surefit.training.failures import repeat_step
+
+{objects}repeat_step(Path(__file__).resolve().parent{arguments})
+'''
+
+
+@dataclass
+class Watch:
+    """Remembers the batch in work, and whose fault an exception is."""
+
+    batch: Mapping[str, Any] | None = None
+    is_training: bool = True
+    foreign: BaseException | None = None
+    """An exception of a callback: the user's own business, and raised as it is."""
+
+    def note(self, batch: Mapping[str, Any]) -> None:
+        """The model is about to be called on this batch."""
+        import torch
+
+        self.batch, self.is_training = batch, torch.is_grad_enabled()
+
+    def tell(self, emit: Observer) -> Observer:
+        """The observer, which also hears when a batch is done with."""
+
+        def told(event: Event) -> None:
+            self.batch = None
+            try:
+                emit(event)
+            except BaseException as error:
+                self.foreign = error
+                raise
+
+        return told
+
+
+@contextmanager
+def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
+    """Turn what fails in the block into a RunFailedError that explains it and names a bundle."""
+    try:
+        yield
+    except Exception as error:
+        ours = isinstance(error, SurefitError) and not isinstance(error, RunFailedError)
+        if ours or error is watch.foreign:
+            raise
+        step = state.step + (1 if watch.is_training else 0)
+        raise _failed(error, watch, plan, run, step) from error
+
+
+def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> RunFailedError:
+    explained = explain(error)
+    if isinstance(error, RunFailedError):
+        lines, fix = [error.message], error.fix
+    else:
+        stage = "Training failed at" if watch.is_training else "Evaluation failed after"
+        lines = [f"{stage} step {step}: {type(error).__name__}: {_first_line(error)}"]
+        lines.append(f"cause: {_cause(explained)}")
+        fix = explained.fix or "Send the bundle's failure.json and traceback.txt."
+    if watch.batch is not None:
+        lines.append(f"batch: {', '.join(_shown(watch.batch).values())}")
+    try:
+        folder = write_bundle(error, explained, watch, plan, run, step)
+        lines.append(f"bundle: {folder} (reproduce.py repeats it)")
+    except OSError as fault:
+        lines.append(f"bundle: could not be written ({fault})")
+    return RunFailedError("\n".join(lines), fix)
+
+
+def _cause(explained: Explanation) -> str:
+    if not explained.known:
+        return "not known; --debug shows the traceback"
+    return " ".join((f"{explained.code} {explained.title}.", *explained.derived))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def write_bundle(
+    error: Exception, explained: Explanation, watch: Watch, plan: Plan, run: Run, step: int
+) -> Path:
+    """Write what is needed to see the failure again; a bundle of the same step is replaced."""
+    from safetensors.torch import save_file
+
+    process = process_index()
+    name = f"step-{step}" + (f"-process-{process}" if process else "")
+    latest = latest_checkpoint(run.checkpoints)
+    tensors, unreadable = _on_cpu(watch.batch or {})
+    about = {
+        "format_version": FORMAT_VERSION,
+        "step": step,
+        "stage": "training" if watch.is_training else "evaluation",
+        "seed": plan.config.seed,
+        "process": process,
+        "error": {"type": type(error).__name__, "message": str(error)},
+        "explanation": explained.as_dict(),
+        "batch": _shown(watch.batch or {}),
+        "batch_not_saved": unreadable,
+        "checkpoint": latest.name if latest is not None else None,
+        "versions": versions(),
+    }
+    folder = run.path / "failures" / name
+    with atomic.new_folder(folder) as temporary:
+        save_file(tensors, str(temporary / "batch.safetensors"))
+        atomic.write_json(temporary / "failure.json", without_nan(about))
+        lines = traceback.format_exception(error)
+        atomic.write_text(temporary / "traceback.txt", "".join(lines))
+        atomic.write_text(temporary / "reproduce.py", _script(plan, run, step, latest))
+    return folder
+
+
+def _on_cpu(batch: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Copies of the batch's tensors, and why others are not there: a failed GPU gives none back."""
+    import torch
+
+    tensors: dict[str, torch.Tensor] = {}
+    reasons: dict[str, str] = {}
+    for name, value in batch.items():
+        if not isinstance(value, torch.Tensor):
+            reasons[name] = f"a {type(value).__name__}, no tensor"
+            continue
+        try:
+            tensors[name] = value.detach().cpu().clone().contiguous()
+        except RuntimeError as error:
+            reasons[name] = _first_line(error)
+    return tensors, reasons
+
+
+def _shown(batch: Mapping[str, Any]) -> dict[str, str]:
+    tensors = {name: value for name, value in batch.items() if hasattr(value, "shape")}
+    return {
+        name: f"{name} {list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+        for name, value in tensors.items()
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, surefit and the libraries it stands on; null for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "surefit": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _script(plan: Plan, run: Run, step: int, latest: Path | None) -> str:
+    given = [name for name in OBJECTS if getattr(plan.given, name) is not None]
+    objects = "".join(f"{name} = ...  # what the run was given from Python\n" for name in given)
+    return SCRIPT.format(
+        step=step,
+        run=run.path.name,
+        weights=f"checkpoint {latest.name}" if latest is not None else "the run's beginning",
+        objects=objects + "\n" if objects else "",
+        arguments="".join(f", {name}={name}" for name in given),
+    )
+
+
+def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: Any) -> float:
+    """Forward and backward on the batch of a bundle; returns the loss per target.
+
+    `objects` are those the run was given from Python: data, model, task, loss_fn, collate_fn.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    from surefit.plan.stages import make_plan
+
+    missing = [name for name, value in objects.items() if value is ...]
+    if missing:
+        raise UsageError(
+            f"The run was given {', '.join(missing)} from Python.",
+            f"Put them into {folder / 'reproduce.py'}.",
+        )
+    about = json.loads((folder / "failure.json").read_text(encoding="utf-8"))
+    batch = load_file(str(folder / "batch.safetensors"))
+    if not batch:
+        raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")
+    run = open_run(folder.parents[1])
+    plan = make_plan(run.config, Given(**objects, beside=run.code_folder))
+    if plan.parts is None:
+        raise UsageError("\n".join(found.message for found in plan.findings), "See surefit check.")
+    parts = plan.parts
+    if about["checkpoint"] is not None:
+        load_checkpoint(run.checkpoints / about["checkpoint"], parts.module)
+    training = about["stage"] == "training"
+    parts.module.train(training)
+    seed_step(about["seed"], about["step"], about["process"])
+    report(f"batch: {', '.join(_shown(batch).values())}")
+    with torch.set_grad_enabled(training):
+        total: Any
+        total, count = parts.loss(parts.call(parts.module, batch), batch)
+        if training:
+            total.backward()
+    loss = float(total.detach()) / max(float(count), 1.0)
+    report(f"loss: {loss}; forward and backward went through.")
+    return loss

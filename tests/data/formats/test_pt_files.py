@@ -1,0 +1,140 @@
+"""`.pt` files: tensors only, mapped; pickled objects are named and never run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from builders import fault_of
+from surefit.data.open_data import open_table
+
+X = torch.arange(24.0).reshape(4, 3, 2)
+Y = torch.tensor([3, 1, 2, 0])
+
+HELD: dict[str, tuple[Any, dict[str, torch.Tensor]]] = {
+    "a tensor": (X, {"features": X}),
+    "a dict": ({"x": X, "y": Y}, {"x": X, "y": Y}),
+    "an ordered dict": (OrderedDict(x=X), {"x": X}),
+    "a pair": ((X, Y), {"features": X, "label": Y}),
+    "a list of rows": (list(X), {"features": X}),
+    "a view": (X.transpose(1, 2), {"features": X.transpose(1, 2)}),
+    "a parameter": (torch.nn.Parameter(X), {"features": X}),
+    "half precision": (X.bfloat16(), {"features": X}),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_tensors_are_columns(tmp_path: Path, name: str) -> None:
+    held, columns = HELD[name]
+    torch.save(held, tmp_path / "a.pt")
+    table = open_table(tmp_path / "a.pt")
+    assert set(table.columns) == set(columns)
+    for column, expected in columns.items():
+        found = np.array([row[column] for row in table.rows()])
+        np.testing.assert_array_equal(found, expected.detach().numpy())
+
+
+def test_ragged_rows(tmp_path: Path) -> None:
+    torch.save([torch.full((steps, 2), 1.0) for steps in (3, 1, 5)], tmp_path / "a.pt")
+    shapes = [row["features"].shape for row in open_table(tmp_path / "a.pt").rows()]
+    assert shapes == [(3, 2), (1, 2), (5, 2)]
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+BOMBS: dict[str, Callable[[Any, Path], None]] = {
+    "saved by torch": lambda bomb, path: torch.save({"x": bomb}, path),
+    "legacy": lambda bomb, path: torch.save(
+        {"x": bomb}, path, _use_new_zipfile_serialization=False
+    ),
+    "a plain pickle": lambda bomb, path: path.write_bytes(pickle.dumps(bomb)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_pickled_objects_are_refused_and_not_run(tmp_path: Path, name: str) -> None:
+    trace, path = tmp_path / "it-ran", tmp_path / "a.pt"
+    BOMBS[name](Bomb(trace), path)
+    found = fault_of(path)
+    assert (found.code, found.where) == ("SF104", {"file": str(path)})
+    assert not trace.exists()
+    torch.load(path, weights_only=False) if "plain" not in name else pickle.loads(path.read_bytes())
+    assert trace.exists()  # the bomb would have gone off
+
+
+def test_legacy_file_of_tensors_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    torch.save(X, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    found = fault_of(tmp_path / "a.pt")
+    assert found.code == "SF104"
+    assert "save it again" in found.fix
+
+
+def test_a_whole_module_is_refused(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "a.pt")
+    found = fault_of(tmp_path / "a.pt")
+    assert found.code == "SF104"
+    assert "Linear" in found.message
+
+
+SPOILT: dict[str, Callable[[Path], Any]] = {
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-300]),
+    "empty": lambda path: path.write_bytes(b""),
+    "another format": lambda path: path.write_text("this is text"),
+    "an archive of something else": lambda path: _zip(path, "notes.txt"),
+    "an empty archive": lambda path: _zip(path),
+}
+
+
+def _zip(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x")
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_damaged_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(X, path)
+    SPOILT[name](path)
+    found = fault_of(path)
+    assert (found.code, found.where) == ("SF102", {"file": str(path)})
+    assert path.name in found.message
+
+
+def test_rows_in_a_list(tmp_path: Path) -> None:
+    torch.save([torch.ones(4), torch.zeros(4)], tmp_path / "a.pt")
+    rows = list(open_table(tmp_path / "a.pt").rows())
+    assert [row["features"].tolist() for row in rows] == [[1.0] * 4, [0.0] * 4]
+    torch.save([torch.ones(2, 3), torch.ones(5, 4)], tmp_path / "b.pt")
+    torch.save([torch.ones(2), (torch.ones(2), 1)], tmp_path / "c.pt")
+    for name, code in (("b.pt", "SF208"), ("c.pt", "SF213")):
+        found = fault_of(tmp_path / name)
+        assert (found.code, found.where) == (code, {"file": str(tmp_path / name), "row": 1})
+    torch.save([], tmp_path / "d.pt")
+    assert fault_of(tmp_path / "d.pt").code == "SF101"
+
+
+@pytest.mark.parametrize(
+    ("held", "name"), [({"x": X, "note": "text"}, "note"), ({"x": {"y": X}}, "x"), (3, "int")]
+)
+def test_what_is_not_a_tensor_is_named(tmp_path: Path, held: Any, name: str) -> None:
+    torch.save(held, tmp_path / "a.pt")
+    found = fault_of(tmp_path / "a.pt")
+    assert (found.code, found.where["column"]) == ("SF213", name)

@@ -1,0 +1,182 @@
+"""Files of a folder that are one table: brought to one shape, or left out, or named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import surefit
+from builders import fault_of
+from surefit.data.formats.array_shards import Kind, plan_shards
+from surefit.data.open_data import open_table
+from surefit.errors import FindingError
+
+
+def steps(count: int, start: int = 0) -> Any:
+    """Rows of 5 steps and width 6, all numbers different."""
+    return (np.arange(count * 30, dtype=np.float32) + 30 * start).reshape(count, 5, 6)
+
+
+def rows_of(folder: Path, **options: Any) -> Any:
+    return np.stack([row["features"] for row in open_table(folder, **options).rows()])
+
+
+SAVED: dict[str, Any] = {
+    "flat": lambda x: x.reshape(len(x), -1),
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(1, 2)),
+    "stray axis": lambda x: x[:, None],
+    "batch axis": lambda x: x[None],
+    "float64": lambda x: x.astype(np.float64),
+    "float16": lambda x: x.astype(np.float16),
+    "int32": lambda x: x.astype(np.int32),
+    "other byte order": lambda x: x.astype(">f4"),
+    "another axis order": lambda x: np.asfortranarray(x),
+}
+
+
+@pytest.mark.parametrize("saved", SAVED.values(), ids=SAVED)
+def test_shard_that_lies_otherwise_is_read_as_the_others(tmp_path: Path, saved: Any) -> None:
+    np.save(tmp_path / "a.npy", steps(4))
+    np.save(tmp_path / "b.npy", saved(steps(2, start=4)))
+    np.save(tmp_path / "c.npy", steps(3, start=6))
+    np.testing.assert_array_equal(rows_of(tmp_path), steps(9))
+    table = open_table(tmp_path)
+    assert table.where(5) == {"file": str(tmp_path / "b.npy"), "row": 1}
+    agreed = [found for found in table.findings if found.code in ("SF427", "SF423")]
+    plain = saved in (SAVED["other byte order"], SAVED["another axis order"])
+    assert [Path(str(found.where["file"])).name for found in agreed] == ([] if plain else ["b.npy"])
+
+
+def test_shards_of_other_forms(tmp_path: Path) -> None:
+    save_file({"x": torch.from_numpy(steps(2))}, tmp_path / "a.safetensors")
+    turned = torch.from_numpy(steps(2, 2)).transpose(1, 2).contiguous().bfloat16()
+    save_file({"x": turned}, tmp_path / "b.safetensors")
+    table = open_table(tmp_path)
+    got = np.stack([row["x"] for row in table.rows()])
+    np.testing.assert_array_equal(got, steps(4))
+    assert {"SF427", "SF209"} <= {found.code for found in table.findings}
+    assert any("bfloat16" in found.message for found in table.findings)
+
+
+def test_shards_of_different_length_are_ragged(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 5, 3), np.float32))
+    np.save(tmp_path / "b.npy", np.ones((2, 7, 3), np.float32))
+    rows = [row["features"] for row in open_table(tmp_path).rows()]
+    assert [row.shape for row in rows] == [(5, 3)] * 4 + [(7, 3)] * 2
+    assert (rows[5] == 1).all()
+
+
+def test_shard_of_another_width_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 5, 3)))
+    np.save(tmp_path / "b.npy", np.zeros((2, 5, 4)))
+    found = fault_of(tmp_path)
+    assert found.code == "SF428"
+    assert found.where["file"] == str(tmp_path / "b.npy")
+    assert "[5, 4] float64 in b.npy, but [5, 3] float64 in a.npy" in found.message
+
+
+def test_the_plan_goes_by_rows_and_not_by_files() -> None:
+    few, many = Kind((20, 271), "float", 5), Kind((271, 20), "float", 50)
+    changes = plan_shards([few, many])
+    assert [change is not None and change.transposed for change in changes] == [True, False]
+
+
+class Touch:
+    """Unpickling one of these would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def write_bad_files(folder: Path) -> Path:
+    """Three good shards among bad ones of every kind; the file that must not appear."""
+    folder.mkdir()
+    for place in range(3):
+        np.save(folder / f"good-{place}.npy", steps(10, 10 * place))
+    (folder / "empty.npy").touch()
+    whole = (folder / "good-0.npy").read_bytes()
+    (folder / "cut.npy").write_bytes(whole[: len(whole) // 2])
+    (folder / "text.npy").write_text("not an array")
+    np.save(folder / "words.npy", np.array([["a", "b"]]))
+    witness = folder.parent / "was-run"
+    np.save(folder / "pickled.npy", np.array([Touch(witness)], object), allow_pickle=True)
+    return witness
+
+
+def test_bad_files_are_all_named_and_the_rest_is_usable(tmp_path: Path) -> None:
+    witness = write_bad_files(tmp_path / "data")
+    with pytest.raises(FindingError) as caught:
+        open_table(tmp_path / "data")
+    named = {Path(str(found.where["file"])).name for found in caught.value.findings}
+    assert named == {"empty.npy", "cut.npy", "text.npy", "words.npy", "pickled.npy"}
+    assert "(and 4 more)" in caught.value.message
+    table = open_table(tmp_path / "data", on_bad_file="skip")
+    np.testing.assert_array_equal(np.stack([row["features"] for row in table.rows()]), steps(30))
+    left_out = [found for found in table.findings if found.code == "SF430"]
+    assert {Path(str(found.where["file"])).name for found in left_out} == named
+    assert any("it was cut off after" in found.message for found in left_out)
+    assert any("it is empty" in found.message for found in left_out)
+    options = {"data": str(tmp_path / "data"), "model": "tiny:bert"}
+    assert not surefit.check(**options).ok
+    plan = surefit.check(**options, on_bad_file="skip")
+    assert plan.ok
+    assert plan.ledger is not None
+    assert plan.ledger.rows == 30
+    assert not witness.exists()
+
+
+def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        (tmp_path / name).touch()
+    with pytest.raises(FindingError):
+        open_table(tmp_path, on_bad_file="skip")
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [("X", "y"), ("X_train", "y_train"), ("features", "labels"), ("s1-x", "s1-y")],
+)
+def test_labels_beside_their_features(tmp_path: Path, features: str, labels: str) -> None:
+    np.save(tmp_path / f"{features}.npy", steps(6))
+    np.save(tmp_path / f"{labels}.npy", np.arange(6) % 2)
+    table = open_table(tmp_path / f"{features}.npy")
+    assert [row["label"] for row in table.rows()] == [0, 1] * 3
+    assert [found.code for found in table.findings] == ["SF429"]
+    np.save(tmp_path / f"{labels}.npy", np.arange(5))
+    found = fault_of(tmp_path / f"{features}.npy")
+    assert found.code == "SF106"
+    assert f"{features}.npy has 6 rows, but {labels}.npy beside it has 5" in found.message
+
+
+def test_folder_of_pairs(tmp_path: Path) -> None:
+    for place in range(3):
+        np.save(tmp_path / f"x_{place}.npy", steps(4, 4 * place))
+        np.save(tmp_path / f"y_{place}.npy", np.full(4, place))
+    rows = list(open_table(tmp_path).rows())
+    assert [row["label"] for row in rows] == [0] * 4 + [1] * 4 + [2] * 4
+    np.testing.assert_array_equal(np.stack([row["features"] for row in rows]), steps(12))
+
+
+def test_masks_in_a_file_of_their_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", steps(6))
+    np.save(tmp_path / "mask.npy", np.tile([1, 1, 1, 0, 0], (6, 1)))
+    rows = list(open_table(tmp_path).rows())
+    assert set(rows[0]) == {"x", "mask"}
+    assert rows[0]["mask"].tolist() == [1, 1, 1, 0, 0]
+
+
+def test_batch_axis_is_told_from_pictures(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=steps(6)[None], y=np.arange(6))
+    table = open_table(tmp_path / "a.npz")
+    assert table.num_rows == 6
+    assert [found.code for found in table.findings] == ["SF423"]
+    np.save(tmp_path / "picture.npy", np.zeros((1, 3, 8, 8)))
+    assert open_table(tmp_path / "picture.npy").num_rows == 1

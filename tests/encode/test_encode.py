@@ -1,0 +1,261 @@
+"""Encoding: faults gathered with their rows, drops counted by reason, and done only once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import write_jsonl
+from surefit.batches.field import Field
+from surefit.data.open_data import open_table
+from surefit.data.python.rows_to_arrow import open_rows
+from surefit.data.table import CHUNK_ROWS, Table
+from surefit.encode.casting import cast_columns, count_labelled, row_length
+from surefit.encode.encode_table import encode_rows
+from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoder import Encoder, load_encoder
+from surefit.encode.store import Store
+from surefit.errors import FindingError, UsageError
+from surefit.progress import silent
+
+FIELDS = {
+    "input_ids": Field(("time",), "int64"),
+    "labels": Field(("time",), "int64", -100, "input_ids"),
+}
+ENCODER = Encoder("sft", {"input_ids": "input_ids", "labels": "labels"})
+
+
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+    """Rows as they are; those whose ids are empty are dropped."""
+    if len(row["input_ids"]) == 0:
+        return Skip("empty")
+    columns = {"input_ids": row["input_ids"], "labels": row["labels"]}
+    return Encoded(columns, truncated=len(row["input_ids"]) == 3, learns_eos=True)
+
+
+def refuse(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
+    """An encode that must not be called."""
+    raise AssertionError("encoded again")
+
+
+def run(table: Table, rows: Any = None, **changes: Any) -> Store:
+    options: dict[str, Any] = {
+        "encode": encode,
+        "fields": FIELDS,
+        "count_targets": count_labelled,
+        "encoder": ENCODER,
+        "progress": silent,
+        "stage": "encoding",
+        **changes,
+    }
+    return encode_rows(table, np.arange(table.num_rows) if rows is None else rows, **options)
+
+
+def tokens(*rows: tuple[list[Any], list[Any]]) -> Table:
+    return open_rows([{"input_ids": ids, "labels": labels} for ids, labels in rows])
+
+
+def test_rows_are_encoded_dropped_and_counted() -> None:
+    table = tokens(
+        ([5, 6], [-100, 6]),
+        ([], []),
+        ([7, 8, 9], [7, 8, 9]),
+        ([4, 4], [-100, -100]),
+        ([], []),
+    )
+    store = run(table)
+    assert [row["input_ids"].tolist() for row in store.rows(range(2))] == [[5, 6], [7, 8, 9]]
+    assert [row["labels"].tolist() for row in store.rows(range(2))] == [[-100, 6], [7, 8, 9]]
+    assert store.source_row.tolist() == [0, 2]
+    assert store.num_targets.tolist() == [1, 3]
+    assert store.lengths.tolist() == [2, 3]
+    assert store.notes == {
+        "counts": {
+            "rows": 2,
+            "tokens": 5,
+            "trained_tokens": 4,
+            "truncated_rows": 1,
+            "rows_learning_eos": 2,
+        },
+        "dropped": {"empty": 2, "nothing_to_learn": 1},
+        "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
+        "dropped_views": {},
+        "findings": [],
+    }
+
+
+def test_only_the_chosen_rows_are_encoded() -> None:
+    table = tokens(*(([place, place], [place, place]) for place in range(5)))
+    store = run(table, np.array([4, 1]))
+    assert store.source_row.tolist() == [4, 1]
+    assert store.row(0)["input_ids"].tolist() == [4, 4]
+
+
+def test_faults_of_all_rows_are_gathered_by_kind(tmp_path: Path, cache: Path) -> None:
+    good: dict[str, Any] = {"input_ids": [1.0, 2.0], "labels": [1, 2]}
+    rows = [good] * (CHUNK_ROWS + 10)
+    for place in (7, 900, CHUNK_ROWS + 2):
+        rows[place] = {"input_ids": [1.0, 2.0], "labels": [1]}
+    rows[CHUNK_ROWS + 1] = {"input_ids": [1.5], "labels": [1]}
+    rows[CHUNK_ROWS + 5] = {"input_ids": [float("nan")], "labels": [1]}
+    first = write_jsonl(tmp_path / "a.jsonl", rows[:5])
+    second = write_jsonl(tmp_path / "b.jsonl", rows[5:])
+    with pytest.raises(FindingError) as caught:
+        run(open_table([first, second]))
+    found = {finding.code: finding for finding in caught.value.findings}
+    assert sorted(found) == ["SF201", "SF207", "SF213"]
+    assert found["SF201"].where == {"file": str(second), "row": 2, "column": "labels"}
+    assert found["SF201"].message == (
+        "row 2: column 'labels' has length 1, but 'input_ids', which it runs along, has length 2 "
+        "(2 more rows like it)"
+    )
+    assert found["SF213"].where["row"] == CHUNK_ROWS + 1 - 5
+    assert found["SF207"].where["row"] == CHUNK_ROWS + 5 - 5
+    assert not list((cache / "encoded").iterdir()), "nothing is kept of a failed encoding"
+
+
+def test_fault_names_the_users_column_not_the_batchs() -> None:
+    encoder = Encoder("feature-classification", {"features": "X", "label": "y"})
+    with pytest.raises(FindingError) as caught:
+        run(
+            open_rows([{"X": [[1.0, float("inf")]], "y": 0}]),
+            encode=lambda row, encoder: {"inputs_embeds": row["features"]},
+            fields={"inputs_embeds": Field(("time", "width"))},
+            encoder=encoder,
+        )
+    (found,) = caught.value.findings
+    assert found.message == "row 0: column 'X' holds inf at [0, 1]"
+    assert found.where["column"] == "X"
+
+
+CAST_FAULTS: dict[str, tuple[Any, Field, str, str]] = {
+    "lists of two lengths": ([[1], [1, 2]], Field(("a", "b")), "SF208", "different lengths"),
+    "text": (["a"], Field(("a",)), "SF213", "not numbers"),
+    "missing": (None, Field(("a",)), "SF213", "not numbers"),
+    "one axis too few": (1.0, Field(("a",)), "SF208", "has shape []; expected 1 axes (a)"),
+    "one axis too many": ([1.0], Field(), "SF208", "expected 0 axes (a single value)"),
+    "fractions": ([1.5], Field(("a",), "int64"), "SF213", "fractions"),
+    "not a number among ids": ([1, np.nan], Field(("a",), "int64"), "SF207", "nan at [1]"),
+    "infinity": ([[0.0, np.inf]], Field(("a", "b")), "SF207", "inf at [0, 1]"),
+}
+
+
+@pytest.mark.parametrize("name", CAST_FAULTS)
+def test_value_that_does_not_fit_its_field(name: str) -> None:
+    value, field, code, message = CAST_FAULTS[name]
+    with pytest.raises(RowFaultError) as caught:
+        cast_columns({"x": value}, {"x": field})
+    assert (caught.value.rule.code, caught.value.column) == (code, "x")
+    assert message in caught.value.message
+
+
+def test_column_that_encode_forgot() -> None:
+    with pytest.raises(RowFaultError, match="column 'x' is missing") as caught:
+        cast_columns({}, {"x": Field()})
+    assert caught.value.rule.code == "SF202"
+
+
+def test_cast_gives_exactly_the_fields_in_their_dtypes() -> None:
+    cast = cast_columns(
+        {"a": [1.0, 2.0], "b": np.float64(0.5), "c": [[True]], "more": "text"},
+        {"a": Field(("t",), "int64"), "b": Field(), "c": Field(("t", "w"), "float32")},
+    )
+    assert {name: (value.dtype.name, value.tolist()) for name, value in cast.items()} == {
+        "a": ("int64", [1, 2]),
+        "b": ("float32", 0.5),
+        "c": ("float32", [[1.0]]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "length", "targets"),
+    [
+        ({"input_ids": np.zeros(3), "labels": np.array([-100, 1, 2])}, 3, 2),
+        ({"inputs_embeds": np.zeros((4, 2)), "labels": np.array(1)}, 4, 1),
+        ({"pixel_values": np.zeros((3, 8, 8))}, 1, 1),
+        ({"labels": np.array([0.5, 1.5])}, 1, 1),
+    ],
+)
+def test_length_and_targets_of_a_row(columns: dict[str, Any], length: int, targets: int) -> None:
+    assert (row_length(columns), count_labelled(columns)) == (length, targets)
+
+
+def test_second_call_encodes_nothing_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tokens(([5, 6], [5, 6]))
+    first = run(table)
+    written = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    monkeypatch.setattr(refuse, "__qualname__", encode.__qualname__)
+    second = run(table, encode=refuse)
+    assert second.key == first.key
+    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == written
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "other rows": {"rows": np.array([1])},
+    "another order": {"rows": np.array([1, 0])},
+    "another limit": {"encoder": replace(ENCODER, max_length=7)},
+    "another setting": {"encoder": replace(ENCODER, settings={"overlong": "drop"})},
+    "other classes": {"encoder": replace(ENCODER, fitted={"classes": [1]})},
+    "another pad value": {"fields": {**FIELDS, "input_ids": Field(("time",), "int64", 9)}},
+    "other code": {"encode": lambda row, encoder: encode(row, encoder)},
+    "another count of targets": {"count_targets": lambda columns: 1},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_changes_the_result_changes_the_key(name: str) -> None:
+    table = tokens(([5, 6], [5, 6]), ([7], [7]))
+    assert run(table).key != run(table, **CHANGES[name]).key
+
+
+def test_value_that_encode_closes_over_changes_the_key() -> None:
+    def shifted(by: int) -> Any:
+        return lambda row, encoder: {"input_ids": [by], "labels": [by]}
+
+    table = tokens(([5, 6], [5, 6]))
+    stores = [run(table, encode=shifted(by)) for by in (1, 2, 1)]
+    assert [store.row(0)["input_ids"].tolist() for store in stores] == [[1], [2], [1]]
+    assert stores[0].key == stores[2].key
+
+
+def test_changed_data_changes_the_key() -> None:
+    assert run(tokens(([5, 6], [5, 6]))).key != run(tokens(([5, 7], [5, 6]))).key
+
+
+def test_progress_is_told_the_start_and_the_end() -> None:
+    told: list[tuple[str, int, int]] = []
+    table = tokens(*(([place], [place]) for place in range(300)))
+    run(table, progress=lambda *told_now: told.append(told_now))
+    assert told == [("encoding", 0, 300), ("encoding", 256, 300), ("encoding", 300, 300)]
+
+
+def test_encoder_comes_back_from_its_file(tmp_path: Path) -> None:
+    encoder = Encoder(
+        "text-classification",
+        {"text": "body", "label": "stars"},
+        max_length=12,
+        settings={"overlong": "drop"},
+        fitted={"classes": [1, "two"]},
+        extras={"age": Field((), "int64")},
+    )
+    encoder.save(tmp_path)
+    loaded = load_encoder(tmp_path)
+    assert loaded == encoder
+    assert loaded.class_ids == {1: 0, "two": 1}
+    assert loaded.read({"body": "x", "stars": 1, "age": 3, "other": 4}) == {
+        "text": "x",
+        "label": 1,
+        "age": 3,
+    }
+
+
+def test_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no encoder\.json"):
+        load_encoder(tmp_path)

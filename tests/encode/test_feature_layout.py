@@ -1,0 +1,223 @@
+"""How rows of features become [steps, width]: a pure plan, and nothing guessed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import surefit
+from builders import feature_rows
+from surefit.data.open_data import open_table
+from surefit.data.python.dataframes import open_columns
+from surefit.data.row_shapes import Axis, RowShape, fixed_shape, row_shape
+from surefit.encode.features.feature_layout import (
+    Hints,
+    Layout,
+    plan_layout,
+    planned_axes,
+    read_layout,
+)
+from surefit.errors import FindingError
+
+SEED = Hints(vocab_size=271, hidden_size=256, positions=20)
+
+
+def axis(*sizes: int) -> Axis:
+    return Axis(min(sizes), max(sizes), math.gcd(*sizes), 1 / len(sizes))
+
+
+PLANNED: dict[str, tuple[RowShape, Hints, Layout, list[str]]] = {
+    "as it should be": (fixed_shape(20, 271), SEED, Layout(), []),
+    "another width": (fixed_shape(999, 4000), SEED, Layout(), []),
+    "flat by vocab_size": (fixed_shape(5420), SEED, Layout(width=271), ["SF420"]),
+    "flat by hidden_size": (fixed_shape(512), SEED, Layout(width=256), ["SF420"]),
+    "flat by positions": (fixed_shape(20 * 7), SEED, Layout(width=7), ["SF420"]),
+    "flat by training": (fixed_shape(600), Hints(trained=6), Layout(width=6), ["SF420"]),
+    "flat by width": (fixed_shape(600), Hints(width=6), Layout(width=6), ["SF420"]),
+    "flat by steps": (fixed_shape(600), Hints(steps=100), Layout(width=6), ["SF420"]),
+    "flat, one divisor": (fixed_shape(49), Hints(), Layout(width=7), ["SF420"]),
+    "flat and ragged": (RowShape((axis(84, 120),)), Hints(width=12), Layout(width=12), ["SF420"]),
+    "flat and ragged, by a prime": (
+        RowShape((axis(14, 21),)),
+        Hints(),
+        Layout(width=7),
+        ["SF420"],
+    ),
+    "transposed by vocab_size": (fixed_shape(271, 20), SEED, Layout(transposed=True), ["SF422"]),
+    "transposed by training": (
+        fixed_shape(6, 100),
+        Hints(trained=6),
+        Layout(transposed=True),
+        ["SF422"],
+    ),
+    "transposed by width": (
+        fixed_shape(6, 100),
+        Hints(width=6),
+        Layout(transposed=True),
+        ["SF422"],
+    ),
+    "transposed by steps": (
+        fixed_shape(6, 100),
+        Hints(steps=100),
+        Layout(transposed=True),
+        ["SF422"],
+    ),
+    "transposed and ragged": (
+        RowShape((axis(12), axis(7, 29))),
+        Hints(),
+        Layout(transposed=True),
+        ["SF422"],
+    ),
+    "ragged": (RowShape((axis(7, 29), axis(12))), Hints(), Layout(), []),
+    "hidden_size is no reason to turn": (fixed_shape(256, 64), SEED, Layout(), []),
+    "one odd row is no reason to turn": (
+        RowShape((axis(20), Axis(270, 271, 1, 0.99))),
+        Hints(),
+        Layout(),
+        [],
+    ),
+    "square": (fixed_shape(271, 271), SEED, Layout(), []),
+    "stray axis first": (fixed_shape(1, 20, 271), SEED, Layout(drop=(0,)), ["SF423"]),
+    "stray axis between": (fixed_shape(20, 1, 271), SEED, Layout(drop=(1,)), ["SF423"]),
+    "stray and transposed": (
+        fixed_shape(1, 271, 20),
+        SEED,
+        Layout(drop=(0,), transposed=True),
+        ["SF423", "SF422"],
+    ),
+    "one step is no stray axis": (fixed_shape(1, 271), SEED, Layout(), []),
+    "ids": (RowShape((axis(20),), (0, 49)), Hints(), Layout(places=50), ["SF424"]),
+    "ids of a vocabulary": (RowShape((axis(20),), (0, 49)), SEED, Layout(places=271), ["SF424"]),
+    "flat one-hot in whole numbers": (
+        RowShape((axis(5420),), (0, 1)),
+        SEED,
+        Layout(width=271),
+        ["SF420"],
+    ),
+    "whole numbers cut as asked": (
+        RowShape((axis(20),), (0, 49)),
+        Hints(width=5),
+        Layout(width=5),
+        ["SF420"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("shape", "hints", "layout", "codes"), PLANNED.values(), ids=PLANNED)
+def test_planned(shape: RowShape, hints: Hints, layout: Layout, codes: list[str]) -> None:
+    got, found = plan_layout(shape, hints, "x")
+    assert got == layout
+    assert [each.code for each in found] == codes
+    assert read_layout(got.as_dict()) == got
+
+
+REFUSED: dict[str, tuple[RowShape, Hints, str, str]] = {
+    "many divisors": (fixed_shape(12), Hints(), "SF421", "6 × 2, 4 × 3, 3 × 4, 2 × 6"),
+    "a prime": (fixed_shape(13), Hints(), "SF421", "one step of 13, or 13 steps of 1"),
+    "two sizes of the model": (
+        fixed_shape(271 * 256),
+        Hints(vocab_size=271, hidden_size=256),
+        "SF421",
+        "256 × 271, 271 × 256",
+    ),
+    "ragged": (RowShape((axis(24, 36),)), Hints(), "SF421", "18 × 2, 12 × 3"),
+    "a width that does not divide": (fixed_shape(600), Hints(width=7), "SF435", "width is 7"),
+    "steps that do not divide": (fixed_shape(600), Hints(steps=7), "SF435", "steps is 7"),
+    "both, and another product": (
+        fixed_shape(600),
+        Hints(steps=10, width=6),
+        "SF435",
+        "features.steps is 10 and features.width is 6",
+    ),
+    "a width of no axis": (fixed_shape(100, 6), Hints(width=7), "SF435", "[100, 6]"),
+    "another width than trained on": (fixed_shape(25), Hints(trained=6), "SF435", "width 6 of"),
+    "three axes": (fixed_shape(3, 4, 5), Hints(), "SF208", "[3, 4, 5]; expected [steps, width]"),
+    "ids of a language": (RowShape((axis(20),), (0, 30_000)), Hints(), "SF436", "30,001 wide"),
+}
+
+
+@pytest.mark.parametrize(("shape", "hints", "code", "words"), REFUSED.values(), ids=REFUSED)
+def test_refused_rather_than_guessed(shape: RowShape, hints: Hints, code: str, words: str) -> None:
+    with pytest.raises(FindingError) as caught:
+        plan_layout(shape, hints, "x")
+    (found,) = caught.value.findings
+    assert found.code == code
+    assert words in found.message
+
+
+@given(
+    st.integers(1, 30), st.integers(1, 30), st.sampled_from(["as is", "flat", "turned", "stray"])
+)
+def test_a_row_comes_back_however_it_lies(steps: int, width: int, form: str) -> None:
+    row = np.arange(steps * width, dtype=np.float32).reshape(steps, width)
+    saved = {"as is": row, "flat": row.reshape(-1), "turned": row.T, "stray": row[None]}[form]
+    if form == "turned" and steps == width:
+        return  # no one can tell
+    shape = fixed_shape(*saved.shape)
+    layout, _ = plan_layout(shape, Hints(steps=steps, width=width), "x")
+    np.testing.assert_array_equal(layout.apply(saved), row)
+    planned = planned_axes(shape, layout)
+    assert (planned[0].size, planned[1].size) == (steps, width)
+
+
+def test_shapes_are_measured_from_columns() -> None:
+    ragged = [{"x": np.zeros((n, 12))} for n in (7, 29, 12)]
+    assert str(row_shape(open_table(ragged), "x")) == "[7…29, 12]"
+    flat = [{"x": np.zeros(n)} for n in (84, 36)]
+    assert row_shape(open_table(flat), "x").axes == (Axis(36, 84, 12, 0.5),)
+    ids = open_columns({"x": np.array([[3, 9], [0, 4]])})
+    assert row_shape(ids, "x") == RowShape((axis(2),), (0, 9))
+
+
+def laid_out(form: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of 8 steps and width 4, saved in another form."""
+    changed = {
+        "flat": lambda x: x.reshape(-1),
+        "transposed": lambda x: x.T,
+        "stray": lambda x: x[None],
+        "float64": lambda x: x.astype(np.float64),
+        "float16": lambda x: x.astype(np.float16),
+        "plain": lambda x: x,
+    }[form]
+    return [{**row, "features": changed(row["features"])} for row in rows]
+
+
+@pytest.mark.parametrize("form", ["flat", "transposed", "stray", "float64"])
+def test_every_form_gives_the_same_rows(form: str) -> None:
+    rows = feature_rows(40)
+    random = np.random.default_rng(0)
+    for row in rows:
+        row["features"] = random.normal(size=(8, 4)).astype(np.float32)
+    options = {"model": "tiny:bert", "eval_share": 0.0, "features": {"width": 4}}
+    plain = surefit.check(data=laid_out("plain", rows), **options)
+    other = surefit.check(data=laid_out(form, rows), **options)
+    assert plain.parts is not None
+    assert other.parts is not None
+    for place in range(40):
+        expected, got = plain.parts.train.row(place), other.parts.train.row(place)
+        assert all((expected[name] == got[name]).all() for name in expected)
+
+
+def test_rows_to_predict_may_lie_otherwise(tmp_path: Any) -> None:
+    rows = feature_rows(60)
+    run = surefit.train(data=rows, model="tiny:bert", max_steps=2, output=str(tmp_path / "run"))
+    few = feature_rows(8, seed=4)
+    expected = surefit.predict(run, few)
+    flat = [{"features": row["features"].reshape(-1)} for row in few]
+    assert surefit.predict(run, flat) == expected
+    turned = [{"features": row["features"].T} for row in few]
+    assert surefit.predict(run, turned) == expected
+    plan = surefit.check(
+        data=rows,
+        eval_data=[{**r, "features": r["features"].reshape(-1)} for r in few],
+        model="tiny:bert",
+    )
+    assert plan.ok
+    assert plan.ledger is not None
+    assert plan.ledger.eval_rows == 8
+    assert "SF420" in {found.code for found in plan.findings}

@@ -1,0 +1,230 @@
+"""What `surefit explain` says: the seeds, the messages people quote, chains, logs, and unknowns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import surefit
+from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.matmul_sizes import explain_product
+
+UNRELATED = (Path(__file__).parent / "unrelated.txt").read_text(encoding="utf-8")
+CASES = {
+    name: text for name, _, text in (part.partition("\n") for part in UNRELATED.split("=== ")[1:])
+}
+SEEDS = {
+    "000": "ValueError: expected sequence of length 434 at dim 1 (got 512)",
+    "001": "ValueError: expected sequence of length 432 at dim 1 (got 512)",
+    "002": "ValueError: expected sequence of length 512 at dim 1 (got 468)",
+    "003": "RuntimeError: mat1 and mat2 shapes cannot be multiplied (255744x4000 and 271x256)",
+    "004": "RuntimeError: stack expects each tensor to be equal size, but got [0] at entry 0 and "
+    "[198] at entry 2",
+}
+CODES = {"000": "SF601", "001": "SF601", "002": "SF601", "003": "SF610", "004": "SF603"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeds_are_explained_from_their_line_and_from_the_whole_document(
+    seed: str, shared: Path
+) -> None:
+    (path,) = (shared / "seeds").glob(f"{seed}_*.txt")
+    for text in (SEEDS[seed], path.read_text(encoding="utf-8", errors="replace")):
+        found = surefit.explain(text)
+        assert found.code == CODES[seed]
+        assert SEEDS[seed] in found.evidence.line
+
+
+@pytest.mark.parametrize("seed", ["000", "001", "002"])
+def test_a_missing_pad_is_not_blamed_on_copies(seed: str) -> None:
+    found = surefit.explain(SEEDS[seed])
+    assert found.evidence.values["expected"] == int(SEEDS[seed].split()[5])
+    assert "pad" in (found.fix or "")
+    assert "deepcopy" not in (found.fix or "") + (found.cause or "")
+    assert any("deepcopy" in line for line in found.does_not_help)
+    assert any("BatchEncoding" in line for line in found.does_not_help)
+
+
+def test_the_product_of_seed_003_is_another_width_and_another_length(shared: Path) -> None:
+    (path,) = (shared / "seeds").glob("003_*.txt")
+    said = str(surefit.explain(path.read_text(encoding="utf-8")))
+    joined = " ".join(said.split())
+    assert "255744 = 256 × 999" in joined
+    assert "[256, 999, 4000]" in joined
+    assert "width 4000 where 271 is configured and 999 steps where 20 are configured" in joined
+    assert "4.1 GB" in joined
+    assert "flattened" not in joined
+
+
+def test_an_empty_row_is_seen_in_the_shapes() -> None:
+    found = surefit.explain(SEEDS["004"])
+    assert any("Entry 0 is empty" in line for line in found.derived)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("mat1 and mat2 shapes cannot be multiplied", "SF610"),
+        ("Expected 3D tensor, got 2D", "SF611"),
+        ("CUDA out of memory", "SF650"),
+        (
+            "RuntimeError: Input type (torch.FloatTensor) and weight type "
+            "(torch.cuda.FloatTensor) should be the same",
+            "SF641",
+        ),
+        (
+            "Unable to create tensor, you should probably activate truncation and/or padding",
+            "SF602",
+        ),
+        ("index out of range in self", "SF620"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "SF622"),
+    ],
+)
+def test_messages_quoted_in_prose(message: str, code: str) -> None:
+    for text in (message, f'- **"{message}"**: some guess at the cause\n- and more prose'):
+        assert surefit.explain(text).code == code
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches", "expected"),
+    [
+        ((32, 5420, 271, 256), [32], "20 steps of width 271 flattened"),
+        ((640, 271, 5420, 256), [32], "the layer was built for 20 steps"),
+        ((8672, 20, 271, 256), [32], "the last two axes are exchanged"),
+        ((64, 100, 30, 100), [], "the layer's output width"),
+        ((255744, 4000, 271, 256), [], "256 × 999"),
+        ((255744, 4000, 271, 256), [1, 256], "[256, 999, 4000]"),
+    ],
+)
+def test_products(sizes: tuple[int, int, int, int], batches: list[int], expected: str) -> None:
+    assert expected in " ".join(explain_product(*sizes, batches))
+
+
+def test_an_exception_gives_the_shapes_of_its_frames_and_no_values() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(271, 256)(torch.full((4, 9, 40), 7.25))
+    found = surefit.explain(caught.value)
+    assert "[4, 9, 40]" in found.derived[0]
+    assert found.shapes["input"] == (4, 9, 40)
+    assert "7.25" not in str(found)
+
+
+TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(
+            f"{TRACE}{OOM}\n\nDuring handling of the above exception, another exception occurred:"
+            f"\n\n{TRACE}KeyError: 'step'\n",
+            "SF650",
+            id="the first of a chain is the root",
+        ),
+        pytest.param(
+            f"{TRACE}KeyError: 'zork9'\n\nThe above exception was the direct cause of the "
+            f"following exception:\n\n{TRACE}ValueError: The checkpoint you are trying to load has "
+            "model type `zork9` but Transformers does not recognize this architecture.",
+            "SF682",
+            id="an unknown root leaves the next",
+        ),
+        pytest.param(
+            f"{TRACE}RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal "
+            f"{TRACE}{SEEDS['004']}\n",
+            "SF603",
+            id="what a worker caught",
+        ),
+        pytest.param(
+            f"{TRACE}{OOM}\n[12:00] closing\n{TRACE}"
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+            "SF650",
+            id="a launcher tells of nothing itself",
+        ),
+        pytest.param(
+            "\n".join(
+                f"[rank{rank}]: {line}"
+                for rank, error in (
+                    (1, SEEDS["004"]),
+                    (0, "RuntimeError: NCCL communicator was aborted on rank 0."),
+                )
+                for line in f"{TRACE}{error}".splitlines()
+            ),
+            "SF603",
+            id="of several processes the first to fail",
+        ),
+        pytest.param(
+            "\x1b[0;31mRuntimeError\x1b[0m                              Traceback (most recent "
+            "call last)\n\x1b[0;32m<ipython-input-3>\x1b[0m in <module>\n----> 1 f()\n\nFile "
+            "a.py:3, in f()\n      2 x\n----> 3 g()\n\n\x1b[0;31mRuntimeError\x1b[0m: "
+            f"{SEEDS['003'][14:]}",
+            "SF610",
+            id="a notebook",
+        ),
+        pytest.param(
+            "╭───────── Traceback (most recent call last) ─────────╮\n│ /a/train.py:9 in main │\n"
+            "│ ❱ 9 │ trainer.train() │\n╰──────────────────────╯\nValueError: Unable to create "
+            "tensor, you should \nprobably activate truncation and/or padding with \n"
+            "'padding=True'",
+            "SF602",
+            id="wrapped by rich",
+        ),
+        pytest.param("Loading data\nEpoch 1\nKilled\n$ \n", "SF652", id="killed without a word"),
+        pytest.param(
+            "{'loss': 0.0, 'grad_norm': nan}\n{'loss': 0.0}", "SF626", id="zero throughout"
+        ),
+        pytest.param("{'loss': 1.7}\n{'loss': 0.0}\n{'loss': 0.0}", "SF628", id="zero later"),
+        pytest.param("{'loss': 1.7}\nstep 2 loss: nan", "SF637", id="nan"),
+        pytest.param(
+            "UserWarning: None of the inputs have requires_grad=True. Gradients will be None",
+            "SF639",
+            id="a notice alone",
+        ),
+    ],
+)
+def test_the_root_is_found_in_texts_of_all_kinds(text: str, code: str) -> None:
+    assert surefit.explain(text).code == code
+
+
+def test_details_come_from_the_whole_text() -> None:
+    lines = (
+        "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d: block: "
+        "[0,0,0], thread: [0,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+        f"{TRACE}RuntimeError: CUDA error: device-side assert triggered\n"
+    )
+    found = surefit.explain(lines)
+    assert found.code == "SF622"
+    assert any("a label is < 0" in line for line in found.derived)
+    memory = (
+        f"{TRACE}{OOM} GPU 0 has a total capacity of 23.65 GiB of which 1.06 GiB is free. Of the "
+        "allocated memory 22.90 GiB is allocated by PyTorch, and 4.84 GiB is reserved by PyTorch "
+        "but unallocated."
+    )
+    said = " ".join(surefit.explain(memory).derived)
+    assert "2.00 GiB were asked for, 1.06 GiB of 23.65 GiB were free" in said
+    assert "fragmented" in said
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_unrelated_texts_are_unknown(name: str) -> None:
+    found = surefit.explain(CASES[name])
+    assert not found.known, f"taken for {found.code}: {found.evidence.line}"
+    assert "does not know" in str(found)
+    assert "the last 40 lines" in str(found)
+
+
+def test_there_are_enough_causes_and_unrelated_texts() -> None:
+    assert len(CAUSES) >= 60
+    assert len(CASES) >= 30
+
+
+def test_every_cause_says_what_it_must() -> None:
+    for code, cause in CAUSES.items():
+        assert code == cause.code
+        assert code.startswith("SF6")
+        assert cause.why.endswith((".", ")")), code
+        assert cause.fix.endswith((".", ")")), code
+        assert cause.forms

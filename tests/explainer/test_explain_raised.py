@@ -1,0 +1,80 @@
+"""Every form of a message is raised here by the installed libraries, or cited by its issue."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explainer.raised import hf_messages, torch_messages
+from explainer.raised.cited import CITED
+
+import surefit
+from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.log_reading import read_log
+from surefit.explainer.match import matching
+
+RAISED = {**torch_messages.RAISED, **hf_messages.RAISED}
+CITATION = re.compile(r"[\w.-]+/[\w.-]+#\d+|seed 00\d")
+
+
+def outcome(call: Callable[[Path], Any], folder: Path) -> Exception | str:
+    """The exception of a call, or the warning it returned; empty if there was neither."""
+    try:
+        said = call(folder)
+    except Exception as error:
+        return error
+    return said if isinstance(said, str) else ""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exception | str]:
+    """What each call ends with; run once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        return {
+            name: outcome(call, tmp_path_factory.mktemp("raised"))
+            for name, (_, call) in RAISED.items()
+        }
+
+
+def test_there_are_no_two_cases_of_one_name() -> None:
+    assert len(RAISED) == len(torch_messages.RAISED) + len(hf_messages.RAISED)
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_raised_messages_are_explained(name: str, outcomes: dict[str, Exception | str]) -> None:
+    found = surefit.explain(outcomes[name])
+    assert found.known, f"{outcomes[name]!r}"
+    assert found.code == RAISED[name][0], f"{outcomes[name]!r}\n{found}"
+    assert found.evidence.line
+    assert found.cause
+    assert found.fix
+
+
+def test_every_form_is_raised_or_cited(outcomes: dict[str, Exception | str]) -> None:
+    raised = set()
+    for said in outcomes.values():
+        text = said if isinstance(said, str) else "".join(traceback.format_exception(said))
+        log = read_log(text)
+        for message in [*log.roots(), *log.passages(), *log.named_errors()]:
+            raised |= {found.form.pattern for found in matching(message, CAUSES.values(), text, {})}
+    quoted = {(issue, code) for issue, code, _ in CITED}
+    for cause in CAUSES.values():
+        for form in cause.forms:
+            cited = (form.seen, cause.code) in quoted
+            assert cited or form.pattern in raised, f"{cause.code}: {form.pattern}"
+
+
+@pytest.mark.parametrize(("issue", "code", "message"), CITED, ids=lambda part: part[:40])
+def test_cited_messages_are_explained_by_the_form_that_cites_them(
+    issue: str, code: str, message: str
+) -> None:
+    assert CITATION.fullmatch(issue)
+    found = surefit.explain(message)
+    assert found.code == code, f"{found}"
+    forms = [form for form in CAUSES[code].forms if form.seen == issue]
+    assert any(form.regex.search(" ".join(message.split())) for form in forms)

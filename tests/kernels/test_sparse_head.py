@@ -1,0 +1,253 @@
+"""Logits at learned positions only give the loss and the gradients of the whole head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import surefit
+from builders import WORDS, echo_rows
+from surefit.batches.batch_layout import Layout, Learns
+from surefit.batches.loading import to_batch
+from surefit.kernels.choose_head import as_choice, choose_head, from_choice
+from surefit.kernels.sparse_head import SparseHead, Tail, chunked_loss
+from surefit.models.call import Call, match_arguments
+from surefit.models.tiny import tiny_config
+from surefit.tasks.causal_lm import SPEC as CAUSAL
+from surefit.tasks.masked_lm import SPEC as MASKED
+from surefit.tasks.seq2seq import SPEC as SEQ2SEQ
+from surefit.tasks.task_spec import TaskSpec
+
+VOCABULARY = 512
+
+
+def random_rows(task: TaskSpec, lengths: tuple[int, ...] = (9, 4, 14)) -> list[dict[str, Any]]:
+    draw = np.random.default_rng(0)
+    rows = []
+    for length in lengths:
+        ids = draw.integers(5, VOCABULARY, length)
+        labels = np.where(draw.random(length) < 0.5, -100, ids)
+        labels[-1] = ids[-1]
+        row = {"input_ids": ids, "labels": labels}
+        if "decoder_input_ids" in task.fields:
+            row["decoder_input_ids"] = np.roll(ids, 1)
+        rows.append(row)
+    return rows
+
+
+def batch_of(task: TaskSpec, **kinds: Any) -> dict[str, Any]:
+    rows = random_rows(task)
+    fields = {name: task.fields[name] for name in rows[0]}
+    assert task.head is not None
+    return to_batch(rows, fields, layout=Layout(learns=task.head.learns, **kinds))
+
+
+def tiny(arch: str, task: TaskSpec, **settings: Any) -> Any:
+    import transformers
+
+    config = tiny_config(arch, family=task.name, vocab_size=VOCABULARY)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    assert task.head is not None
+    return getattr(transformers, str(task.head.auto_class)).from_config(config)
+
+
+def gradients(module: nn.Module, call: Call, task: TaskSpec, batch: dict[str, Any]) -> Any:
+    """Loss, count, and the gradient of every trained parameter."""
+    module.zero_grad()
+    total, count = task.loss(call(module, batch), batch)
+    total.backward()
+    found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    return float(total.detach()), count, found
+
+
+def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
+    """The chosen head against the plain one, through the whole model."""
+    module = module.to(dtype).eval()
+    batch = batch_of(task)
+    call, _ = match_arguments(module, list(batch))
+    head, why = choose_head(module, lambda given: call(module, given), batch)
+    assert head is not None, why
+    plain = gradients(module, call, task, {k: v for k, v in batch.items() if k != "learned_at"})
+    sparse = gradients(module, Call(call.arguments, call.fixed, head), task, batch)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    assert sparse[0] == pytest.approx(plain[0], rel=tolerance)
+    assert sparse[1] == plain[1]
+    assert sparse[2].keys() == plain[2].keys()
+    largest = max(float(grad.norm()) for grad in plain[2].values())
+    for name, grad in plain[2].items():
+        difference = float((sparse[2][name] - grad).norm())
+        assert difference <= tolerance * max(float(grad.norm()), largest), name
+    return head
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("arch", "settings", "tail"),
+    [
+        ("llama", {"tie_word_embeddings": False}, Tail()),
+        ("qwen3", {"tie_word_embeddings": True}, Tail()),
+        ("gpt2", {}, Tail()),
+        ("opt", {}, Tail()),
+        ("gemma2", {"final_logit_softcapping": 0.05}, Tail(1.0, 0.05)),
+        ("granite", {"logits_scaling": 8.0}, Tail(0.125)),
+        ("cohere", {"logit_scale": 0.25}, Tail(0.25)),
+        ("phi", {}, Tail()),  # a head with a bias
+        ("gpt_neox", {}, Tail()),
+        ("stablelm", {}, Tail()),
+    ],
+)
+def test_causal_head_in_chunks(
+    arch: str, settings: dict[str, Any], tail: Tail, dtype: torch.dtype
+) -> None:
+    head = compare(tiny(arch, CAUSAL, **settings), CAUSAL, dtype)
+    assert head.tail is not None
+    assert (head.tied is not None) == (arch in ("qwen3", "gpt2", "opt", "cohere"))
+    assert head.tail.cap == tail.cap
+    assert head.tail.factor == pytest.approx(tail.factor, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "arch"),
+    [
+        (MASKED, "bert"),
+        (MASKED, "distilbert"),
+        (MASKED, "modernbert"),
+        (SEQ2SEQ, "t5"),
+        (SEQ2SEQ, "bart"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_masked_and_seq2seq_heads(task: TaskSpec, arch: str) -> None:
+    assert compare(tiny(arch, task), task, torch.float64).tail == Tail()
+
+
+@pytest.mark.parametrize("target", ["q_proj", "lm_head"])
+def test_lora_on_the_body_and_on_the_head(target: str) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    lora = LoraConfig(r=4, target_modules=[target], task_type="CAUSAL_LM", init_lora_weights=False)
+    module = get_peft_model(tiny("llama", CAUSAL, tie_word_embeddings=False), lora)
+    head = compare(module, CAUSAL, torch.float64)
+    assert (head.tail is None) == (target == "lm_head")  # an adapted head is not one product
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7, 100])
+def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
+    torch.manual_seed(0)
+    embedding = nn.Linear(6, 50).double()
+    labels = torch.randint(0, 50, (23,))
+    hidden = torch.randn(23, 6, dtype=torch.float64, requires_grad=True)
+    tail = Tail(0.5, 3.0)
+    wanted = [hidden, *embedding.parameters()]
+    logits = 3.0 * torch.tanh(0.5 * embedding(hidden) / 3.0)
+    expected = cross_entropy(logits, labels, reduction="sum")
+    learned = chunked_loss(hidden, embedding, labels, tail, chunk)
+    assert float(learned.total.detach()) == pytest.approx(float(expected), rel=1e-12)
+    plain = torch.autograd.grad(expected * 0.3, wanted)
+    for a, b in zip(torch.autograd.grad(learned.total * 0.3, wanted), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        measured = chunked_loss(hidden, embedding, labels, tail, chunk)
+    assert measured.hits == (logits.argmax(-1) == labels).sum()
+
+
+class Scaled(nn.Module):
+    """A model whose logits are scaled by a weight that begins at 1 and is learned."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 8)
+        self.out = nn.Linear(8, VOCABULARY)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.after = after
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.out
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(input_ids)
+        if self.after == "unused":
+            return hidden @ self.out.weight.T
+        logits = self.out(hidden)
+        if self.after == "neighbours":
+            return logits + logits.roll(1, dims=1)
+        return logits * self.scale
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"), [("scale", "gathered"), ("neighbours", None), ("unused", None)]
+)
+def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None:
+    torch.manual_seed(0)
+    module, batch = Scaled(after), batch_of(CAUSAL)
+    call, _ = match_arguments(module, list(batch))
+    head, why = choose_head(module, lambda given: call(module, given), batch)
+    assert (head is None) == (expected is None)
+    assert (why == "") == (expected is not None)
+    if head is not None:  # the scale would get no gradient from chunks
+        assert head.tail is None
+        assert as_choice(head) == {"positions": "learned"}
+
+
+@pytest.mark.parametrize("learns", ["in_place", "from_before"])
+def test_learned_positions_are_those_with_a_label(learns: Learns) -> None:
+    rows = [{"input_ids": np.arange(3), "labels": np.array([7, -100, 9])}] * 2
+    fields = {name: CAUSAL.fields[name] for name in rows[0]}
+    batch = to_batch(rows, fields, layout=Layout(learns=learns))
+    before = learns == "from_before"  # the first label of a row has nothing before it
+    assert batch["learned"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
+    assert batch["learned_at"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
+
+
+def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefit.plan import choices as choosing
+
+    options: dict[str, Any] = {"data": echo_rows(40), "model": "tiny:llama", "task": "sft"}
+    options |= {"epochs": 2, "generate": {"rows": 0}}
+    whole = surefit.train(**options, output=str(tmp_path / "whole"))
+    assert whole.plan["choices"]["head"]["chunk"] == 256
+
+    def stop(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("chosen again")
+
+    monkeypatch.setattr(choosing, "choose_head", never)
+    monkeypatch.setattr(choosing, "_may_lie_end_to_end", never)
+    cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
+    strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
+    assert strip[0] == strip[1]
+
+
+def test_evaluation_is_that_of_the_plain_head(tmp_path: Path) -> None:
+    """Loss, perplexity and accuracy of a finished run, with logits everywhere and without."""
+    texts = [{"text": " ".join(WORDS[k % 4 : 3 + k % 8])} for k in range(40)]
+    run = surefit.train(
+        data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")
+    )
+    found = surefit.evaluate(run, texts)
+    head = from_choice(run.model, run.plan["choices"]["head"])
+    assert head is not None
+    kept = {name: value for name, value in run.plan.items() if name != "choices"}
+    (tmp_path / "run" / "plan.json").write_text(json.dumps(kept))
+    plain = surefit.evaluate(str(tmp_path / "run"), texts)
+    assert found.keys() == plain.keys() >= {"loss", "perplexity", "token_accuracy"}
+    for name in plain:
+        assert found[name] == pytest.approx(plain[name], rel=1e-5), name

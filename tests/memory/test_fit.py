@@ -1,0 +1,301 @@
+"""Whether a run fits: predicted from shapes, proved by a real step that leaves no trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import surefit
+import surefit.training.start
+from builders import MeanPool, echo_rows, feature_rows, sentiment_rows, write_jsonl
+from surefit.cli import run as command
+from surefit.config import make_config
+from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.memory.limit import GB, _containers, find_limit
+from surefit.plan.plan import Plan
+from surefit.training.start import make_optimizer
+
+LONG_ROWS = [{"prompt": "red blue " * 120 + str(n), "completion": "cat"} for n in range(80)]
+
+
+def check(**options: Any) -> Plan:
+    return surefit.check(**{"model": "tiny:llama", "data": LONG_ROWS, "task": "sft", **options})
+
+
+def tensors(plan: Plan) -> int:
+    """The predicted peak without the process and the allocator."""
+    assert plan.fit is not None
+    return sum(
+        plan.fit.parts[name] for name in ("weights", "gradients", "optimizer", "activations")
+    )
+
+
+def counted(plan: Plan) -> int:
+    """What torch's allocator was asked for in a real step on the largest batch."""
+    from surefit.batches.loading import load_batch
+
+    parts = plan.parts
+    assert parts is not None
+    batch = load_batch(parts.train, parts.batches.worst_rows(), parts.fields, layout=parts.layout)
+    optimizer = make_optimizer(parts.module, 1e-3, 0.01)
+    parts.module.train()
+
+    def step() -> None:
+        total, count = parts.loss(parts.call(parts.module, batch), batch)
+        (total / count).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    columns = [value for value in batch.values() if isinstance(value, torch.Tensor)]
+    held = [*parts.module.parameters(), *parts.module.buffers(), *states, *columns]
+    known = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return sum(known.values()) + max(itertools.accumulate(sizes))
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "rows", "more"),
+    [
+        ("tiny:llama", "sft", echo_rows(40), {}),
+        ("tiny:llama", "sft", echo_rows(40), {"checkpointing": True}),
+        ("tiny:gpt2", "causal-lm", [{"text": r["prompt"]} for r in echo_rows(40)], {}),
+        ("tiny:bert", "text-classification", sentiment_rows(40), {}),
+        ("tiny:bert", "feature-classification", feature_rows(40), {}),
+    ],
+)
+def test_the_prediction_is_what_the_allocator_counts(
+    model: str, task: str, rows: Any, more: dict[str, Any]
+) -> None:
+    plan = surefit.check(model=model, task=task, data=rows, **more)
+    assert tensors(plan) == pytest.approx(counted(plan), rel=0.03)
+
+
+def test_checkpointing_holds_less_and_learns_the_same(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": "tiny:llama", "task": "sft", "data": echo_rows(30)}
+    runs = [
+        surefit.train(**options, max_steps=3, checkpointing=on, output=str(tmp_path / str(on)))
+        for on in (False, True)
+    ]
+    plain, saving = ([e["loss"] for e in run.history if e["event"] == "step"] for run in runs)
+    assert plain == pytest.approx(saving, rel=1e-5)
+    assert tensors(check(checkpointing=True)) < 0.8 * tensors(check())
+
+
+def test_checkpointing_needs_layers_that_can_do_it() -> None:
+    plan = surefit.check(model=MeanPool(), data=feature_rows(20), checkpointing=True)
+    assert "SF404" in [found.code for found in plan.findings]
+
+
+def small_limit(share: float, **options: Any) -> float:
+    """Gigabytes that leave room for a share of the activations of the run."""
+    fit = check(**options).fit
+    assert fit is not None
+    assert fit.peak_bytes is not None
+    return (fit.peak_bytes - (1 - share) * fit.parts["activations"]) / GB
+
+
+def test_what_does_not_fit_is_refused_with_what_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_jsonl(tmp_path / "rows.jsonl", LONG_ROWS)
+    options = {"batch_size": 32, "grad_accum": 2}
+    limit = small_limit(0.5, **options)
+    arguments = ["check", "--data", str(data), "--model", "tiny:llama", "--task", "sft", "--json"]
+    arguments += ["--batch-size", "32", "--grad-accum", "2", "--max-memory-gb", str(limit)]
+    assert command(arguments) == 1
+    plan = json.loads(capsys.readouterr().out)
+    assert not plan["ok"]
+    assert plan["memory"]["fits"] is False
+    assert plan["memory"]["limit_bytes"] == round(limit * GB)
+    (refusal,) = [found for found in plan["findings"] if found["code"] == "SF400"]
+    advice = plan["memory"]["advice"]
+    assert advice[0]["fits"]
+    assert "batch_size" in advice[0]["set"]
+    assert {"batch_size", "checkpointing", "max_seq_length"} <= {
+        k for a in advice for k in a["set"]
+    }
+    assert f"batch_size={advice[0]['set']['batch_size']}" in refusal["fix"]
+    for option in advice:
+        if option["fits"] and not any("lora" in key for key in option["set"]):
+            again = check(**{**options, **option["set"]}, max_memory_gb=limit)
+            assert again.ok, option
+
+
+def test_where_no_change_is_enough_the_nearest_is_named() -> None:
+    plan = surefit.check(model="tiny:llama", data=echo_rows(20), max_memory_gb=0.05)
+    (refusal,) = [found for found in plan.findings if found.code == "SF400"]
+    assert "Nothing that was tried fits" in refusal.fix
+    assert plan.fit is not None
+    assert {"checkpointing": True, "lora.r": 16} in [option["set"] for option in plan.fit.advice]
+
+
+def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) -> None:
+    limit = small_limit(0.4, batch_size=32, padding_free="off")
+    plan = check(batch_size="auto", grad_accum=4, max_memory_gb=limit, padding_free="off")
+    fixed = check(batch_size=32, padding_free="off")
+    assert plan.ok
+    assert plan.config.micro_batch_rows < 32
+    assert plan.config.micro_batch_rows * plan.config.grad_accum == 32
+    assert plan.parts is not None
+    assert fixed.parts is not None
+    assert plan.parts.num_steps == fixed.parts.num_steps
+    for step in range(plan.parts.batches.num_steps(0)):
+        rows = [set(p.batches.step_rows(0, step).tolist()) for p in (plan.parts, fixed.parts)]
+        assert rows[0] == rows[1]
+    data = write_jsonl(tmp_path / "rows.jsonl", echo_rows(20))
+    options = {"data": str(data), "model": "tiny:llama", "task": "sft", "batch_size": "auto"}
+    run = surefit.train(**options, max_steps=2, output=str(tmp_path / "run"))
+    assert run.config.batch_size == 8
+    surefit.train(resume=run.path, batch_size="auto")
+
+
+class Noisy(MeanPool):
+    """Batch statistics, dropout, and random numbers of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+        noise = 1.0
+        if self.training:
+            noise += 0.1 * random.random() + 0.1 * np.random.rand()
+        steps = self.norm(inputs_embeds.transpose(1, 2)).transpose(1, 2)
+        return super().forward(self.drop(steps) * noise, attention_mask)
+
+
+@pytest.mark.parametrize("make", [Noisy, lambda: "tiny:bert"])
+def test_the_proof_leaves_no_trace(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proved: list[Any] = []
+    real = surefit.training.start.prove_plan
+
+    def train(name: str, prove: Any) -> Any:
+        monkeypatch.setattr(surefit.training.start, "prove_plan", prove)
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        data = feature_rows(44)
+        return surefit.train(
+            model=make(), data=data, max_steps=6, batch_size=4, output=str(tmp_path / name)
+        )
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        proved.append(real(*args, **kwargs))
+        return proved[-1]
+
+    with_proof = train("with", noted)
+    without = train("without", lambda *args, **kwargs: None)
+    assert proved[0].measured_bytes > 0
+    assert proved[0].total_seconds > 0
+    steps = [[{**event, "seconds": 0} for event in run.history] for run in (with_proof, without)]
+    assert steps[0] == steps[1]
+    states = [run.model.state_dict() for run in (with_proof, without)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+class RunsOut(MeanPool):
+    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+        if self.training and not inputs_embeds.is_meta:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to …")
+        return super().forward(inputs_embeds, attention_mask)
+
+
+def test_running_out_of_memory_ends_before_the_first_step(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    with pytest.raises(surefit.FindingError) as caught:
+        surefit.train(model=RunsOut(), data=feature_rows(30), output=str(output))
+    assert [found.code for found in caught.value.findings] == ["SF400"]
+    assert not output.exists()
+
+
+class NeedsNumbers(MeanPool):
+    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+        scale = float(inputs_embeds.detach().numpy().max() > 0)
+        return super().forward(inputs_embeds, attention_mask) * (1 + scale)
+
+
+def test_a_model_that_cannot_be_traced_is_measured_all_the_same() -> None:
+    plan = surefit.check(model=NeedsNumbers(), data=feature_rows(30), fit="measured")
+    assert plan.ok
+    assert "SF406" in [found.code for found in plan.findings]
+    memory = plan.as_dict()["memory"]
+    assert memory["predicted_peak_bytes"] is None
+    assert memory["measured_peak_bytes"] > 0
+    assert memory["fits"]
+
+
+QWEN3 = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 1024,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+
+
+def test_a_config_alone_can_be_planned_and_not_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "qwen3"
+    train_tokenizer(["red blue green " * 9], 300).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(QWEN3))
+    plan = check(model=str(folder), max_seq_length=512, batch_size=1, device_memory_gb=24)
+    assert plan.ok
+    assert "SF407" in [found.code for found in plan.findings]
+    assert plan.fit is not None
+    assert plan.fit.fits
+    assert plan.fit.parts["weights"] == pytest.approx(596e6 * 4, rel=0.01)
+    assert plan.fit.total_seconds is None
+    data = write_jsonl(tmp_path / "rows.jsonl", LONG_ROWS)
+    arguments = ["train", "--data", str(data), "--model", str(folder), "--task", "sft"]
+    assert command([*arguments, "--batch-size", "1", "--output", str(tmp_path / "run")]) == 2
+    assert "no weights" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_limit_is_the_least_of_what_there_is(tmp_path: Path) -> None:
+    free = find_limit()
+    assert 10**8 < free.bytes < 10**15
+    assert find_limit(max_memory_gb=1e9) == free or free.source.startswith("free")
+    assert find_limit(max_memory_gb=0.5).bytes == GB // 2
+    assert find_limit(max_memory_gb=0.5, device_memory_gb=24).bytes == 24 * GB
+    (tmp_path / "memory.max").write_text("5000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000000\nfile 9\nshmem 500000\n")
+    assert (5_000_000, 1_500_000) in _containers(tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _containers(tmp_path) == []
+
+
+def test_auto_and_max_tokens_contradict_each_other() -> None:
+    with pytest.raises(surefit.UsageError, match="max_tokens"):
+        check(batch_size="auto", max_tokens=64)
+
+
+@pytest.mark.parametrize("size", ["many", 0, -1, 1.5, True])
+def test_a_batch_size_is_a_number_or_auto(size: Any) -> None:
+    with pytest.raises(surefit.UsageError, match="batch_size"):
+        make_config({"batch_size": size})

@@ -1,0 +1,51 @@
+"""Operations on shapes alone, each kind worked out once, give what torch gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surefit.memory.storage_counter import LiveBytes, ShapeMemory
+
+aten = torch.ops.aten
+
+
+def on_meta(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+def test_a_change_in_place_gives_back_the_argument() -> None:
+    memory = ShapeMemory()
+    for _ in range(2):
+        out = on_meta(3, 4)
+        arguments = (out, on_meta(3, 2), on_meta(2, 4))
+        assert memory(aten.addmm_.default, arguments, {}) is out
+        assert out.shape == (3, 4)
+
+
+def test_a_change_of_shape_is_made_each_time() -> None:
+    memory = ShapeMemory()
+    for _ in range(2):
+        tensor = on_meta(6)
+        assert memory(aten.resize_.default, (tensor, [2, 3]), {}).shape == (2, 3)
+        assert tensor.shape == (2, 3)
+
+
+def test_views_stay_views() -> None:
+    memory = ShapeMemory()
+    for _ in range(2):
+        whole = on_meta(4, 4)
+        part: Any = memory(aten.slice.Tensor, (whole, 0, 0, 2), {})
+        assert part.untyped_storage()._cdata == whole.untyped_storage()._cdata
+
+
+def test_a_repeated_operation_counts_as_much_as_the_first() -> None:
+    counts = []
+    for times in (1, 2):
+        count = LiveBytes()
+        with count:
+            kept = [on_meta(8, 8) @ on_meta(8, 8) for _ in range(times)]
+        assert len(kept) == times
+        counts.append((count.live, count.flops))
+    assert counts[1] == (2 * counts[0][0], 2 * counts[0][1])
