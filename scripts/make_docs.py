@@ -77,25 +77,23 @@ def config_page() -> str:
 
 def causes_page() -> str:
     """Every cause that `surefit explain` knows, with its fix and what does not help."""
-    lines = [
-        "# Causes",
-        "",
-        "What `surefit explain` knows. Made from `surefit/explainer/` by",
+    lines = ["# Causes", ""]
+    lines += [
+        "The causes that `surefit explain` knows. `scripts/make_docs.py` writes this page from"
     ]
     lines += [
-        "`scripts/make_docs.py`. Each wording of a message is raised by a test, or seen in the"
+        "`surefit/explainer/causes/`. A test raises every message, or the named issue quotes it."
     ]
-    lines += ["issue named with it.", ""]
+    lines += [""]
     for area, causes in AREAS.items():
         lines += [f"## {area}", ""]
         for cause in sorted(causes, key=lambda cause: cause.code):
-            notice = " A notice: it stops nothing." if cause.notice else ""
-            lines += [f"### {cause.code}: {cause.title}", "", cause.why + notice, ""]
+            lines += [f"### {cause.code}: {cause.title}", "", cause.why, ""]
             lines += [f"Fix: {cause.fix}", ""]
-            lines += [f"In surefit: {cause.surefit}", ""] if cause.surefit else []
-            lines += ["Does not help:", ""] if cause.not_help else []
-            lines += [f"- {line}" for line in cause.not_help] + ([""] if cause.not_help else [])
-            seen = sorted({form.seen for form in cause.forms if form.seen})
+            lines += [f"In surefit: {cause.in_surefit}", ""] if cause.in_surefit else []
+            if cause.does_not_help:
+                lines += ["Does not help:", "", *(f"- {line}" for line in cause.does_not_help), ""]
+            seen = sorted({message.seen for message in cause.messages if "#" in message.seen})
             lines += [f"Seen in: {', '.join(seen)}", ""] if seen else []
     return "\n".join(lines)
 
