@@ -15,14 +15,15 @@ from surefit.data.disk_dataset import OnDisk, open_data
 from surefit.data.split import hash_rows, split_rows
 from surefit.errors import UsageError
 from surefit.findings import rule
-from surefit.memory.host import GB, held_bytes
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.process_memory import tree_bytes
 
 LOADER_BATCH_TOO_LARGE = rule(
     "SF450",
     "error",
-    "a batch does not fit in the memory given",
-    why="The rows of a batch are in memory while it is made and while it is used.",
-    fix="Take smaller batches, shorter rows, or more memory.",
+    "a loader's batch does not fit in memory",
+    why="A batch is in memory while it is collated, while it is prefetched and while it is used.",
+    fix="Use a smaller batch_size, shorter rows, or more memory.",
 )
 
 
@@ -137,18 +138,17 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def check_budget(data: OnDisk, batch_size: int, workers: int) -> None:
-    """Refuse batches that cannot be held within the memory that was given."""
-    row_bytes, held = data.row_bytes(), held_bytes()
-    in_flight = 2 + 2 * workers  # the rows and the batch they make; two batches wait per worker
-    room = data.limit_bytes - held
-    needed = row_bytes * batch_size * in_flight
-    if needed <= room:
+    """Refuse batches that exceed the memory limit of the data."""
+    row_bytes, used = data.row_bytes(), tree_bytes()
+    copies = 2 + 2 * workers  # the rows and their batch, and two prefetched batches per worker
+    free = data.limit.bytes - used
+    if row_bytes * batch_size * copies <= free:
         return
-    fitting = room // max(1, row_bytes * in_flight)
+    fitting = free // max(1, row_bytes * copies)
     message = (
-        f"A batch of {batch_size} rows takes {row_bytes * batch_size / GB:.2f} GB, {in_flight} of "
-        f"them are in flight, and this process holds {held / GB:.2f} GB already; the limit is "
-        f"{data.limit_bytes / GB:.2f} GB."
+        f"A batch of {batch_size} rows takes {show_gb(row_bytes * batch_size)}, and {copies} "
+        f"copies are in memory at once. This process already uses {show_gb(used)}; the limit is "
+        f"{data.limit}."
     )
-    fix = f"batch_size={fitting} fits." if fitting > 0 else "Give more memory, or shorter rows."
+    fix = f"batch_size={fitting} fits." if fitting > 0 else "Use shorter rows, or more memory."
     raise LOADER_BATCH_TOO_LARGE.error(message, fix=fix)

@@ -1,4 +1,4 @@
-"""The last stage of a plan: how many rows fit together, what the run holds, how long it takes."""
+"""The last stage of a plan: micro-batch size, peak memory and time of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.memory.advise import Trials, advise, largest_batch
-from surefit.memory.limit import GB, find_limit
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.limit import find_limit
 from surefit.memory.predict_peak import Fit, Workload, predict
 from surefit.plan.build_model import Fitted
 from surefit.plan.plan import Given, Parts
@@ -27,15 +28,17 @@ DOES_NOT_FIT = rule(
     "SF400",
     "error",
     "does not fit in memory",
-    why="The run would be killed, or fail with 'out of memory', when its largest batch comes.",
-    fix="Take a smaller batch_size with a larger grad_accum, checkpointing, LoRA or shorter rows.",
+    why="The run would be killed, or fail with 'out of memory', at its largest micro-batch.",
+    fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, LoRA or a "
+    "shorter max_seq_length.",
 )
 
 BATCH_SIZE_CHOSEN = rule(
     "SF405",
     "info",
     "batch size chosen",
-    why="batch_size is auto: the largest micro-batch that fits was taken, and kept in the config.",
+    why="batch_size is auto: surefit chose the largest micro-batch that fits, and saves it in the "
+    "run's config.",
     fix="Nothing to do.",
 )
 
@@ -43,8 +46,8 @@ MEMORY_NOT_PREDICTED = rule(
     "SF406",
     "info",
     "memory not predicted",
-    why="The model's code does something that cannot be done on shapes alone.",
-    fix="Nothing to do; the run still begins with a real step on its largest batch.",
+    why="The model's code cannot run on the meta device, which has shapes and no values.",
+    fix="Nothing to do; training still starts with a measured step on the largest micro-batch.",
 )
 
 
@@ -53,7 +56,7 @@ SHOWN_OPTIONS = 4
 
 
 def make_batches(config: RunConfig, train: Store) -> Batches:
-    """The order of the rows; where the batch size is still open, a step is one micro-batch."""
+    """The order of the rows; with batch_size=auto, one micro-batch is a whole step for now."""
     auto = config.batch_size == "auto"
     if auto and config.max_tokens is not None:
         raise UsageError(
@@ -101,12 +104,12 @@ def make_workload(
         config.epochs,
         config.eval_every,
         generates,
-        half_type(config),
+        autocast_dtype(config),
     )
 
 
-def half_type(config: RunConfig) -> torch.dtype | None:
-    """The narrow type of mixed precision, on the device that is planned for."""
+def autocast_dtype(config: RunConfig) -> torch.dtype | None:
+    """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
     on_device = torch.cuda.is_available() or config.device_memory_gb is not None
@@ -118,19 +121,22 @@ def half_type(config: RunConfig) -> torch.dtype | None:
 def settle_batch_size(
     config: RunConfig, work: Workload, found: list[Finding]
 ) -> tuple[RunConfig, Workload]:
-    """`auto` as a number: the largest micro-batch that fits and divides the effective batch."""
+    """Replace batch_size=auto by the largest micro-batch that fits.
+
+    It divides the effective batch size, which stays the same.
+    """
     limit = find_limit(config.max_memory_gb, config.device_memory_gb)
     effective = work.batches.batch_size
     try:
         work, _ = largest_batch(Trials(work, limit))
-    except Exception as error:  # a model's own code may fail on shapes in any way
+    except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{type(error).__name__}: {error}"[:200]
         found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
     batches = work.batches
     chosen = {"batch_size": batches.batch_size, "grad_accum": batches.grad_accum}
     message = (
-        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the most rows "
-        f"at once that fit, of an effective batch of {effective}."
+        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the largest "
+        f"micro-batch that fits, at an effective batch size of {effective}."
     )
     found.append(BATCH_SIZE_CHOSEN.finding(message))
     return config.model_copy(update=chosen), work
@@ -139,7 +145,7 @@ def settle_batch_size(
 def predict_fit(
     config: RunConfig, work: Workload, max_length: int | None, found: list[Finding]
 ) -> Fit:
-    """Peak and time of the run; where it does not fit, what would."""
+    """Predict peak memory and time; if the run does not fit, find options that would."""
     limit = find_limit(config.max_memory_gb, config.device_memory_gb)
     fit = predict(work, limit)
     if fit.unknown:
@@ -154,15 +160,15 @@ def predict_fit(
 
 
 def refuse(fit: Fit, work: Workload, max_length: int | None, peak: int) -> tuple[Fit, Finding]:
-    """The finding that a run does not fit, with what would."""
+    """The finding that a run does not fit, with the options that would."""
     over = max(peak, fit.limit.bytes + 1)
     options = [option.as_dict() for option in advise(work, fit.limit, max_length, over)]
-    options.sort(key=lambda option: not option["fits"])  # stable: the mildest stay first
+    options.sort(key=lambda option: not option["fits"])  # stable: the least change first
     fit = replace(fit, advice=tuple(options))
     rows, length = work.batches.longest()
     message = (
-        f"The run would hold {_gb(peak)} at its largest batch ({rows} × {length}); "
-        f"{_gb(fit.limit.bytes)} are {fit.limit.meaning}."
+        f"Peak memory is {show_gb(peak)} at the largest micro-batch ({rows} × {length}); the limit "
+        f"is {fit.limit}."
     )
     return fit, DOES_NOT_FIT.finding(message, fix=_suggest(options))
 
@@ -173,8 +179,8 @@ def _suggest(options: list[dict[str, Any]]) -> str:
     if fitting:
         return f"Set {shown}."
     if options:
-        return f"Nothing that was tried fits; nearest: {shown}. Take a smaller model."
-    return "Take a smaller model or batch size, shorter rows, or more memory."
+        return f"No option that was tried fits; the nearest: {shown}. Use a smaller model."
+    return "Use a smaller model or batch size, a shorter max_seq_length, or more memory."
 
 
 def _describe(option: Mapping[str, Any]) -> str:
@@ -182,8 +188,4 @@ def _describe(option: Mapping[str, Any]) -> str:
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in option["set"].items()
     )
-    return f"{settings} ({_gb(option['predicted_peak_bytes'])})"
-
-
-def _gb(count: int) -> str:
-    return f"{count / GB:.2f} GB"
+    return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"

@@ -20,7 +20,6 @@ from surefit.data.cache import choose_cache, fingerprint
 from surefit.encode.store import Store
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
-from surefit.memory.host import rare_collection
 from surefit.models.open_model import open_model
 from surefit.plan.augmentation import check_views, make_views
 from surefit.plan.build_model import (
@@ -39,6 +38,7 @@ from surefit.plan.fit_in_memory import (
     predict_fit,
     settle_batch_size,
 )
+from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.plan import Given, Parts, Plan
 from surefit.plan.prepare_data import (
     Sides,
@@ -60,7 +60,7 @@ def make_plan(config: RunConfig, given: Given | None = None, progress: Progress 
     given = given or Given()
     draft = _Draft(Plan(config, given.task, (), given=given), progress)
     try:
-        with rare_collection(), main_first():
+        with infrequent_collection(), main_first():
             check_machine(config.precision, config.trackers)
             choose_cache(config.cache)
             plan = draft.finish()

@@ -14,8 +14,8 @@ from surefit.config import RunConfig
 from surefit.encode.store import Store
 from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
-from surefit.memory.host import give_back
 from surefit.memory.predict_peak import Fit
+from surefit.memory.process_memory import trim_heap
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import Evaluator
 from surefit.plan.plan import Parts, Plan
@@ -97,7 +97,7 @@ def run_plan(
         with bundled(watch, plan, run, state):
             proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
         on_fit(proved)
-        give_back()  # what planning and the proof have freed
+        trim_heap()  # what planning and the measured step have freed
         evaluator = make_evaluator(plan, parts, accelerator, load, progress)
         pace = Pace(
             parts.num_steps,
