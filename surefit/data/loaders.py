@@ -1,4 +1,4 @@
-"""Ready DataLoaders over data that stays on disk, for anyone's own loop."""
+"""Training and validation DataLoaders over data that stays on disk, for your own training loop."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Rows = npt.NDArray[np.integer[Any]]
 
 
 class EpochOrder:
-    """A batch sampler: another order in each epoch, all of them decided by the seed.
+    """A batch sampler with a new order in each epoch, determined by the seed.
 
-    `seek(epoch, batch)` goes on from any place; nothing is replayed.
+    `seek(epoch, batch)` resumes at any batch; nothing is replayed.
     """
 
     def __init__(self, batches: Batches, rows: Rows, shuffle: bool) -> None:
@@ -54,12 +54,12 @@ class EpochOrder:
             yield self.rows[order.rows[start:end]].tolist()
 
     def seek(self, epoch: int, batch: int = 0) -> None:
-        """Let the next pass begin at a batch of an epoch."""
+        """Start the next pass at a batch of an epoch."""
         self.epoch, self.first = epoch, batch
 
 
 class Batched(Dataset[dict[str, Any]]):
-    """Rows of an OnDisk as one batch: padded, with an attention mask made by length."""
+    """Batches of rows: padded, with an attention mask made from the lengths."""
 
     def __init__(self, data: OnDisk) -> None:
         self.data = data
@@ -92,10 +92,10 @@ def loaders(
     seed: int = 0,
     workers: int = 0,
 ) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Training and evaluation DataLoaders over data that stays on disk.
+    """Training and validation DataLoaders over data that stays on disk.
 
     Rows are shuffled over all files; the order is a pure function of the seed and the epoch, also
-    with worker processes. A batch that cannot fit is refused, with the size that would.
+    with worker processes. A batch that exceeds the memory limit is refused, with a size that fits.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -127,13 +127,13 @@ def _loader(
     return DataLoader(
         Batched(data),
         batch_sampler=order,
-        collate_fn=_as_it_is,
+        collate_fn=_unchanged,
         num_workers=workers,
         persistent_workers=False,
     )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 

@@ -61,7 +61,7 @@ def make_batches(config: RunConfig, train: Store) -> Batches:
     if auto and config.max_tokens is not None:
         raise UsageError(
             f"batch_size is auto and max_tokens {config.max_tokens}: both bound a micro-batch.",
-            "Give one of them.",
+            "Use one of them.",
         )
     return Batches(
         train.lengths,
@@ -82,7 +82,7 @@ def make_workload(
     evaluation: Store,
     batches: Batches,
 ) -> Workload:
-    """What is trained on what, as far as memory and time depend on it."""
+    """The model, the data and the batches of a run, as far as memory and time depend on them."""
     prepare = task.preparer(fitted.encoder, config.seed)
     num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
     generate = task.generate
