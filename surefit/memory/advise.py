@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import Workload, base_bytes, peak_of, trace_batch
+from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
+from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
@@ -43,18 +44,24 @@ class Option:
 class Trials:
     """A model on meta that is changed and traced again, and what came of it."""
 
-    def __init__(self, work: Workload, limit: Limit) -> None:
+    def __init__(self, work: Job, limit: Limit) -> None:
         self.work, self.limit = work, limit
-        self.base = base_bytes(work.module, limit)  # once: tracing itself leaves a little behind
+        self.base = base_bytes(
+            work.pipeline.module, limit
+        )  # once: tracing itself leaves a little behind
 
     def peak(
         self,
         batch: Batch,
-        work: Workload | None = None,
+        work: Job | None = None,
         change: Callable[[Any], None] | None = None,
     ) -> int:
         """The predicted peak on a batch, with a change to a copy of the model."""
-        module, call = self.work.on_meta if change is None else copy.deepcopy(self.work.on_meta)
+        module, call = (
+            self.work.pipeline.on_meta
+            if change is None
+            else copy.deepcopy(self.work.pipeline.on_meta)
+        )
         if change is not None:
             change(module)
         traced = trace_batch(work or self.work, module, call, batch)
@@ -65,7 +72,7 @@ class Trials:
         return Option(settings, peak, peak <= self.limit.bytes)
 
 
-def with_batch_size(work: Workload, size: int) -> Workload:
+def with_batch_size(work: Job, size: int) -> Job:
     """The same effective batch in micro-batches of `size` rows."""
     batches = work.batches
     effective = batches.batch_size * batches.grad_accum
@@ -82,7 +89,7 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def largest_batch(trials: Trials, whole_peak: int | None = None) -> tuple[Workload, int]:
+def largest_batch(trials: Trials, whole_peak: int | None = None) -> tuple[Job, int]:
     """The largest micro-batch of the same effective batch that fits, else one row; its peak.
 
     Peaks grow about evenly with the rows, so sizes far beyond what would fit are not traced.
@@ -108,7 +115,7 @@ def largest_batch(trials: Trials, whole_peak: int | None = None) -> tuple[Worklo
 
 
 def advise(
-    work: Workload, limit: Limit, max_length: int | None, peak: int | None = None
+    work: Job, limit: Limit, max_length: int | None, peak: int | None = None
 ) -> Iterator[Option]:
     """What changes the result least comes first; combinations where no single change fits.
 
@@ -116,7 +123,7 @@ def advise(
     """
     trials = Trials(work, limit)
     batch = _worst(work)
-    changes = _changes(work.module)
+    changes = _changes(work.pipeline.module)
     smaller, settings = work, {}
     singles = []
     if work.batches.max_tokens is None and work.batches.batch_size > 1:
@@ -160,8 +167,8 @@ def _apply(changes: Iterable[Callable[[Any], None]], module: nn.Module) -> None:
         change(module)
 
 
-def _worst(work: Workload) -> Batch:
-    return work.load(work.train, work.batches.worst_rows(work.epochs))
+def _worst(work: Job) -> Batch:
+    return work.pipeline.batch(work.train, work.batches.worst_rows(work.epochs))
 
 
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
@@ -176,7 +183,9 @@ def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[t
         if work.batches.end_to_end:  # as many whole rows as have the positions of the cut ones
             lengths = work.batches.lengths[rows].astype(np.int64)
             wanted = np.minimum(lengths, length).sum()
-            shorter = work.load(work.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1])
+            shorter = work.pipeline.batch(
+                work.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1]
+            )
         else:
             shorter = {name: _cut(value, length) for name, value in batch.items()}
         peak = trials.peak(shorter)

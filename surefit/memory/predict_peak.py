@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.order import Batches
-from surefit.encode.store import Store
 from surefit.memory.host import give_back
 from surefit.memory.limit import CONTEXT_BYTES, PROCESS_BYTES, Limit, held_bytes
 from surefit.memory.machine_speed import measure_machine
 from surefit.memory.trace_cache import keep_trace, trace_key
-from surefit.memory.trace_step import Traced, on_meta, trace_evaluation, trace_training
+from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.tasks.task_spec import Batch, Loss
+from surefit.pipeline.evaluation import row_chunks
+from surefit.pipeline.job import Job
+from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -33,37 +32,6 @@ a share of the bytes that pass through it in a step, up to a limit; holes, which
 of the same size does not fit into again, as shares of these bytes, activations and gradients."""
 DEVICE_SHARE = 0.05
 """What the caching allocator of a device holds beyond the tensors."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is trained on what: all a prediction has to know, as it is before the first step."""
-
-    module: nn.Module
-    call: Call
-    loss: Loss
-    load: Callable[[Store, Any], Batch]
-    train: Store
-    evaluation: Store
-    batches: Batches
-    num_steps: int
-    epochs: int = 1
-    eval_every: int | None = None
-    generates: tuple[int, int] | None = None
-    """Rows and new tokens that each evaluation generates."""
-    half: torch.dtype | None = None
-
-    @cached_property
-    def on_meta(self) -> tuple[nn.Module, Call]:
-        """The model without its numbers, and its Call."""
-        return on_meta(self.module, self.call)
-
-    @property
-    def num_evaluations(self) -> int:
-        """How often the evaluation rows are gone through."""
-        if not len(self.evaluation):
-            return 0
-        return max(1, self.num_steps // self.eval_every) if self.eval_every else self.epochs
 
 
 @dataclass(frozen=True)
@@ -106,7 +74,7 @@ class Fit:
         }
 
 
-def predict(work: Workload, limit: Limit) -> Fit:
+def predict(work: Job, limit: Limit) -> Fit:
     """Trace the largest batches of training and evaluation; unknown where the model refuses."""
     try:
         training = trace_worst(work)
@@ -115,25 +83,25 @@ def predict(work: Workload, limit: Limit) -> Fit:
         first = (str(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
-    fit = Fit(limit, parts=_split(worst, base_bytes(work.module, limit), limit))
+    fit = Fit(limit, parts=_split(worst, base_bytes(work.pipeline.module, limit), limit))
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.source == "device_memory_gb" else _with_time(fit, work, training)
 
 
-def trace_worst(work: Workload) -> Traced:
+def trace_worst(work: Job) -> Traced:
     """A training step on the micro-batch with the most positions."""
-    batch = work.load(work.train, work.batches.worst_rows(work.epochs))
-    return trace_batch(work, *work.on_meta, batch)
+    batch = work.pipeline.batch(work.train, work.batches.worst_rows(work.epochs))
+    return trace_batch(work, *work.pipeline.on_meta, batch)
 
 
-def trace_batch(work: Workload, module: nn.Module, call: Call, batch: Batch) -> Traced:
+def trace_batch(work: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
     """A training step of a model on meta on one batch."""
     accumulates = work.batches.grad_accum > 1
-    key = trace_key(module, call, work.loss, batch, accumulates, work.half)
+    key = trace_key(module, call, work.pipeline.loss, batch, accumulates, work.autocast)
     return keep_trace(
         key,
         lambda: trace_training(
-            module, call, work.loss, batch, accumulates=accumulates, autocast=work.half
+            module, call, work.pipeline.loss, batch, accumulates=accumulates, autocast=work.autocast
         ),
     )
 
@@ -172,19 +140,17 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
     return top + round(holes + traced.gradients * GRADIENTS_SHARE)
 
 
-def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
+def _without_gradients(work: Job, training: Traced, limit: Limit) -> Iterator[Traced]:
     """Evaluation and generation, where they could hold more than training.
 
     A pass without gradients holds no more per position than training does. Where that is too
     little to matter, or less than training holds in any case, it is not traced.
     """
-    if not len(work.evaluation):
+    if not len(work.validation):
         return
-    from surefit.pipeline.evaluation import row_chunks
-
     size, tokens = work.batches.batch_size, work.batches.max_tokens
-    rows = next(row_chunks(work.evaluation.lengths, size, tokens))
-    longest = int(work.evaluation.lengths[rows].max())
+    rows = next(row_chunks(work.validation.lengths, size, tokens))
+    longest = int(work.validation.lengths[rows].max())
     per_position = training.activations / max(int(work.batches.positions().max()), 1)
 
     def matters(positions: int) -> bool:
@@ -196,12 +162,12 @@ def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterat
     generated = asked > 0 and matters(min(len(rows), asked) * (longest + new_tokens))
     if not scored and not generated:
         return
-    batch = work.load(work.evaluation, rows)
-    module, call = work.on_meta
+    batch = work.pipeline.batch(work.validation, rows)
+    module, call = work.pipeline.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:
         outputs = call(module, batch)
-        work.loss(outputs, batch)
+        work.pipeline.loss(outputs, batch)
 
     if scored:
         yield trace_evaluation(module, score, batch)
@@ -229,7 +195,7 @@ def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> di
     return {"input_ids": ids(length + new_tokens)}
 
 
-def _with_time(fit: Fit, work: Workload, training: Traced) -> Fit:
+def _with_time(fit: Fit, work: Job, training: Traced) -> Fit:
     """What a step takes by the machine's rates, and all of them by their positions."""
     varying, fixed = measure_machine().seconds(training)
     positions = work.batches.positions()
@@ -243,7 +209,7 @@ def _with_time(fit: Fit, work: Workload, training: Traced) -> Fit:
 
 
 def total_seconds(
-    work: Workload,
+    work: Job,
     slope: float,
     fixed: float,
     eval_slope: float,
@@ -256,7 +222,7 @@ def total_seconds(
     steps = max(work.batches.num_steps(0), 1)
     processes = work.batches.num_processes
     training = work.num_steps / steps * per_epoch / processes + work.num_steps * step_seconds
-    lengths = np.asarray(work.evaluation.lengths, np.int64)
+    lengths = np.asarray(work.validation.lengths, np.int64)
     evaluation = work.num_evaluations * eval_slope * float(lengths.sum()) / processes
     if work.generates is not None and token_seconds:
         rows, new_tokens = work.generates

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.memory.limit import forget_peak, peak_held_bytes
-from surefit.memory.predict_peak import Workload, total_seconds
+from surefit.memory.predict_peak import total_seconds
+from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +42,7 @@ class Proof:
 
 
 def prove(
-    work: Workload,
+    work: Job,
     model: Any,
     backward: Callable[[Any], None],
     optimizer: Any,
@@ -53,13 +54,13 @@ def prove(
     `fresh` says that the optimizer is ours and has no state yet: it is made for the step, so that
     all is there that later steps will find, and cleared afterwards.
     """
-    worst = work.load(work.train, work.batches.worst_rows(work.epochs))
+    worst = work.pipeline.batch(work.train, work.batches.worst_rows(work.epochs))
     usual_rows = usual(work)
-    usual_batch = work.load(work.train, usual_rows)
+    usual_batch = work.pipeline.batch(work.train, usual_rows)
     _forget_peak()
     try:
-        with _untouched(work.module, optimizer, fresh):
-            update_seconds = _make_state(work.module, optimizer) if fresh else 0.0
+        with _untouched(work.pipeline.module, optimizer, fresh):
+            update_seconds = _make_state(work.pipeline.module, optimizer) if fresh else 0.0
             forward, whole = _time(work, model, worst, backward)
             _, usual_whole = _time(work, model, usual_batch, backward)
             token_seconds = _decode_seconds(work, worst) if work.generates else 0.0
@@ -76,7 +77,7 @@ def prove(
     return Proof(_peak(), whole * work.batches.grad_accum + update_seconds, total)
 
 
-def usual(work: Workload) -> Any:
+def usual(work: Job) -> Any:
     """The rows of a micro-batch of middling size."""
     batches = work.batches
     positions = batches.positions()
@@ -101,15 +102,15 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
 
 
 def _time(
-    work: Workload, model: Any, batch: Any, backward: Callable[[Any], None]
+    work: Job, model: Any, batch: Any, backward: Callable[[Any], None]
 ) -> tuple[float, float]:
     """The shortest forward and the shortest forward and backward, after a first pass."""
     began, forward, whole = time.perf_counter(), float("inf"), float("inf")
     for _ in range(MOST_PASSES):
         if work.batches.grad_accum == 1:
-            _drop_gradients(work.module)
+            _drop_gradients(work.pipeline.module)
         start = time.perf_counter()
-        total, count = work.loss(work.call(model, batch), batch)
+        total, count = work.pipeline.loss(work.pipeline.call(model, batch), batch)
         middle = time.perf_counter()
         backward(total / max(int(count), 1))
         del total
@@ -118,15 +119,15 @@ def _time(
         forward, whole = min(forward, middle - start), min(whole, end - start)
         if end - began > WARM_SECONDS:
             break
-    _drop_gradients(work.module)
+    _drop_gradients(work.pipeline.module)
     return forward, whole
 
 
-def _decode_seconds(work: Workload, batch: Any) -> float:
+def _decode_seconds(work: Job, batch: Any) -> float:
     """What one token more of an answer takes, which is when the model is called anew."""
     import torch
 
-    module: Any = work.module
+    module: Any = work.pipeline.module
     module.eval()
     best = float("inf")
     ids = batch["input_ids"].reshape(-1, 1)[: work.batches.batch_size]
