@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
+from surefit.batches.batch_layout import PADDING_FREE
 from surefit.models.tiny import FAMILIES
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +67,7 @@ def section(task: str, chosen: dict[str, dict[str, Any]]) -> str:
     chunked = [a for a, c in planned.items() if "chunk" in c["head"]]
     gathered = [a for a, c in planned.items() if c["head"] == {"positions": "learned"}]
     everywhere = [a for a, c in planned.items() if c["head"]["positions"] == "all"]
-    joined = [a for a, c in planned.items() if c["rows"] == "end to end"]
+    joined = [a for a, c in planned.items() if c["rows"] == PADDING_FREE]
     lines = [
         f"## {task}",
         f"Learned positions only, in chunks ({len(chunked)} of {len(chosen)}): {' '.join(chunked)}",

@@ -28,11 +28,18 @@ class Layout:
     and `learned` those labels. Listed here, they cost the device no question about its data.
     """
 
-    end_to_end: bool = False
+    padding_free: bool = False
     learns: Learns | None = None
 
 
 PADDED = Layout()
+
+PADDING_FREE = "padding-free"
+
+
+def is_padding_free(choice: str) -> bool:
+    """Whether a plan's choice of layout is padding-free; plans of 0.1.0 call it "end to end"."""
+    return choice in (PADDING_FREE, "end to end")
 
 
 def arrange(
@@ -42,8 +49,8 @@ def arrange(
 
     >>> ids = {"input_ids": Field(("time",), "int64"), "labels": Field(("time",), "int64", -100)}
     >>> rows = [np.array([5, 6, 7]), np.array([8, 9])]
-    >>> end_to_end = Layout(end_to_end=True, learns="from_before")
-    >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, end_to_end)
+    >>> padding_free = Layout(padding_free=True, learns="from_before")
+    >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, padding_free)
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["row_lengths"]
     ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], (3, 2))
     >>> batch["learned_at"].tolist(), batch["learned"].tolist()
@@ -51,8 +58,8 @@ def arrange(
     """
     batch: dict[str, Array | tuple[int, ...]]
     starts: Array | None
-    if layout.end_to_end:
-        batch, starts = _end_to_end(columns, fields)
+    if layout.padding_free:
+        batch, starts = _concatenate_rows(columns, fields)
     else:
         batch, starts = {**collate_columns(columns, fields)}, None
     if layout.learns is not None:
@@ -66,7 +73,7 @@ def arrange(
     return batch
 
 
-def _end_to_end(
+def _concatenate_rows(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]
 ) -> tuple[dict[str, Array | tuple[int, ...]], Array]:
     """Columns that run along the sequence laid end to end, others stacked; where rows begin."""

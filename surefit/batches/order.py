@@ -74,7 +74,7 @@ class Batches:
     grad_accum: int = 1
     num_processes: int = 1
     max_tokens: int | None = None
-    end_to_end: bool = False
+    padding_free: bool = False
 
     @property
     def micro_per_step(self) -> int:
@@ -107,7 +107,7 @@ class Batches:
 
     def padding_share(self, epoch: int = 0) -> float:
         """Share of an epoch's positions that are padding."""
-        if self.end_to_end:
+        if self.padding_free:
             return 0.0
         rows, longest = self._micro_shapes(epoch)
         padded = int((rows * longest).sum())
@@ -127,14 +127,14 @@ class Batches:
         Rows that lie end to end are not padded: then it is the most rows, and the longest row.
         """
         rows, longest = self._micro_shapes(epoch)
-        if self.end_to_end:
+        if self.padding_free:
             return int(rows.max()), int(longest.max())
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
 
     def positions(self, epoch: int = 0) -> Rows:
         """Positions of each micro-batch of an epoch, padding and all, in its order."""
-        if self.end_to_end:
+        if self.padding_free:
             order = self.epoch(epoch)
             lengths = self.lengths[order.rows]
             return np.add.reduceat(lengths, order.micro_starts[:-1], dtype=np.int64)
@@ -177,9 +177,9 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     steps_by_window: list[Rows] = []
     for start, end in _windows(num_rows, batches):
         window = rows[start:end]
-        if batches.max_tokens is None or not batches.end_to_end:
+        if batches.max_tokens is None or not batches.padding_free:
             window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
-        if batches.max_tokens is None and batches.end_to_end:
+        if batches.max_tokens is None and batches.padding_free:
             window[:] = _deal(window, batches.batch_size, random)
         sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
@@ -254,6 +254,6 @@ def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
         # Sorted by length, the newest row is the longest so far and sets the padded length.
         padded = (place + 1 - edges[-1]) * int(lengths[place])
         joined = int(ends[place + 1] - ends[edges[-1]])
-        if (joined if batches.end_to_end else padded) > batches.max_tokens:
+        if (joined if batches.padding_free else padded) > batches.max_tokens:
             edges.append(place)
     return [*edges, len(lengths)]

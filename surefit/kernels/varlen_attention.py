@@ -83,7 +83,7 @@ def attend(
     return torch.cat(apart, dim=2).transpose(1, 2).contiguous(), None
 
 
-def end_to_end_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
+def varlen_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
     """What `forward` is given besides the columns for rows that lie end to end."""
     import torch
 

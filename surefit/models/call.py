@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import SEQUENCES
 from surefit.findings import Finding, rule
 from surefit.kernels.sparse_head import SparseHead
-from surefit.kernels.varlen_attention import end_to_end_arguments
+from surefit.kernels.varlen_attention import varlen_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
 
@@ -55,7 +55,7 @@ class Call:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         if "row_lengths" in batch:
-            given |= end_to_end_arguments(batch)
+            given |= varlen_arguments(batch)
         if self.head is None or "learned_at" not in batch:
             return as_outputs(model(**given, **self.fixed))
         return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.batch_layout import IGNORED, Layout
+from surefit.batches.batch_layout import IGNORED, PADDING_FREE, Layout, is_padding_free
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import to_batch
@@ -87,11 +87,11 @@ def choose_ways(
         return fitted, choices
     layout = Layout(learns=learns)
     if given.choices:
-        keeps = given.choices["rows"] == "end to end" and keep_rows_apart(fitted.module)
+        keeps = is_padding_free(given.choices["rows"]) and keep_rows_apart(fitted.module)
     else:
-        keeps = _may_lie_end_to_end(fitted, rows, longest, config, found)
+        keeps = _may_be_padding_free(fitted, rows, longest, config, found)
     if keeps:
-        layout, choices["rows"] = replace(layout, end_to_end=True), "end to end"
+        layout, choices["rows"] = replace(layout, padding_free=True), PADDING_FREE
     return replace(fitted, call=replace(fitted.call, head=head), layout=layout), choices
 
 
@@ -110,19 +110,19 @@ def choose_compiling(
     return {"compile": {"compiled": compiled, "why": why}}
 
 
-def _may_lie_end_to_end(
+def _may_be_padding_free(
     fitted: Fitted, rows: Rows, longest: int, config: RunConfig, found: list[Finding]
 ) -> bool:
     """Whether rows may be laid end to end, and are to be; the model is then set up for it."""
     if config.padding_free == "off" or config.compile == "on":
         return False
-    why = _cannot_keep_apart(fitted, rows, longest)
+    why = _why_not_padding_free(fitted, rows, longest)
     if why is not None:
         found.append(ROWS_PADDED.finding(f"Rows are padded to a common length: {why}."))
     return why is None
 
 
-def _cannot_keep_apart(fitted: Fitted, rows: Rows, longest: int) -> str | None:
+def _why_not_padding_free(fitted: Fitted, rows: Rows, longest: int) -> str | None:
     """Why rows end to end would not give the logits of padded ones; None where they do."""
     import torch
 
@@ -139,7 +139,7 @@ def _cannot_keep_apart(fitted: Fitted, rows: Rows, longest: int) -> str | None:
     why = f"the model does not see whole rows ({limit})" if limit else None
     if why is None:
         padded = to_batch(rows, fitted.fields)
-        joined = to_batch(rows, fitted.fields, layout=Layout(end_to_end=True))
+        joined = to_batch(rows, fitted.fields, layout=Layout(padding_free=True))
         training = fitted.module.training
         fitted.module.eval()
         try:

@@ -151,7 +151,7 @@ class _Draft:
             fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
             longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
             fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
-        batches = replace(batches, end_to_end=fitted.layout.end_to_end)
+        batches = replace(batches, padding_free=fitted.layout.padding_free)
         self.progress("predicting memory", 0, 1)
         work = make_workload(task, config, given, fitted, train, evaluation, batches)
         if config.batch_size == "auto":

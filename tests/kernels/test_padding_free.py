@@ -73,7 +73,7 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
     padded = gradients(llama(lora), Layout(learns="from_before"))
-    joined = gradients(llama(lora), Layout(end_to_end=True, learns="from_before"), checkpointing)
+    joined = gradients(llama(lora), Layout(padding_free=True, learns="from_before"), checkpointing)
     assert joined[0] == pytest.approx(padded[0], rel=1e-10)
     assert joined[1].keys() == padded[1].keys()
     largest = max(float(grad.norm()) for grad in padded[1].values())
@@ -86,7 +86,7 @@ def test_one_row_changes_no_logit_of_another() -> None:
     module = llama().eval()
     assert keep_rows_apart(module)
     call, _ = match_arguments(module, ["input_ids", "attention_mask"])
-    both = to_batch(rows((6, 8)), SPEC.fields, layout=Layout(end_to_end=True))
+    both = to_batch(rows((6, 8)), SPEC.fields, layout=Layout(padding_free=True))
     other = {**both, "input_ids": both["input_ids"].clone()}
     other["input_ids"][0, :6] = 1
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_a_run_end_to_end_has_no_padding_and_the_same_first_loss(tmp_path: Path)
     """One step over all rows: their order in it does not matter."""
     joined = train(tmp_path / "joined", padding_free="on", batch_size=48)
     padded = train(tmp_path / "padded", padding_free="off", batch_size=48)
-    assert joined.plan["choices"]["rows"] == "end to end"
+    assert joined.plan["choices"]["rows"] == "padding-free"
     assert padded.plan["choices"]["rows"] == "padded"
     assert joined.plan["batches"]["padding_share"] == 0
     first = [run.history[0]["loss"] for run in (joined, padded)]
@@ -145,13 +145,13 @@ def test_a_run_end_to_end_has_no_padding_and_the_same_first_loss(tmp_path: Path)
 
 def test_micro_batches_end_to_end_keep_the_number_of_rows() -> None:
     lengths = np.random.default_rng(0).integers(1, 90, 1000).astype(np.int32)
-    batches = Batches(lengths, 0, 4, end_to_end=True)
+    batches = Batches(lengths, 0, 4, padding_free=True)
     order = batches.epoch(0)
     assert set(np.diff(order.micro_starts)) == {4}
     assert sorted(order.rows) == list(range(1000))
     sums = [int(lengths[batches.step_rows(0, step)].sum()) for step in range(250)]
     assert batches.positions().max() == max(sums)
     assert batches.longest()[0] == 4
-    budget = Batches(lengths, 0, 4, max_tokens=200, end_to_end=True).epoch(0)
+    budget = Batches(lengths, 0, 4, max_tokens=200, padding_free=True).epoch(0)
     micro = np.add.reduceat(lengths[budget.rows], budget.micro_starts[:-1])
     assert micro.max() <= 200 < micro.max() + lengths.max()

@@ -230,7 +230,7 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
         raise AssertionError("chosen again")
 
     monkeypatch.setattr(choosing, "choose_head", never)
-    monkeypatch.setattr(choosing, "_may_lie_end_to_end", never)
+    monkeypatch.setattr(choosing, "_may_be_padding_free", never)
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
