@@ -391,7 +391,7 @@ def evaluate_run(
     choice = run.plan.get("choices", {}).get("head")
     if choice is not None and task.head is not None:  # as in training, without trying again
         call = replace(call, head=from_choice(module, choice))
-        layout = Layout(learns=task.head.learns if call.head is not None else None)
+        layout = Layout(predicts=task.head.predicts if call.head is not None else None)
     prepare = task.preparer(encoder, config.seed)
     evaluator = Evaluator(
         task,

@@ -11,7 +11,7 @@ import numpy as np
 from surefit.batches.collate import Array, collate_columns, starts_in_time
 from surefit.batches.field import SEQUENCES, Field
 
-Learns = Literal["in_place", "from_before"]
+Predicts = Literal["same_token", "next_token"]
 """Where the label of a token is predicted: at its position, or at the one before it."""
 
 IGNORED = -100
@@ -24,12 +24,12 @@ class Layout:
     End to end, `position_ids` begin anew with each row and `row_lengths` says where; models that
     keep rows apart by it (`kernels/varlen_attention.py`) need no padding and no mask.
 
-    With `learns`, `learned_at` lists the flat positions whose output is compared with a label,
+    With `predicts`, `learned_at` lists the flat positions whose output is compared with a label,
     and `learned` those labels. Listed here, they cost the device no question about its data.
     """
 
     padding_free: bool = False
-    learns: Learns | None = None
+    predicts: Predicts | None = None
 
 
 PADDED = Layout()
@@ -49,7 +49,7 @@ def arrange(
 
     >>> ids = {"input_ids": Field(("time",), "int64"), "labels": Field(("time",), "int64", -100)}
     >>> rows = [np.array([5, 6, 7]), np.array([8, 9])]
-    >>> padding_free = Layout(padding_free=True, learns="from_before")
+    >>> padding_free = Layout(padding_free=True, predicts="next_token")
     >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, padding_free)
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["row_lengths"]
     ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], (3, 2))
@@ -62,14 +62,14 @@ def arrange(
         batch, starts = _concatenate_rows(columns, fields)
     else:
         batch, starts = {**collate_columns(columns, fields)}, None
-    if layout.learns is not None:
+    if layout.predicts is not None:
         labels = np.asarray(batch["labels"])
         at = labels != IGNORED
-        if layout.learns == "from_before":  # nothing comes before the first token of a row
+        if layout.predicts == "next_token":  # nothing comes before the first token of a row
             at[:, 0 if starts is None else starts] = False
         positions = at.ravel().nonzero()[0]
         batch["learned"] = labels.ravel()[positions]
-        batch["learned_at"] = positions - 1 if layout.learns == "from_before" else positions
+        batch["learned_at"] = positions - 1 if layout.predicts == "next_token" else positions
     return batch
 
 

@@ -192,7 +192,7 @@ def probe_model(
         forward=lambda batch: fitted.call(fitted.module, batch),
         loss=fitted.loss,
         fields={**well_known_fields(), **fitted.fields},
-        causal=head is not None and head.learns == "from_before",
+        causal=head is not None and head.predicts == "next_token",
     )
     found += run_probes(subject, longer)
     return [*found, *_reload(fitted, task, subject)] if longer else found

@@ -71,21 +71,21 @@ def choose_ways(
     found: list[Finding],
 ) -> tuple[Fitted, dict[str, Any]]:
     """The model as it will be called, and the choices for the plan to keep."""
-    learns = task.head.learns if task.head is not None else None
-    if learns is None or given.loss_fn is not None or given.collate_fn is not None:
+    predicts = task.head.predicts if task.head is not None else None
+    if predicts is None or given.loss_fn is not None or given.collate_fn is not None:
         return fitted, {}
     rows = _few_tokens(fitted, task, train, config.seed)
     if given.choices:
         head = from_choice(fitted.module, given.choices["head"])
     else:
-        batch = to_batch(rows, fitted.fields, layout=Layout(learns=learns))
+        batch = to_batch(rows, fitted.fields, layout=Layout(predicts=predicts))
         head, why = choose_head(fitted.module, partial(fitted.call, fitted.module), batch)
         if head is None:
             found.append(HEAD_EVERYWHERE.finding(f"The head is computed at every position: {why}."))
     choices = {"head": as_choice(head), "rows": "padded"}
     if head is None:
         return fitted, choices
-    layout = Layout(learns=learns)
+    layout = Layout(predicts=predicts)
     if given.choices:
         keeps = is_padding_free(given.choices["rows"]) and keep_rows_apart(fitted.module)
     else:

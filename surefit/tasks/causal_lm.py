@@ -20,7 +20,7 @@ from surefit.tasks.causal_text import (
     read_ids,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import IGNORED, next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 
@@ -70,8 +70,8 @@ SPEC = TaskSpec(
     },
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, possible=can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -17,7 +17,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import rule
 from surefit.tasks.causal_text import is_overlong, read_ids, read_text
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import IGNORED, same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 NO_MASK_TOKEN = rule(
@@ -131,8 +131,8 @@ SPEC = TaskSpec(
     encode=encode,
     count_targets=count_targets,
     prepare=hide,
-    loss=token_loss(in_place),
-    metrics=token_metrics(in_place),
+    loss=token_loss(same_token),
+    metrics=token_metrics(same_token),
     decode=fill,
-    head=Head(auto_class="AutoModelForMaskedLM", learns="in_place"),
+    head=Head(auto_class="AutoModelForMaskedLM", predicts="same_token"),
 )

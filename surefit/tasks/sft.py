@@ -27,7 +27,7 @@ from surefit.tasks.causal_text import (
     read_text,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import IGNORED, next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(
@@ -240,8 +240,8 @@ SPEC = TaskSpec(
     fit=fit,
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -58,7 +58,7 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
         module.enable_input_require_grads()
     module.train()
     batch = to_batch(rows(), SPEC.fields, layout=layout)
-    padded = to_batch(rows(), SPEC.fields, layout=Layout(learns="from_before"))
+    padded = to_batch(rows(), SPEC.fields, layout=Layout(predicts="next_token"))
     call, _ = match_arguments(module, ["input_ids", "attention_mask"])
     head, why = choose_head(module, lambda given: call(module, given), padded)
     assert head is not None, why
@@ -72,8 +72,8 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
-    padded = gradients(llama(lora), Layout(learns="from_before"))
-    joined = gradients(llama(lora), Layout(padding_free=True, learns="from_before"), checkpointing)
+    padded = gradients(llama(lora), Layout(predicts="next_token"))
+    joined = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
     assert joined[0] == pytest.approx(padded[0], rel=1e-10)
     assert joined[1].keys() == padded[1].keys()
     largest = max(float(grad.norm()) for grad in padded[1].values())

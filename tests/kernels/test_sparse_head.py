@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import surefit
 from builders import WORDS, echo_rows
-from surefit.batches.batch_layout import Layout, Learns
+from surefit.batches.batch_layout import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
 from surefit.kernels.sparse_head import SparseHead, Tail, chunked_loss
@@ -46,7 +46,7 @@ def batch_of(task: TaskSpec, **kinds: Any) -> dict[str, Any]:
     rows = random_rows(task)
     fields = {name: task.fields[name] for name in rows[0]}
     assert task.head is not None
-    return to_batch(rows, fields, layout=Layout(learns=task.head.learns, **kinds))
+    return to_batch(rows, fields, layout=Layout(predicts=task.head.predicts, **kinds))
 
 
 def tiny(arch: str, task: TaskSpec, **settings: Any) -> Any:
@@ -199,12 +199,12 @@ def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None
         assert as_choice(head) == {"positions": "learned"}
 
 
-@pytest.mark.parametrize("learns", ["in_place", "from_before"])
-def test_learned_positions_are_those_with_a_label(learns: Learns) -> None:
+@pytest.mark.parametrize("predicts", ["same_token", "next_token"])
+def test_learned_positions_are_those_with_a_label(predicts: Predicts) -> None:
     rows = [{"input_ids": np.arange(3), "labels": np.array([7, -100, 9])}] * 2
     fields = {name: CAUSAL.fields[name] for name in rows[0]}
-    batch = to_batch(rows, fields, layout=Layout(learns=learns))
-    before = learns == "from_before"  # the first label of a row has nothing before it
+    batch = to_batch(rows, fields, layout=Layout(predicts=predicts))
+    before = predicts == "next_token"  # the first label of a row has nothing before it
     assert batch["learned"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
     assert batch["learned_at"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
 

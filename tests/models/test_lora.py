@@ -106,7 +106,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
 ) -> None:
     """Four ragged rows in one batch, and the same rows one at a time."""
     from surefit.batches.collator import Collator
-    from surefit.tasks.metrics.token_metrics import from_before, token_loss
+    from surefit.tasks.metrics.token_metrics import next_token, token_loss
 
     module = adapted(tiny(arch)).to(dtype)
     set_everything(module)
@@ -126,7 +126,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
                 attention_mask=mask,
                 position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
             )
-            token_loss(from_before)(outputs, given)[0].backward()
+            token_loss(next_token)(outputs, given)[0].backward()
         return [parameter.grad.clone() for parameter in trained]
 
     together, alone = gradients([rows]), gradients([[row] for row in rows])

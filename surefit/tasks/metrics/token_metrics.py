@@ -29,13 +29,13 @@ class Learned:
     count: int
 
 
-def in_place(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at its own position."""
     learned = batch["labels"] != IGNORED
     return outputs.logits[learned], batch["labels"][learned]
 
 
-def from_before(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def next_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at the position before it, as causal models do."""
     labels = batch["labels"][:, 1:]
     learned = labels != IGNORED
