@@ -65,7 +65,7 @@ def section(task: str, chosen: dict[str, dict[str, Any]]) -> str:
     """The part of the page about one task."""
     planned = {arch: choice for arch, choice in chosen.items() if "head" in choice}
     chunked = [a for a, c in planned.items() if "chunk" in c["head"]]
-    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "learned"}]
+    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "labelled"}]
     everywhere = [a for a, c in planned.items() if c["head"]["positions"] == "all"]
     joined = [a for a, c in planned.items() if c["rows"] == PADDING_FREE]
     lines = [

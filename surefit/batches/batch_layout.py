@@ -19,13 +19,13 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Layout:
-    """Padded, or end to end in one long row; and whether learned positions are listed.
+    """Padded, or end to end in one long row; and whether labelled tokens are listed.
 
     End to end, `position_ids` begin anew with each row and `row_lengths` says where; models that
     keep rows apart by it (`kernels/varlen_attention.py`) need no padding and no mask.
 
-    With `predicts`, `learned_at` lists the flat positions whose output is compared with a label,
-    and `learned` those labels. Listed here, they cost the device no question about its data.
+    With `predicts`, `labelled_positions` lists the flat positions whose output is compared with a label,
+    and `labelled_targets` those labels. Listed here, they cost the device no question about its data.
     """
 
     padding_free: bool = False
@@ -53,7 +53,7 @@ def arrange(
     >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, padding_free)
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["row_lengths"]
     ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], (3, 2))
-    >>> batch["learned_at"].tolist(), batch["learned"].tolist()
+    >>> batch["labelled_positions"].tolist(), batch["labelled_targets"].tolist()
     ([0, 1, 3], [6, 7, 9])
     """
     batch: dict[str, Array | tuple[int, ...]]
@@ -68,8 +68,10 @@ def arrange(
         if layout.predicts == "next_token":  # nothing comes before the first token of a row
             at[:, 0 if starts is None else starts] = False
         positions = at.ravel().nonzero()[0]
-        batch["learned"] = labels.ravel()[positions]
-        batch["learned_at"] = positions - 1 if layout.predicts == "next_token" else positions
+        batch["labelled_targets"] = labels.ravel()[positions]
+        batch["labelled_positions"] = (
+            positions - 1 if layout.predicts == "next_token" else positions
+        )
     return batch
 
 

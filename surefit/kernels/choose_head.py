@@ -41,7 +41,7 @@ def choose_head(
 ) -> tuple[SparseHead | None, str]:
     """The fastest way that gives the plain head's loss and gradients, or None and why not.
 
-    `run(batch)` calls the model as training will; `batch` lists its learned positions.
+    `run(batch)` calls the model as training will; `batch` lists its labelled tokens.
     """
     embedding = find_head(module)
     if embedding is None:
@@ -80,10 +80,10 @@ def as_choice(head: SparseHead | None) -> dict[str, Any]:
     if head is None:
         return {"positions": "all"}
     if head.tail is None:
-        return {"positions": "learned"}
+        return {"positions": "labelled"}
     shown = {"factor": head.tail.factor, "cap": head.tail.cap}
     tied = {"tied": True} if head.tied is not None else {}
-    return {"positions": "learned", "chunk": head.chunk, **shown, **tied}
+    return {"positions": "labelled", "chunk": head.chunk, **shown, **tied}
 
 
 def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | None:
@@ -133,7 +133,7 @@ class _Plain:
             raise _UnreachableError("its logits do not come from its output embedding alone")
         self.hidden = hidden[0]
         self.raw, self.logits = raw[0].detach(), logits.detach()
-        labels, at = batch["learned"], batch["learned_at"]
+        labels, at = batch["labelled_targets"], batch["labelled_positions"]
         rows = batch["labels"].numel()
         if logits[..., 0].numel() != rows or self.hidden[..., 0].numel() != rows:
             raise _UnreachableError("it gives another number of logits than the rows have tokens")
@@ -189,14 +189,14 @@ class _Plain:
 
         try:
             with _hooked(self.embedding, enter):
-                learned = head(lambda: self.run(self.batch), self.batch)
+                sparse = head(lambda: self.run(self.batch), self.batch)
         except (RuntimeError, IndexError, ValueError, TypeError):  # the model needs all positions
             return False
-        if learned.count != len(self.batch["learned"]):
+        if sparse.count != len(self.batch["labelled_targets"]):
             return False
-        if not _close(learned.total.detach(), self.loss, CLOSE_LOSS):
+        if not _close(sparse.total.detach(), self.loss, CLOSE_LOSS):
             return False
-        found = self._gradients(learned.total)
+        found = self._gradients(sparse.total)
         return all(_same(a, b) for a, b in zip(found, self.gradients, strict=True))
 
 

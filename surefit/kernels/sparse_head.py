@@ -1,6 +1,6 @@
-"""The head at learned positions only: what is not compared with a label is not computed.
+"""The head at labelled tokens only: what is not compared with a label is not computed.
 
-A forward pre-hook on the model's output embedding picks the learned positions out of the hidden
+A forward pre-hook on the model's output embedding picks the labelled tokens out of the hidden
 states, so that whatever the model does to its logits afterwards still applies ("gathered").
 
 Where that is nothing, a factor or a soft-cap, the logits need not exist at once either: they
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.kernels.onednn_matmul import multiply, pieces
 from surefit.kernels.tied_embeddings import Shared, shared_gradient
-from surefit.tasks.metrics.token_metrics import Learned
+from surefit.tasks.metrics.token_metrics import LabelledLoss
 from surefit.tasks.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class SparseHead:
-    """The output embedding of a model, computed at learned positions only.
+    """The output embedding of a model, computed at labelled tokens only.
 
     With a `tail` it is projected on the vocabulary `chunk` tokens at a time; without, the
-    model's own forward makes the logits of all learned positions together.
+    model's own forward makes the logits of all labelled tokens together.
     """
 
     embedding: nn.Module = field(repr=False)
@@ -46,12 +46,12 @@ class SparseHead:
     tied: nn.Embedding | None = field(default=None, repr=False)
     """The input embedding, where its weight is the output embedding's."""
 
-    def __call__(self, run: Callable[[], Any], batch: Batch) -> Learned:
-        """Run the model on a batch whose learned positions are listed."""
+    def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
+        """Run the model on a batch whose labelled tokens are listed."""
         import torch
 
-        positions, labels = batch["learned_at"], batch["learned"]
-        known: list[Learned] = []
+        positions, labels = batch["labelled_positions"], batch["labelled_targets"]
+        known: list[LabelledLoss] = []
 
         def gather(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden = inputs[0]
@@ -72,7 +72,7 @@ class SparseHead:
         logits = full_precision(outputs.logits[0])  # (N, V)
         total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
-        return Learned(total, hits, len(labels))
+        return LabelledLoss(total, hits, len(labels))
 
 
 def chunked_loss(
@@ -82,7 +82,7 @@ def chunked_loss(
     tail: Tail,
     chunk: int,
     shared: Shared | None = None,
-) -> Learned:
+) -> LabelledLoss:
     """Summed cross-entropy of `hidden` (N, H) projected on the vocabulary, chunk by chunk.
 
     With `shared`, the weight's gradient is left there for the lookup of its input embedding.
@@ -94,7 +94,7 @@ def chunked_loss(
     total, hits = _chunked().apply(
         hidden, embedding.weight, embedding.bias, labels, tail, chunk, learning, left
     )
-    return Learned(total, None if learning else hits, len(labels))
+    return LabelledLoss(total, None if learning else hits, len(labels))
 
 
 _function: Any = None

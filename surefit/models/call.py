@@ -40,7 +40,7 @@ class Call:
     """Arguments of `forward` and the columns they are given.
 
     `fixed` are arguments that are the same for every batch. With a `head`, the logits are made
-    where the batch lists learned positions, and nowhere else.
+    where the batch lists labelled tokens, and nowhere else.
     """
 
     arguments: Mapping[str, str]
@@ -50,13 +50,13 @@ class Call:
     """Told of each batch before the model is."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
-        """Run the model on a batch; the result has `.logits`, `.loss` or both, or is Learned."""
+        """Run the model on a batch; the result has `.logits`, `.loss` or both, or is LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         if "row_lengths" in batch:
             given |= varlen_arguments(batch)
-        if self.head is None or "learned_at" not in batch:
+        if self.head is None or "labelled_positions" not in batch:
             return as_outputs(model(**given, **self.fixed))
         return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)
 

@@ -1,4 +1,4 @@
-"""Logits at learned positions only give the loss and the gradients of the whole head."""
+"""Logits at labelled tokens only give the loss and the gradients of the whole head."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
     call, _ = match_arguments(module, list(batch))
     head, why = choose_head(module, lambda given: call(module, given), batch)
     assert head is not None, why
-    plain = gradients(module, call, task, {k: v for k, v in batch.items() if k != "learned_at"})
+    plain = gradients(
+        module, call, task, {k: v for k, v in batch.items() if k != "labelled_positions"}
+    )
     sparse = gradients(module, Call(call.arguments, call.fixed, head), task, batch)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     assert sparse[0] == pytest.approx(plain[0], rel=tolerance)
@@ -151,10 +153,10 @@ def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
     wanted = [hidden, *embedding.parameters()]
     logits = 3.0 * torch.tanh(0.5 * embedding(hidden) / 3.0)
     expected = cross_entropy(logits, labels, reduction="sum")
-    learned = chunked_loss(hidden, embedding, labels, tail, chunk)
-    assert float(learned.total.detach()) == pytest.approx(float(expected), rel=1e-12)
+    labelled = chunked_loss(hidden, embedding, labels, tail, chunk)
+    assert float(labelled.total.detach()) == pytest.approx(float(expected), rel=1e-12)
     plain = torch.autograd.grad(expected * 0.3, wanted)
-    for a, b in zip(torch.autograd.grad(learned.total * 0.3, wanted), plain, strict=True):
+    for a, b in zip(torch.autograd.grad(labelled.total * 0.3, wanted), plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
         measured = chunked_loss(hidden, embedding, labels, tail, chunk)
@@ -162,7 +164,7 @@ def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
 
 
 class Scaled(nn.Module):
-    """A model whose logits are scaled by a weight that begins at 1 and is learned."""
+    """A model whose logits are scaled by a weight that begins at 1 and is labelled."""
 
     def __init__(self, after: str) -> None:
         super().__init__()
@@ -196,17 +198,17 @@ def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None
     assert (why == "") == (expected is not None)
     if head is not None:  # the scale would get no gradient from chunks
         assert head.tail is None
-        assert as_choice(head) == {"positions": "learned"}
+        assert as_choice(head) == {"positions": "labelled"}
 
 
 @pytest.mark.parametrize("predicts", ["same_token", "next_token"])
-def test_learned_positions_are_those_with_a_label(predicts: Predicts) -> None:
+def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
     rows = [{"input_ids": np.arange(3), "labels": np.array([7, -100, 9])}] * 2
     fields = {name: CAUSAL.fields[name] for name in rows[0]}
     batch = to_batch(rows, fields, layout=Layout(predicts=predicts))
     before = predicts == "next_token"  # the first label of a row has nothing before it
-    assert batch["learned"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
-    assert batch["learned_at"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
+    assert batch["labelled_targets"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
+    assert batch["labelled_positions"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
 
 
 def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
