@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-NAME = "surefit_rows"
+NAME = "surefit_varlen"
 CLOSE_LOGITS = 1e-4
 _LIMITS = ("window", "window_size", "window_length", "attention_chunk_size", "local_attention")
 """How settings end that make a model look at less than a whole row."""
 
 
-def keep_rows_apart(module: Any) -> bool:
+def use_varlen_attention(module: Any) -> bool:
     """Let the model attend row by row; False where its attention cannot be exchanged."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -37,7 +37,7 @@ def keep_rows_apart(module: Any) -> bool:
     return True
 
 
-def stop_keeping_apart(module: Any) -> None:
+def restore_attention(module: Any) -> None:
     """Give the model its own attention back."""
     _pretrained(module).set_attn_implementation("sdpa")
 
@@ -91,7 +91,7 @@ def varlen_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {"position_ids": batch["position_ids"], "attention_mask": lengths.view(1, 1, 1, -1)}
 
 
-def sees_whole_rows(module: Any, longest: int) -> str | None:
+def find_attention_limit(module: Any, longest: int) -> str | None:
     """The setting by which a model looks at less than a row of this length, if there is one."""
     config = _pretrained(module).config
     for each in (config, getattr(config, "text_config", None)):

@@ -23,10 +23,10 @@ from surefit.findings import Finding, rule
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
 from surefit.kernels.compiling import choose_compile, repeated_layers
 from surefit.kernels.varlen_attention import (
-    keep_rows_apart,
+    find_attention_limit,
+    restore_attention,
     same_logits,
-    sees_whole_rows,
-    stop_keeping_apart,
+    use_varlen_attention,
 )
 from surefit.plan.build_model import Fitted
 from surefit.plan.plan import Given
@@ -87,7 +87,7 @@ def choose_ways(
         return fitted, choices
     layout = Layout(predicts=predicts)
     if given.choices:
-        keeps = is_padding_free(given.choices["rows"]) and keep_rows_apart(fitted.module)
+        keeps = is_padding_free(given.choices["rows"]) and use_varlen_attention(fitted.module)
     else:
         keeps = _may_be_padding_free(fitted, rows, longest, config, found)
     if keeps:
@@ -133,9 +133,9 @@ def _why_not_padding_free(fitted: Fitted, rows: Rows, longest: int) -> str | Non
         return "its columns do not all run along one sequence"
     if "attention_mask" not in fitted.call.arguments:
         return "the model takes no attention mask"
-    if not keep_rows_apart(fitted.module):
+    if not use_varlen_attention(fitted.module):
         return "the model's attention cannot be exchanged"
-    limit = sees_whole_rows(fitted.module, longest)
+    limit = find_attention_limit(fitted.module, longest)
     why = f"the model does not see whole rows ({limit})" if limit else None
     if why is None:
         padded = to_batch(rows, fitted.fields)
@@ -153,7 +153,7 @@ def _why_not_padding_free(fitted: Fitted, rows: Rows, longest: int) -> str | Non
         finally:
             fitted.module.train(training)
     if why is not None:
-        stop_keeping_apart(fitted.module)
+        restore_attention(fitted.module)
     return why
 
 

@@ -16,7 +16,7 @@ from surefit.batches.batch_layout import Layout
 from surefit.batches.loading import to_batch
 from surefit.batches.order import Batches
 from surefit.kernels.choose_head import choose_head
-from surefit.kernels.varlen_attention import NAME, keep_rows_apart, sees_whole_rows
+from surefit.kernels.varlen_attention import NAME, find_attention_limit, use_varlen_attention
 from surefit.models.call import Call, match_arguments
 from surefit.tasks.causal_lm import SPEC
 
@@ -52,7 +52,7 @@ def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
 
 def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple[float, Any]:
     """Loss and gradients of the rows in a layout, by the head that training would use."""
-    assert keep_rows_apart(module)
+    assert use_varlen_attention(module)
     if checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
         module.enable_input_require_grads()
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> 
 
 def test_one_row_changes_no_logit_of_another() -> None:
     module = llama().eval()
-    assert keep_rows_apart(module)
+    assert use_varlen_attention(module)
     call, _ = match_arguments(module, ["input_ids", "attention_mask"])
     both = to_batch(rows((6, 8)), SPEC.fields, layout=Layout(padding_free=True))
     other = {**both, "input_ids": both["input_ids"].clone()}
@@ -98,7 +98,7 @@ def test_one_row_changes_no_logit_of_another() -> None:
 def test_a_model_that_keeps_rows_apart_still_generates_and_is_saved_plain(tmp_path: Path) -> None:
     prompt = torch.tensor([[5, 6, 7, 8]])
     plain, module = llama().eval(), llama().eval()
-    assert keep_rows_apart(module)
+    assert use_varlen_attention(module)
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     mask = torch.tensor([[0, 1, 1, 1]])
     expected = plain.generate(prompt, attention_mask=mask, **options)
@@ -109,13 +109,13 @@ def test_a_model_that_keeps_rows_apart_still_generates_and_is_saved_plain(tmp_pa
 
 def test_a_sliding_window_shorter_than_the_rows_is_noticed() -> None:
     module = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
-    assert sees_whole_rows(module, 4) is None
-    assert sees_whole_rows(module, 5) == "sliding_window = 4"
+    assert find_attention_limit(module, 4) is None
+    assert find_attention_limit(module, 5) == "sliding_window = 4"
 
 
 def test_attention_of_another_kind_is_left_alone() -> None:
     config = LlamaConfig(**SIZES, attn_implementation="eager")
-    assert not keep_rows_apart(LlamaForCausalLM(config))
+    assert not use_varlen_attention(LlamaForCausalLM(config))
 
 
 def train(folder: Path, **options: Any) -> surefit.Run:
