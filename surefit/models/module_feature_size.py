@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError
 from surefit.models.call import match_arguments
-from surefit.models.preserve_state import undisturbed
+from surefit.models.preserve_state import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,7 +106,7 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
     hooks = [part.register_forward_pre_hook(failure.enter, with_kwargs=True) for part in parts]
     try:
         call, _ = match_arguments(module, list(batch))
-        with undisturbed(module), torch.no_grad():
+        with preserved_state(module), torch.no_grad():
             call(module, batch)
     except FindingError:  # it needs columns that are not known yet
         return _Failure()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def preserved_state(module: nn.Module) -> Iterator[None]:
     """Evaluation mode; random state, mode and buffers are put back afterwards."""
     import torch
 
