@@ -28,7 +28,7 @@ from surefit.inspection.data_report import inspect_data
 from surefit.inspection.table_report import DataReport
 from surefit.kernels.choose_head import from_choice
 from surefit.memory.predict_peak import Fit
-from surefit.models.call import match_arguments, with_own_loss
+from surefit.models.call import match_arguments, with_module_loss
 from surefit.pipeline.evaluation import Evaluation, Evaluator
 from surefit.pipeline.prediction import predict_table
 from surefit.plan.plan import Given, Plan
@@ -396,7 +396,7 @@ def evaluate_run(
     evaluator = Evaluator(
         task,
         call,
-        with_own_loss(task.loss),
+        with_module_loss(task.loss),
         encoder,
         lambda store, rows: load_batch(
             store, rows, fields, run.collate_fn, prepare=prepare, layout=layout

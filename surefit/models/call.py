@@ -115,9 +115,9 @@ def as_outputs(raw: Any) -> Any:
     import torch
 
     if isinstance(raw, torch.Tensor):
-        own_loss = raw.ndim == 0
+        is_loss = raw.ndim == 0
         return SimpleNamespace(
-            logits=None if own_loss else raw, loss=raw if own_loss else None, raw=raw
+            logits=None if is_loss else raw, loss=raw if is_loss else None, raw=raw
         )
     if hasattr(raw, "logits"):
         return raw
@@ -137,12 +137,12 @@ def as_outputs(raw: Any) -> Any:
     )
 
 
-def has_own_loss(outputs: Any) -> bool:
+def has_module_loss(outputs: Any) -> bool:
     """Whether a module gave a loss and no logits to compute one from."""
     return getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None
 
 
-def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
+def module_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
     """A module's own scalar loss: a mean over its targets, else over its labels or rows."""
     if "num_targets" in batch:
         return loss * batch["num_targets"], batch["num_targets"]
@@ -154,12 +154,12 @@ def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
     return loss * count, count
 
 
-def with_own_loss(task_loss: Loss) -> Loss:
+def with_module_loss(task_loss: Loss) -> Loss:
     """The task's loss, or the module's own where the module gives a loss and no logits."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        if has_own_loss(outputs):
-            return own_loss_as_sum(outputs.loss, batch)
+        if has_module_loss(outputs):
+            return module_loss_as_sum(outputs.loss, batch)
         return task_loss(outputs, batch)
 
     return loss
@@ -173,6 +173,6 @@ def from_loss_fn(loss_fn: Callable[..., Any]) -> Loss:
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
         value = loss_fn(getattr(outputs, "raw", outputs), batch)
-        return value if isinstance(value, tuple) else own_loss_as_sum(value, batch)
+        return value if isinstance(value, tuple) else module_loss_as_sum(value, batch)
 
     return loss

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.models.call import Call, has_own_loss
+from surefit.models.call import Call, has_module_loss
 from surefit.models.pretrained import quiet
 from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Loss, Metric, Sample, SumAndCount, TaskSpec
@@ -82,7 +82,7 @@ class Evaluator:
             self.progress("evaluating", done, len(mine))
             outputs = self.call(module, batch)
             for name, metric in metrics.items():
-                if name == "loss" or not has_own_loss(outputs):
+                if name == "loss" or not has_module_loss(outputs):
                     _add(totals[name], metric.sums(outputs, batch), weight)
         self.progress("evaluating", len(mine), len(mine))
         return {
