@@ -19,13 +19,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Layout:
-    """Padded, or end to end in one long row; and whether labelled tokens are listed.
+    """Padded or padding-free (varlen), with or without a list of the labelled tokens.
 
-    End to end, `position_ids` begin anew with each row and `row_lengths` says where; models that
-    keep rows apart by it (`kernels/varlen_attention.py`) need no padding and no mask.
+    A padding-free batch is one row of all tokens: `position_ids` restart at 0 for each row of the
+    data, and `row_lengths` has their lengths. `kernels/varlen_attention.py` attends within each
+    row, so the batch needs neither padding nor a mask.
 
-    With `predicts`, `labelled_positions` lists the flat positions whose output is compared with a label,
-    and `labelled_targets` those labels. Listed here, they cost the device no question about its data.
+    With `predicts`, `labelled_positions` lists the flat positions of the logits that the loss
+    reads, and `labelled_targets` the labels. Listing them on the CPU avoids a device sync.
     """
 
     padding_free: bool = False

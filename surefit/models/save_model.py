@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import adapter_folders, custom_modules, feature_bodies, lora, mlp
+from surefit.models import custom_modules, feature_bodies, lora, lora_files, mlp
 from surefit.models.model_source import ModelSource
 from surefit.models.module_feature_size import projection_recipe, restore_projection
 from surefit.models.pretrained import open_pretrained, quiet
@@ -27,8 +27,8 @@ def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder:
     recipe = {**source.recipe, "code": source.code}
     with atomic.new_folder(folder) as temporary:
         if lora.is_adapted(module):
-            _save_adapted(module, adapter_folders.base_name(source), recipe, temporary)
-            adapter_folders.point_to_base(temporary, folder)
+            _save_adapted(module, lora_files.base_name(source), recipe, temporary)
+            lora_files.point_to_base(temporary, folder)
         else:
             _save_plain(module, recipe, temporary)
         encoder.save(temporary)
@@ -51,20 +51,20 @@ def _save_adapted(
     module: nn.Module, base: str | None, recipe: dict[str, Any], folder: Path
 ) -> None:
     """The adapters, and beside them what no plain loader could find by a name."""
-    adapter_folders.save_adapters(module, folder, base or adapter_folders.BASE)
+    lora_files.save_adapters(module, folder, base or lora_files.BASE)
     if feature_bodies.is_feature_model(module):
         feature_bodies.save_parts(module, folder)
     if base is None:
         part = lora.adapted_part(module)
-        (folder / adapter_folders.BASE).mkdir()
+        (folder / lora_files.BASE).mkdir()
         with lora.bare(part):
-            _save_plain(part, recipe, folder / adapter_folders.BASE)
+            _save_plain(part, recipe, folder / lora_files.BASE)
 
 
 def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | None = None) -> None:
     """Write the model of an adapter folder as a plain one, with the adapters added to it."""
     adapted, encoder = load_model(folder, task, module)
-    path = folder / adapter_folders.BASE / RECIPE
+    path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     with atomic.new_folder(out) as temporary:
         _save_plain(lora.merge(adapted), recipe, temporary)
@@ -76,10 +76,8 @@ def load_model(
 ) -> tuple[nn.Module, Encoder]:
     """Read what `save_model` wrote; only safetensors and JSON are read."""
     encoder = load_encoder(folder)
-    if adapter_folders.has_adapters(folder):
-        return adapter_folders.load_adapters(
-            _load_base(folder, task, encoder, module), folder
-        ), encoder
+    if lora_files.has_adapters(folder):
+        return lora_files.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
     if feature_bodies.has_parts(folder):
         return feature_bodies.load_features(folder), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
@@ -96,9 +94,9 @@ def _load_base(
     folder: Path, task: TaskSpec, encoder: Encoder, module: nn.Module | None
 ) -> nn.Module:
     """The frozen model that a folder's adapters belong to, sized to the Encoder."""
-    custom_base = folder / adapter_folders.BASE / RECIPE
+    custom_base = folder / lora_files.BASE / RECIPE
     if not custom_base.is_file():
-        source = open_pretrained(adapter_folders.find_base(folder), False, False)
+        source = open_pretrained(lora_files.find_base(folder), False, False)
         base = source.build(task.head, encoder).module
         if feature_bodies.has_parts(folder):
             feature_bodies.load_parts(base, folder)
