@@ -50,7 +50,7 @@ class Call:
     """Told of each batch before the model is."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
-        """Run the model on a batch; returns outputs with `.logits` and `.loss`, or a LabelledLoss."""
+        """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}

@@ -13,15 +13,15 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
+from surefit.models.insert_projection import (
+    accepts,
+    find_size_mismatch,
+    insert_projection,
+    module_hints,
+    remove_projection,
+)
 from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.module_feature_size import (
-    accepts,
-    find_misfit,
-    module_hints,
-    put_projection,
-    take_out_projection,
-)
 from surefit.tasks.task_spec import Head
 from surefit.user_code import find_object
 
@@ -71,18 +71,18 @@ def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
     if head is None or head.body is None or fitted.get("width") is None:
         return Built(module)
     width = fitted["width"]
-    take_out_projection(module, width)
-    misfit = find_misfit(module, fitted["longest"], width)
-    if misfit is None:
+    remove_projection(module, width)
+    mismatch = find_size_mismatch(module, fitted["longest"], width)
+    if mismatch is None:
         return Built(module)
-    projection = put_projection(module, misfit.layer, width, misfit.takes)
+    projection = insert_projection(module, mismatch.layer, width, mismatch.takes)
     if not accepts(module, fitted["longest"], width):  # something else is wrong, too
-        take_out_projection(module, misfit.takes)
+        remove_projection(module, mismatch.takes)
         return Built(module)
     projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
     message = (
-        f"layer {misfit.layer!r} takes width {misfit.takes}, the data has width {width}: a "
-        f"projection from {width} to {misfit.takes} is put before it."
+        f"layer {mismatch.layer!r} takes width {mismatch.takes}, the data has width {width}: a "
+        f"projection from {width} to {mismatch.takes} is put before it."
     )
     return Built(module, (PROJECTION_INSERTED.finding(message),))
 

@@ -10,8 +10,8 @@ from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
 from surefit.models import custom_modules, feature_bodies, lora, lora_files, mlp
+from surefit.models.insert_projection import projection_recipe, restore_projection
 from surefit.models.model_source import ModelSource
-from surefit.models.module_feature_size import projection_recipe, restore_projection
 from surefit.models.pretrained import open_pretrained, quiet
 from surefit.tasks.task_spec import TaskSpec
 

@@ -28,14 +28,14 @@ _SIZES = ("in_features", "input_size", "embed_dim")
 
 
 @dataclass(frozen=True)
-class Misfit:
+class SizeMismatch:
     """A layer or part that fails on the features, for it takes another width."""
 
     layer: str
     takes: int
 
 
-def layer_width(layer: nn.Module) -> int | None:
+def layer_input_size(layer: nn.Module) -> int | None:
     """The width of the last axis that a layer takes; None where it takes any, or is none."""
     sizes = (getattr(layer, name, None) for name in _SIZES)
     return next((size for size in sizes if isinstance(size, int) and size > 0), None)
@@ -45,7 +45,7 @@ def module_hints(module: nn.Module) -> Hints:
     """What a module says of the rows: the widths of its layers, and whether it takes a shape."""
     if _is_lazy(module) or hasattr(module, NAME):  # trying would settle its sizes, or has
         return Hints()
-    found = (layer_width(layer) for layer in module.modules())
+    found = (layer_input_size(layer) for layer in module.modules())
     widths = tuple(dict.fromkeys(width for width in found if width is not None))
     return Hints(layers=widths, accepts=partial(accepts, module))
 
@@ -61,17 +61,17 @@ def accepts(module: nn.Module, steps: int, width: int) -> bool:
     return _try(module, steps, width) is None
 
 
-def find_misfit(module: nn.Module, steps: int, width: int) -> Misfit | None:
+def find_size_mismatch(module: nn.Module, steps: int, width: int) -> SizeMismatch | None:
     """The part that such rows fail in, where a layer of it takes another width than they have."""
     if _is_lazy(module):
         return None
     failed = _try(module, steps, width)
     if failed is None or failed.layer is None or failed.width != width:
         return None
-    takes = layer_width(failed.layer)
+    takes = layer_input_size(failed.layer)
     part = failed.part or failed.layer
     name = next(name for name, each in module.named_modules() if each is part)
-    return Misfit(name, takes) if takes is not None and takes != width else None
+    return SizeMismatch(name, takes) if takes is not None and takes != width else None
 
 
 @dataclass
@@ -87,7 +87,7 @@ class _Failure:
         given: Any = next(iter([*args, *kwargs.values()]), None)
         if self.part is None and given is self.rows:
             self.part = part
-        if layer_width(part) is not None:
+        if layer_input_size(part) is not None:
             self.layer = part
             self.width = given.shape[-1] if getattr(given, "ndim", 0) else None
 
@@ -133,7 +133,7 @@ class _Project:
         )
 
 
-def put_projection(module: nn.Module, layer: str, width: int, takes: int) -> AdaptiveProjection:
+def insert_projection(module: nn.Module, layer: str, width: int, takes: int) -> AdaptiveProjection:
     """Put a projection before a layer, as a submodule that is trained and saved."""
     from surefit.models.feature_model import AdaptiveProjection
 
@@ -147,7 +147,7 @@ def put_projection(module: nn.Module, layer: str, width: int, takes: int) -> Ada
     return projection
 
 
-def take_out_projection(module: nn.Module, width: int) -> None:
+def remove_projection(module: nn.Module, width: int) -> None:
     """Take out a projection that was put in for data of another width."""
     projection = getattr(module, NAME, None)
     layer = getattr(projection, "before", None)
@@ -177,4 +177,4 @@ def projection_recipe(module: nn.Module) -> dict[str, Any]:
 def restore_projection(module: nn.Module, recipe: Mapping[str, Any]) -> None:
     """Put in the projection of a saved module, unless it is the trained object itself."""
     if "projection" in recipe and not hasattr(module, NAME):
-        put_projection(module, **recipe["projection"])
+        insert_projection(module, **recipe["projection"])
