@@ -17,7 +17,7 @@ from surefit.data.data_rules import WRONG_SHAPE
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import ProjectionPlan, follow_data, plan_projection
+from surefit.models.config_sizes import ProjectionPlan, follow_data, plan_projection
 from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD
 from surefit.models.model_source import Built
 from surefit.tasks.task_spec import Head

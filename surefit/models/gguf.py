@@ -10,7 +10,7 @@ from typing import Any
 
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.models.feature_body_sizes import max_positions
+from surefit.models.config_sizes import max_positions
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.pretrained import (
     auto_class,

@@ -16,7 +16,7 @@ from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import input_size, max_positions, room_for
+from surefit.models.config_sizes import input_size, max_positions, room_for
 from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization

@@ -25,7 +25,7 @@ from surefit.encode.text.templates import read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import room_for
+from surefit.models.config_sizes import room_for
 from surefit.models.model_source import ModelSource
 from surefit.plan.plan import Given
 from surefit.progress import Progress

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 import surefit
 from builders import feature_rows, save_ragged
 from surefit.cli import run as command
-from surefit.models.feature_body_sizes import plan_projection
+from surefit.models.config_sizes import plan_projection
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 
 FEATURES = "feature-classification"
