@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.kernels.sparse_head import SparseHead, Tail
+from surefit.kernels.tensor_difference import largest_difference
 from surefit.kernels.tied_embeddings import find_tied
-from surefit.models.tensor_difference import largest_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

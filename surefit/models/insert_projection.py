@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError
+from surefit.kernels.preserve_state import preserved_state
 from surefit.models.call import match_arguments
-from surefit.models.preserve_state import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn

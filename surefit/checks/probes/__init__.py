@@ -15,7 +15,7 @@ from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
 from surefit.checks.probes.row_independence import check_independence
 from surefit.findings import Finding, rule
-from surefit.models.preserve_state import preserved_state
+from surefit.kernels.preserve_state import preserved_state
 
 PROBE_NOT_RUN = rule(
     "SF708",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
+from surefit.kernels.preserve_state import preserved_state
 from surefit.models.call import Call
 from surefit.models.model_rules import MODEL_FAILED
-from surefit.models.preserve_state import preserved_state
 from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
 from surefit.errors import SurefitError
 from surefit.findings import Finding, rule
-from surefit.models.preserve_state import preserved_state
+from surefit.kernels.preserve_state import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn
