@@ -62,7 +62,7 @@ SAMPLED = 1024
 class Adaptation:
     """What LoRA changed: the adapted layers, those trained in full, all weights that are trained.
 
-    `resting` are the trained weights that some batches may not touch.
+    `not_in_every_batch` are the trained weights that some batches may not touch.
     """
 
     r: int
@@ -70,7 +70,7 @@ class Adaptation:
     targets: tuple[str, ...]
     kept: tuple[str, ...]
     trained: frozenset[str]
-    resting: frozenset[str] = frozenset()
+    not_in_every_batch: frozenset[str] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
         """The adaptation as the plan shows it."""
@@ -151,7 +151,7 @@ def _describe(module: nn.Module, config: Any) -> Adaptation:
         targets=tuple(n for n, m in module.named_modules() if isinstance(m, LoraLayer)),
         kept=kept_modules(module),
         trained=trained,
-        resting=frozenset(name for name in trained if ".trainable_tokens_" in name),
+        not_in_every_batch=frozenset(name for name in trained if ".trainable_tokens_" in name),
     )
 
 

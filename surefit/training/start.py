@@ -74,7 +74,7 @@ def run_plan(
         if parts.adaptation is not None:
             check_trained(parts.module, parts.adaptation.trained)
             if state.step == 0:
-                moving = parts.adaptation.trained - parts.adaptation.resting
+                moving = parts.adaptation.trained - parts.adaptation.not_in_every_batch
                 skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
                 emit = watch_moves(parts.module, moving, skipped, emit)
 
