@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
 from surefit.batches.batch_layout import PADDING_FREE
-from surefit.models.tiny import FAMILIES
+from surefit.models.tiny_architectures import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 

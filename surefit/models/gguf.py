@@ -10,17 +10,11 @@ from typing import Any
 
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.config_sizes import max_positions
+from surefit.models.load_weights import fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.pretrained import (
-    auto_class,
-    auto_classes,
-    fit_embeddings,
-    load_weights,
-    quiet,
-    set_head,
-    set_tokens,
-)
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
 
 MAGIC = b"GGUF"
@@ -37,7 +31,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
-        with quiet(), _without_bar():
+        with quiet_transformers(), _without_bar():
             if from_scratch:
                 return fit_embeddings(Built(auto.from_config(config)), encoder.tokenizer)
             built = load_weights(
@@ -92,7 +86,7 @@ def _read_config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        with quiet():
+        with quiet_transformers():
             return AutoConfig.from_pretrained(str(path.parent), gguf_file=str(path))
     except Exception as error:  # a broken header can fail in any way inside the reader
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +50,6 @@ TASK_TYPES = {
     "AutoModelForTokenClassification": "TOKEN_CLS",
 }
 """What peft calls a model, by the Auto class that a task asks for; others have no name there."""
-
-SAMPLED = 1024
-"""Values of each frozen weight that go into the fingerprint of a base."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +187,7 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
 
 def adapted_part(module: nn.Module) -> nn.Module:
     """Where the adapters are: in the body of a FeatureModel, else in the whole module."""
-    from surefit.models.feature_bodies import is_feature_model
+    from surefit.models.feature_model_files import is_feature_model
 
     return module.body if is_feature_model(module) else module  # type: ignore[return-value]
 
@@ -230,84 +224,3 @@ def _token_rows(part: nn.Module, added: range) -> dict[str, list[int]]:
     if output is not None and not shares_weights(part, output):
         rows[names[output]] = list(added)
     return rows
-
-
-@contextmanager
-def bare(module: nn.Module) -> Iterator[None]:
-    """While the block runs, the module is the frozen base, without its adapters."""
-    swapped = list(_swap(module, _base_of))
-    try:
-        yield
-    finally:
-        for parent, name, layer in swapped:
-            setattr(parent, name, layer)
-
-
-def merge(module: nn.Module) -> nn.Module:
-    """Add the adapters to the weights and take their layers out, in place."""
-    list(_swap(module, _merged))
-    part = adapted_part(module)
-    del part.peft_config
-    return module
-
-
-def _swap(
-    module: nn.Module, replacement: Callable[[Any], nn.Module]
-) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
-    for parent in list(module.modules()):
-        if isinstance(parent, kinds):
-            continue
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, kinds):
-                setattr(parent, name, replacement(layer))
-                yield parent, name, layer
-
-
-def _base_of(layer: Any) -> nn.Module:
-    base: nn.Module = (
-        layer.original_module if hasattr(layer, "original_module") else layer.get_base_layer()
-    )
-    return base
-
-
-def _merged(layer: Any) -> nn.Module:
-    if hasattr(layer, "unload_and_optionally_merge_module"):
-        plain: nn.Module = layer.unload_and_optionally_merge_module(True, True, None)
-        return plain
-    layer.merge(safe_merge=True)
-    base: nn.Module = layer.get_base_layer()
-    return base
-
-
-def base_fingerprint(module: nn.Module) -> str | None:
-    """A digest of the frozen weights, so that adapters are not put on another base unnoticed.
-
-    None where the weights are packed, as quantised ones are.
-    """
-    import torch
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    part = adapted_part(module)
-    replaced = {
-        id(parameter)
-        for layer in part.modules()
-        if isinstance(layer, AuxiliaryTrainingWrapper)
-        for parameter in layer.parameters()
-    }
-    meant = trainable_names(part)
-    digest = hashlib.sha256()
-    for name, parameter in sorted(part.named_parameters()):
-        if name in meant or id(parameter) in replaced:
-            continue
-        if not parameter.is_floating_point():
-            return None
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
-        plain = name.replace(".base_layer.", ".")
-        digest.update(f"{plain} {list(parameter.shape)}".encode())
-        digest.update(sample.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]

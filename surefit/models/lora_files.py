@@ -7,7 +7,9 @@ the frozen weights. A base that peft could not find by name lies beside them, in
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +19,10 @@ from surefit.models.lora import (
     ADAPTER,
     adapted_part,
     adapter_config,
-    base_fingerprint,
     inject,
     is_adapted,
     kept_modules,
+    trainable_names,
 )
 from surefit.models.model_source import ModelSource
 
@@ -33,6 +35,8 @@ BASE = "base"
 BASE_FACTS = "base.json"
 PREFIX = "base_model.model."
 FORMAT_VERSION = 1
+SAMPLED = 1024
+"""Values of each frozen weight that go into the fingerprint of a base."""
 
 
 def base_name(source: ModelSource) -> str | None:
@@ -146,3 +150,33 @@ def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
             f"(digest {found}, expected {expected}).",
             "Put the old base back; adapters are of no use on another one.",
         )
+
+
+def base_fingerprint(module: nn.Module) -> str | None:
+    """A digest of the frozen weights, so that adapters are not put on another base unnoticed.
+
+    None where the weights are packed, as quantised ones are.
+    """
+    import torch
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    part = adapted_part(module)
+    replaced = {
+        id(parameter)
+        for layer in part.modules()
+        if isinstance(layer, AuxiliaryTrainingWrapper)
+        for parameter in layer.parameters()
+    }
+    meant = trainable_names(part)
+    digest = hashlib.sha256()
+    for name, parameter in sorted(part.named_parameters()):
+        if name in meant or id(parameter) in replaced:
+            continue
+        if not parameter.is_floating_point():
+            return None
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
+        plain = name.replace(".base_layer.", ".")
+        digest.update(f"{plain} {list(parameter.shape)}".encode())
+        digest.update(sample.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom_modules, gguf, mlp, pretrained
+from surefit.models import custom_modules, gguf, mlp, pretrained, tiny
 from surefit.models.model_source import ModelSource
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -51,7 +51,7 @@ def _open(
     if model == mlp.NAME:
         return mlp.open_mlp()
     if model.startswith("tiny:"):
-        return pretrained.open_tiny(model.removeprefix("tiny:"))
+        return tiny.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):
         return custom_modules.open_function(model, beside)
     return pretrained.open_pretrained(model, from_scratch, trust_remote_code, quantize)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom_modules, feature_bodies, lora, lora_files, mlp
+from surefit.models import custom_modules, feature_model_files, lora, lora_files, mlp
 from surefit.models.insert_projection import projection_recipe, restore_projection
+from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
-from surefit.models.pretrained import open_pretrained, quiet
+from surefit.models.pretrained import open_pretrained
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -37,10 +39,10 @@ def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder:
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_model as save_weights
 
-    if feature_bodies.is_feature_model(module):
-        feature_bodies.save_features(module, folder)
+    if feature_model_files.is_feature_model(module):
+        feature_model_files.save_feature_model(module, folder)
     elif hasattr(module, "save_pretrained"):
-        with quiet():
+        with quiet_transformers():
             module.save_pretrained(folder)  # type: ignore[operator]
     else:
         save_weights(module, str(folder / WEIGHTS))
@@ -52,12 +54,12 @@ def _save_adapted(
 ) -> None:
     """The adapters, and beside them what no plain loader could find by a name."""
     lora_files.save_adapters(module, folder, base or lora_files.BASE)
-    if feature_bodies.is_feature_model(module):
-        feature_bodies.save_parts(module, folder)
+    if feature_model_files.is_feature_model(module):
+        feature_model_files.save_feature_layers(module, folder)
     if base is None:
         part = lora.adapted_part(module)
         (folder / lora_files.BASE).mkdir()
-        with lora.bare(part):
+        with without_adapters(part):
             _save_plain(part, recipe, folder / lora_files.BASE)
 
 
@@ -67,7 +69,7 @@ def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | Non
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     with atomic.new_folder(out) as temporary:
-        _save_plain(lora.merge(adapted), recipe, temporary)
+        _save_plain(merge_adapters(adapted), recipe, temporary)
         encoder.save(temporary)
 
 
@@ -78,8 +80,8 @@ def load_model(
     encoder = load_encoder(folder)
     if lora_files.has_adapters(folder):
         return lora_files.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
-    if feature_bodies.has_parts(folder):
-        return feature_bodies.load_features(folder), encoder
+    if feature_model_files.has_feature_layers(folder):
+        return feature_model_files.load_feature_model(folder), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
         return _load_pretrained(folder, task), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
@@ -98,8 +100,8 @@ def _load_base(
     if not custom_base.is_file():
         source = open_pretrained(lora_files.find_base(folder), False, False)
         base = source.build(task.head, encoder).module
-        if feature_bodies.has_parts(folder):
-            feature_bodies.load_parts(base, folder)
+        if feature_model_files.has_feature_layers(folder):
+            feature_model_files.load_feature_layers(base, folder)
         return base
     if module is None:
         module = _make_again(json.loads(custom_base.read_text("utf-8")), task, encoder)
@@ -115,7 +117,7 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
     assert task.head is not None
     assert task.head.auto_class is not None
     auto = getattr(transformers, task.head.auto_class)
-    with quiet():
+    with quiet_transformers():
         module: Any = auto.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     return module  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.models.call import Call, has_module_loss
-from surefit.models.pretrained import quiet
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Loss, Metric, Sample, SumAndCount, TaskSpec
 
@@ -102,7 +102,7 @@ class Evaluator:
         mine = chunks[self.process :: self.num_processes]
         for done, rows in enumerate(mine):
             self.progress("generating", done, len(mine))
-            with quiet():
+            with quiet_transformers():
                 samples = generate.answer(
                     module, store.rows(rows), self.encoder, self.max_new_tokens
                 )

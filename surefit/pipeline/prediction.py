@@ -17,7 +17,7 @@ from surefit.encode.images.image_files import with_files
 from surefit.encode.text.batch_tokenizing import finished
 from surefit.models.call import Call, match_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
-from surefit.models.pretrained import quiet
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _predict_batch(
 ) -> list[dict[str, Any]]:
     import torch
 
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet_transformers():
         if task.generate is not None:
             samples = task.generate.answer(module, rows, encoder, max_new_tokens)
             return [

@@ -19,7 +19,7 @@ from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
 from surefit.kernels.sparse_head import SparseHead, Tail, chunked_loss
 from surefit.models.call import Call, match_arguments
-from surefit.models.tiny import tiny_config
+from surefit.models.tiny_config import TinySizes, tiny_config
 from surefit.tasks.causal_lm import SPEC as CAUSAL
 from surefit.tasks.masked_lm import SPEC as MASKED
 from surefit.tasks.seq2seq import SPEC as SEQ2SEQ
@@ -52,7 +52,7 @@ def batch_of(task: TaskSpec, **kinds: Any) -> dict[str, Any]:
 def tiny(arch: str, task: TaskSpec, **settings: Any) -> Any:
     import transformers
 
-    config = tiny_config(arch, family=task.name, vocab_size=VOCABULARY)
+    config = tiny_config(arch, TinySizes(VOCABULARY), family=task.name)
     for name, value in settings.items():
         setattr(config, name, value)
     torch.manual_seed(0)

@@ -68,7 +68,7 @@ def test_projection_refuses_what_it_cannot_take() -> None:
 def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
     bert = AutoConfig.for_model("bert", hidden_size=256, max_position_embeddings=271)
     plan = plan_projection(4000, 999, bert)
-    assert (plan.width, plan.input_size, plan.positions) == (4000, 256, 271)
+    assert (plan.feature_size, plan.input_size, plan.positions) == (4000, 256, 271)
     assert plan.cuts_rows
     electra = AutoConfig.for_model("electra", hidden_size=64, embedding_size=32)
     assert plan_projection(5, 9, electra).input_size == 32
@@ -214,4 +214,4 @@ def test_another_width_keeps_the_body_and_says_so(tmp_path: Path) -> None:
     assert shared_tensors(before.model, plan.parts.module, "body.")
     assert plan.parts.module.projection.width == 6  # type: ignore[union-attr]
     told = next(found for found in plan.findings if found.code == "SF327")
-    assert "width 4; the data has width 6" in told.message
+    assert "feature size 4; the data has feature size 6" in told.message

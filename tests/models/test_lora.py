@@ -20,16 +20,17 @@ import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
 from surefit.cli import run as command
 from surefit.config import Lora
-from surefit.models.lora import adapt, bare, merge, trainable_names
+from surefit.models.lora import adapt, trainable_names
+from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import Built
-from surefit.models.tiny import tiny_config
+from surefit.models.tiny_config import TinySizes, tiny_config
 
 QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
 
 
-def tiny(arch: str, **more: Any) -> Any:
+def tiny(arch: str) -> Any:
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(tiny_config(arch, vocab_size=97, **more)).eval()
+    return AutoModelForCausalLM.from_config(tiny_config(arch, TinySizes(97))).eval()
 
 
 def adapted(module: nn.Module, **settings: Any) -> nn.Module:
@@ -147,10 +148,10 @@ def test_merged_model_has_the_logits_of_the_adapted_one(arch: str, how: dict[str
         assert torch.allclose(module(ids).logits, plain, atol=1e-5)  # B starts at zero
         set_everything(module)
         changed = module(ids).logits
-        with bare(module):
+        with without_adapters(module):
             assert torch.equal(module(ids).logits, plain)
         assert torch.equal(module(ids).logits, changed)
-        merged = merge(module)(ids).logits
+        merged = merge_adapters(module)(ids).logits
     assert (changed - plain).abs().max() > 1e-2
     assert torch.allclose(merged, changed, atol=1e-5)
     assert not any("lora" in name for name, _ in module.named_parameters())
@@ -174,7 +175,7 @@ def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
     slow = module(steps)
     with torch.no_grad():
         assert torch.allclose(module(steps), slow, atol=1e-6)
-        assert torch.allclose(merge(module)(steps), slow, atol=1e-5)
+        assert torch.allclose(merge_adapters(module)(steps), slow, atol=1e-5)
 
 
 def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
