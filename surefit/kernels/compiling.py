@@ -43,6 +43,6 @@ def choose_compile(wanted: str, num_layers: int, num_steps: int, on_cuda: bool) 
 
 
 def compile_layers(module: nn.Module) -> None:
-    """Compile the repeated layers in place, with dynamic shapes; names and weights stay the same."""
+    """Compile the repeated layers in place, with dynamic shapes; names and weights stay."""
     for layer in repeated_layers(module):
         layer.compile(dynamic=True)
