@@ -1,8 +1,8 @@
-"""The width of features that one's own nn.Module takes: seen by trying it, met by a projection.
+"""Finds the feature size that a custom module expects, and inserts a projection if it differs.
 
-Nothing in a module says what its forward reads. So zeros are sent through it; where they fail at
-a layer that takes another width, an AdaptiveProjection is put before that layer. The module keeps
-its class, its arguments and its attributes, and gains one submodule, which is saved with it.
+A module does not declare what its forward reads, so a batch of zeros is run through it. If it fails
+at a layer that expects another feature size, an AdaptiveProjection is inserted before that layer.
+The module keeps its class, arguments and attributes; the projection is saved as a submodule.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 NAME = "adaptive_projection"
 _SIZES = ("in_features", "input_size", "embed_dim")
-"""Where layers of torch keep the width they take: Linear, RNN and its kin, MultiheadAttention."""
+"""Attributes of torch layers with the size they expect: Linear, RNN, MultiheadAttention."""
 
 
 @dataclass(frozen=True)
 class SizeMismatch:
-    """A layer or part that fails on the features, for it takes another width."""
+    """A layer or submodule that fails on the features because it expects another size."""
 
     layer: str
-    takes: int
+    expected: int
 
 
 def layer_input_size(layer: nn.Module) -> int | None:
-    """The width of the last axis that a layer takes; None where it takes any, or is none."""
+    """The size of the last axis that a layer expects; None where it accepts any size."""
     sizes = (getattr(layer, name, None) for name in _SIZES)
     return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def module_hints(module: nn.Module) -> Hints:
-    """What a module says of the rows: the widths of its layers, and whether it takes a shape."""
-    if _is_lazy(module) or hasattr(module, NAME):  # trying would settle its sizes, or has
+    """The sizes that the layers of a module expect, and a test whether it accepts a shape."""
+    if _is_lazy(module) or hasattr(module, NAME):  # a run would fix the sizes of lazy layers
         return Hints()
     found = (layer_input_size(layer) for layer in module.modules())
-    widths = tuple(dict.fromkeys(width for width in found if width is not None))
-    return Hints(layers=widths, accepts=partial(accepts, module))
+    sizes = tuple(dict.fromkeys(size for size in found if size is not None))
+    return Hints(layers=sizes, accepts=partial(accepts, module))
 
 
 def _is_lazy(module: nn.Module) -> bool:
@@ -56,50 +56,53 @@ def _is_lazy(module: nn.Module) -> bool:
     return any(is_lazy(parameter) for parameter in module.parameters())
 
 
-def accepts(module: nn.Module, steps: int, width: int) -> bool:
-    """Whether two rows of zeros of that shape go through the module."""
-    return _try(module, steps, width) is None
+def accepts(module: nn.Module, length: int, feature_size: int) -> bool:
+    """Whether the module runs on two rows of zeros of that shape."""
+    return _try(module, length, feature_size) is None
 
 
-def find_size_mismatch(module: nn.Module, steps: int, width: int) -> SizeMismatch | None:
-    """The part that such rows fail in, where a layer of it takes another width than they have."""
+def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> SizeMismatch | None:
+    """The submodule that fails on such rows, if a layer in it expects another feature size."""
     if _is_lazy(module):
         return None
-    failed = _try(module, steps, width)
-    if failed is None or failed.layer is None or failed.width != width:
+    failed = _try(module, length, feature_size)
+    if failed is None or failed.layer is None or failed.received != feature_size:
         return None
-    takes = layer_input_size(failed.layer)
-    part = failed.part or failed.layer
+    expected = layer_input_size(failed.layer)
+    if expected is None or expected == feature_size:
+        return None
+    part = failed.outermost or failed.layer
     name = next(name for name, each in module.named_modules() if each is part)
-    return SizeMismatch(name, takes) if takes is not None and takes != width else None
+    return SizeMismatch(name, expected)
 
 
 @dataclass
 class _Failure:
-    """The last sized layer that was entered, and the outermost part that was given the rows."""
+    """The last sized layer that ran, and the outermost submodule that received the rows."""
 
     rows: Any = None
     layer: nn.Module | None = None
-    width: int | None = None
-    part: nn.Module | None = None
+    received: int | None = None
+    """The size of the last axis that the layer received."""
+    outermost: nn.Module | None = None
 
     def enter(self, part: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         given: Any = next(iter([*args, *kwargs.values()]), None)
-        if self.part is None and given is self.rows:
-            self.part = part
+        if self.outermost is None and given is self.rows:
+            self.outermost = part
         if layer_input_size(part) is not None:
             self.layer = part
-            self.width = given.shape[-1] if getattr(given, "ndim", 0) else None
+            self.received = given.shape[-1] if getattr(given, "ndim", 0) else None
 
 
-def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
-    """None where the module takes such rows, else where it failed."""
+def _try(module: nn.Module, length: int, feature_size: int) -> _Failure | None:
+    """None where the module runs on such rows, else where it failed."""
     import torch
 
     batch = {
-        "inputs_embeds": torch.zeros(2, steps, width),
-        "attention_mask": torch.ones(2, steps, dtype=torch.int64),
-        "masked_steps": torch.zeros(2, steps, dtype=torch.int64),
+        "inputs_embeds": torch.zeros(2, length, feature_size),
+        "attention_mask": torch.ones(2, length, dtype=torch.int64),
+        "masked_steps": torch.zeros(2, length, dtype=torch.int64),
     }
     failure = _Failure(batch["inputs_embeds"])
     parts = [part for part in module.modules() if part is not module or not list(part.children())]
@@ -108,9 +111,9 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
         call, _ = match_arguments(module, list(batch))
         with preserved_state(module), torch.no_grad():
             call(module, batch)
-    except FindingError:  # it needs columns that are not known yet
+    except FindingError:  # it requires columns that are not known yet
         return _Failure()
-    except Exception:  # whatever a module of the user's raises; the probe will say it
+    except Exception:  # user code may raise anything; the first-batch probe reports it
         return failure
     finally:
         for hook in hooks:
@@ -119,25 +122,27 @@ def _try(module: nn.Module, steps: int, width: int) -> _Failure | None:
 
 
 class _Project:
-    """Called before a layer: projects what it is given. Copied along with the module."""
+    """A forward pre-hook that projects what the layer receives; copied along with the module."""
 
     def __init__(self, projection: AdaptiveProjection) -> None:
         self.projection = projection
 
     def __call__(self, layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         given = next(iter([*args, *kwargs.values()]))
-        projected = self.projection(given)  # attention is given it as query, key and value
+        projected = self.projection(given)  # attention receives it as query, key and value
         return (
             tuple(projected if each is given else each for each in args),
             {key: projected if each is given else each for key, each in kwargs.items()},
         )
 
 
-def insert_projection(module: nn.Module, layer: str, width: int, takes: int) -> AdaptiveProjection:
-    """Put a projection before a layer, as a submodule that is trained and saved."""
+def insert_projection(
+    module: nn.Module, layer: str, feature_size: int, expected: int
+) -> AdaptiveProjection:
+    """Insert a projection before a layer, as a submodule that is trained and saved."""
     from surefit.models.feature_model import AdaptiveProjection
 
-    projection = AdaptiveProjection(takes, width)
+    projection = AdaptiveProjection(expected, feature_size)
     parameter = next(module.parameters(), None)
     if parameter is not None:
         projection.to(parameter.device)
@@ -147,11 +152,11 @@ def insert_projection(module: nn.Module, layer: str, width: int, takes: int) -> 
     return projection
 
 
-def remove_projection(module: nn.Module, width: int) -> None:
-    """Take out a projection that was put in for data of another width."""
+def remove_projection(module: nn.Module, feature_size: int) -> None:
+    """Remove a projection that was inserted for data of another feature size."""
     projection = getattr(module, NAME, None)
     layer = getattr(projection, "before", None)
-    if projection is None or layer is None or projection.width == width:
+    if projection is None or layer is None or projection.width == feature_size:
         return
     hooks = module.get_submodule(layer)._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if isinstance(hook, _Project)]:
@@ -161,7 +166,7 @@ def remove_projection(module: nn.Module, width: int) -> None:
 
 
 def projection_recipe(module: nn.Module) -> dict[str, Any]:
-    """What is needed to put the module's projection in again; empty where it has none."""
+    """What is needed to insert the module's projection again; empty where it has none."""
     projection = getattr(module, NAME, None)
     if projection is None or getattr(projection, "before", None) is None:
         return {}
@@ -175,6 +180,7 @@ def projection_recipe(module: nn.Module) -> dict[str, Any]:
 
 
 def restore_projection(module: nn.Module, recipe: Mapping[str, Any]) -> None:
-    """Put in the projection of a saved module, unless it is the trained object itself."""
+    """Insert the projection of a saved module, unless the module already has it."""
     if "projection" in recipe and not hasattr(module, NAME):
-        insert_projection(module, **recipe["projection"])
+        saved = recipe["projection"]
+        insert_projection(module, saved["layer"], saved["width"], saved["takes"])
