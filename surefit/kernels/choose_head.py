@@ -24,7 +24,7 @@ CHUNK_BYTES = 64 * 2**20
 """Target size of one chunk's logits: large enough for the GEMM to run at full speed."""
 
 
-def find_head(module: nn.Module) -> nn.Module | None:
+def find_output_embedding(module: nn.Module) -> nn.Module | None:
     """The output embedding, if the model has one; also inside a peft model."""
     from torch import nn
 
@@ -43,7 +43,7 @@ def choose_head(
 
     `run(batch)` calls the model as training does; `batch` lists its labelled tokens.
     """
-    embedding = find_head(module)
+    embedding = find_output_embedding(module)
     if embedding is None:
         return None, "the model has no output embedding"
     with preserved_state(module):
@@ -88,7 +88,7 @@ def as_choice(head: SparseHead | None) -> dict[str, Any]:
 
 def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | None:
     """The head that plan.json stores, without testing it again."""
-    embedding = find_head(module)
+    embedding = find_output_embedding(module)
     if choice["positions"] == "all" or embedding is None:
         return None
     if "chunk" not in choice:

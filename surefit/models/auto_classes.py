@@ -16,23 +16,23 @@ FAMILY_OF = {
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }
-"""The families that `tiny:` knows, by the Auto class a task asks for."""
+"""The families of `tiny:`, by the Auto class of the task."""
 
 
 def auto_classes(config: Any) -> frozenset[str]:
-    """The Auto classes that have a model for this config, of those a task may ask for."""
+    """The Auto classes of tasks that have a model for this config."""
     import transformers
 
     found = {
         name for name in FAMILY_OF if type(config) in getattr(transformers, name)._model_mapping
     }
-    if _reads_both_ways(config) or getattr(config, "is_encoder_decoder", False):
+    if _is_bidirectional(config) or getattr(config, "is_encoder_decoder", False):
         found.discard("AutoModelForCausalLM")
     return frozenset(found)
 
 
-def _reads_both_ways(config: Any) -> bool:
-    """Whether an architecture with a causal variant is set to see the whole row at once."""
+def _is_bidirectional(config: Any) -> bool:
+    """Whether an architecture that can be causal is configured with bidirectional attention."""
     from transformers.models.auto import modeling_auto
 
     masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -40,13 +40,13 @@ def _reads_both_ways(config: Any) -> bool:
 
 
 def auto_class(name: str, config: Any, head: Head | None) -> Any:
-    """The Auto class of the task, if the architecture has such a model; else a Finding."""
+    """The Auto class of the task; raises where the architecture has no such model."""
     import transformers
 
     if head is None or head.auto_class is None:
         raise UNSUITABLE_MODEL.error(
-            f"{name} is a {config.model_type} model; this task takes your own nn.Module.",
-            fix="Give the model as module:function.",
+            f"{name} is a {config.model_type} model; this task needs a custom nn.Module.",
+            fix="Pass the model as module:function.",
         )
     auto = getattr(transformers, head.auto_class)
     wanted = head.auto_class.removeprefix("AutoModelFor")
@@ -55,17 +55,17 @@ def auto_class(name: str, config: Any, head: Head | None) -> Any:
             f"{name} is a {config.model_type} model, and transformers has no {config.model_type} "
             f"model for {wanted}.",
         )
-    if wanted == "CausalLM" and _reads_both_ways(config):
+    if wanted == "CausalLM" and _is_bidirectional(config):
         raise UNSUITABLE_MODEL.error(
-            f"{name} is a {config.model_type} model, which sees the whole row at once; a causal "
-            "model must not see the tokens it is to predict.",
-            fix="Choose a causal model, such as a Llama, Qwen or GPT-2 one.",
+            f"{name} is a {config.model_type} model with bidirectional attention; a causal "
+            "model must not see the tokens that it predicts.",
+            fix="Choose a causal model, such as Llama, Qwen or GPT-2.",
         )
     return auto
 
 
 def set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
-    """Size the config's head, and give it the settings that the task asks for."""
+    """Set the head size and the task's settings in the config."""
     if head is None:
         return
     if head.size is not None:
@@ -75,15 +75,12 @@ def set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
 
 
 def set_tokens(config: Any, tokenizer: Any) -> None:
-    """Let the config name the tokenizer's special tokens."""
+    """Copy the special token ids of the tokenizer to the config."""
     if tokenizer is None:
         return
     config.pad_token_id = tokenizer.pad_token_id
-    for name in ("bos_token_id", "eos_token_id"):
-        if getattr(tokenizer, name, None) is not None and _eos_is_settled(config, name):
+    for name in ("bos_token_id", "eos_token_id"):  # a list of ids in the config is kept
+        if getattr(tokenizer, name, None) is not None and not isinstance(
+            getattr(config, name, None), list
+        ):
             setattr(config, name, getattr(tokenizer, name))
-
-
-def _eos_is_settled(config: Any, name: str) -> bool:
-    """Whether the config names no list of end tokens of its own, which would be kept."""
-    return not isinstance(getattr(config, name, None), list)

@@ -13,13 +13,13 @@ EMBEDDINGS_RESIZED = rule(
     "SF307",
     "fixed",
     "embeddings resized",
-    why="The tokenizer knows more tokens than the model had rows for.",
+    why="The tokenizer has more tokens than the embeddings of the model have rows.",
     fix="Nothing to do.",
 )
 
 
 def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **more: Any) -> Built:
-    """The trained weights; those that the file lacks, or has in another size, are named."""
+    """Load trained weights; reports those that are missing or have another size."""
     import torch
     from safetensors import SafetensorError
 
@@ -37,20 +37,20 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise UNSUITABLE_MODEL.error(
-            f"The weights of {name} could not be loaded: {first}",
-            fix="Fetch the model again; its weights file is missing or damaged.",
+            f"The weights of {name} cannot be loaded: {first}",
+            fix="Download the model again; its weights file is missing or damaged.",
         ) from None
     resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    fresh = sorted({*info["missing_keys"], *resized})
+    new = sorted({*info["missing_keys"], *resized})
     found: tuple[Finding, ...] = ()
-    if fresh:
-        shown = ", ".join(fresh[:4]) + (" …" if len(fresh) > 4 else "")
-        found = (NEW_HEAD.finding(f"{len(fresh)} weights start untrained: {shown}"),)
-    return Built(module, found, fresh=tuple(fresh))
+    if new:
+        shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
+        found = (NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}"),)
+    return Built(module, found, newly_initialized=tuple(new))
 
 
 def fit_embeddings(built: Built, tokenizer: Any) -> Built:
-    """Give every token of the tokenizer a row in the embeddings."""
+    """Resize the embeddings so that every token of the tokenizer has a row."""
     if tokenizer is None:
         return built
     module: Any = built.module
@@ -58,7 +58,7 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     if len(tokenizer) <= had:
         return built
     module.resize_token_embeddings(len(tokenizer))
-    message = f"The tokenizer has {len(tokenizer)} tokens, the model had rows for {had}."
+    message = f"The tokenizer has {len(tokenizer)} tokens, the embeddings had {had} rows."
     return replace(
         built,
         findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),

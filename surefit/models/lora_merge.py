@@ -26,8 +26,7 @@ def without_adapters(module: nn.Module) -> Iterator[None]:
 def merge_adapters(module: nn.Module) -> nn.Module:
     """Merge the adapters into the weights and remove their layers, in place."""
     list(_swap(module, _merged))
-    part = adapted_part(module)
-    del part.peft_config
+    del adapted_part(module).peft_config
     return module
 
 

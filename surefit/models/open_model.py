@@ -1,4 +1,4 @@
-"""The name of a model (or a module) to its ModelSource: one file per kind of model."""
+"""Opens any `--model`: chooses the opener by the kind of model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def open_model(
     source = _open(model, from_scratch, trust_remote_code, quantize, beside)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
-            f"lora.quantize={quantize} is for trained models of transformers; {source.name} is "
-            "none.",
-            "Give a model folder or hub id, or leave lora.quantize out.",
+            f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
+            "Pass a model folder or hub id, or leave out lora.quantize.",
         )
     return source
 

@@ -45,7 +45,8 @@ def open_pretrained(
         if head is not None and head.body is not None:
             if quantize is not None:
                 raise UsageError(
-                    f"lora.quantize={quantize} is not for features.", "Leave lora.quantize out."
+                    f"lora.quantize={quantize} does not support features.",
+                    "Leave out lora.quantize.",
                 )
             return build_feature_model(name, config, head, encoder, from_scratch, trust_remote_code)
         auto = auto_class(name, config, head)
@@ -53,7 +54,7 @@ def open_pretrained(
         set_tokens(config, encoder.tokenizer)
         with quiet_transformers():
             if weightless:
-                return _without_weights(auto, name, config, trust_remote_code, encoder.tokenizer)
+                return _without_weights(auto, name, config, trust_remote_code)
             if from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
@@ -77,7 +78,7 @@ def open_pretrained(
 
 
 def _hints(name: str, config: Any) -> Hints:
-    """The sizes that a body's config names; a trained projection speaks for itself."""
+    """The sizes in a body's config, or the feature size of its trained projection."""
     if has_feature_layers(Path(name)):
         return Hints(trained=trained_feature_size(Path(name)))
     text = config.get_text_config()
@@ -94,8 +95,8 @@ def _model_folder(name: str) -> str:
     inside = Path(name) / "model"
     if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
         raise UsageError(
-            f"{name} holds LoRA adapters, not a whole model.",
-            f"Merge them first: surefit export {name} OUT --merge, and give OUT as the model.",
+            f"{name} has LoRA adapters, not a whole model.",
+            f"Merge them first: surefit export {name} OUT --merge, and pass OUT as the model.",
         )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
@@ -108,15 +109,13 @@ def _is_weightless(name: str) -> bool:
     return folder.is_dir() and not any(next(folder.glob(kind), None) for kind in kinds)
 
 
-def _without_weights(
-    auto: Any, name: str, config: Any, trust_remote_code: bool, tokenizer: Any
-) -> Built:
-    """The model as shapes alone, of which memory and time can be predicted."""
+def _without_weights(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
+    """The model on the meta device, from which memory and time can be predicted."""
     import torch
 
     with torch.device("meta"):
         module = auto.from_config(config, trust_remote_code=trust_remote_code)
-    message = f"{name} holds no weights; what follows is planned from its config alone."
+    message = f"{name} has no weights; the plan uses its config alone."
     return Built(module, (NO_WEIGHTS.finding(message),))
 
 
@@ -127,7 +126,7 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UsageError(
             f"The folder {name} has no config.json, so it is not a transformers model.",
-            "Give the folder that save_pretrained wrote.",
+            "Pass the folder that save_pretrained wrote.",
         )
     if folder.is_file() or (name.startswith((".", "/", "~")) and not folder.exists()):
         raise UsageError(f"{name} is not a model folder.", "Check the path.")
@@ -136,13 +135,13 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(
-            f"The model {name!r} is neither a local folder nor a model the hub gave: {first}",
-            "Check the name, or give a local folder, tiny:ARCH or module:function.",
+            f"The model {name!r} is neither a local folder nor a model on the hub: {first}",
+            "Check the name, or pass a local folder, tiny:ARCH or module:function.",
         ) from None
 
 
 def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:
-    """Size and scale of pictures by the model's own processor, else the size in its config."""
+    """Size, mean and std of images from the model's image processor, else its config's size."""
     if "AutoModelForImageClassification" not in auto_classes(config):
         return {}
     from transformers import AutoImageProcessor  # takes a second
@@ -155,7 +154,7 @@ def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, 
             )
         known = from_processor(processor.to_dict())
     except (OSError, ValueError, KeyError, ImportError):
-        pass  # it comes without one
+        pass  # the model has no image processor
     vision = getattr(config, "vision_config", None) or config
     size = getattr(vision, "image_size", None)
     if "size" not in known and size:

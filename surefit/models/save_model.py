@@ -1,4 +1,4 @@
-"""Models on disk: plain transformers or peft folders where the model is theirs, else ours."""
+"""Saves and loads models: as transformers or peft folders where possible, else as our own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECIPE = "module.json"
 
 
 def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
-    """Write the model with its Encoder; the folder appears whole or not at all."""
+    """Write the model with its Encoder; the folder is written atomically."""
     recipe = {**source.recipe, "code": source.code}
     with atomic.new_folder(folder) as temporary:
         if lora.is_adapted(module):
@@ -52,7 +52,7 @@ def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None
 def _save_adapted(
     module: nn.Module, base: str | None, recipe: dict[str, Any], folder: Path
 ) -> None:
-    """The adapters, and beside them what no plain loader could find by a name."""
+    """Write the adapters, and the base model if no loader can find it by name."""
     lora_files.save_adapters(module, folder, base or lora_files.BASE)
     if feature_model_files.is_feature_model(module):
         feature_model_files.save_feature_layers(module, folder)
@@ -64,7 +64,7 @@ def _save_adapted(
 
 
 def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | None = None) -> None:
-    """Write the model of an adapter folder as a plain one, with the adapters added to it."""
+    """Write the model of an adapter folder with its adapters merged."""
     adapted, encoder = load_model(folder, task, module)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -76,7 +76,7 @@ def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | Non
 def load_model(
     folder: Path, task: TaskSpec, module: nn.Module | None = None
 ) -> tuple[nn.Module, Encoder]:
-    """Read what `save_model` wrote; only safetensors and JSON are read."""
+    """Read what `save_model` wrote; nothing is unpickled."""
     encoder = load_encoder(folder)
     if lora_files.has_adapters(folder):
         return lora_files.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
@@ -86,7 +86,7 @@ def load_model(
         return _load_pretrained(folder, task), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
-        module = _make_again(recipe, task, encoder)
+        module = _rebuild(recipe, task, encoder)
     restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
@@ -95,7 +95,7 @@ def load_model(
 def _load_base(
     folder: Path, task: TaskSpec, encoder: Encoder, module: nn.Module | None
 ) -> nn.Module:
-    """The frozen model that a folder's adapters belong to, sized to the Encoder."""
+    """The base model of a folder's adapters, sized to the Encoder."""
     custom_base = folder / lora_files.BASE / RECIPE
     if not custom_base.is_file():
         source = open_pretrained(lora_files.find_base(folder), False, False)
@@ -104,7 +104,7 @@ def _load_base(
             feature_model_files.load_feature_layers(base, folder)
         return base
     if module is None:
-        module = _make_again(json.loads(custom_base.read_text("utf-8")), task, encoder)
+        module = _rebuild(json.loads(custom_base.read_text("utf-8")), task, encoder)
     if not lora.is_adapted(module):
         _load_weights(module, custom_base.with_name(WEIGHTS))
     return module
@@ -122,13 +122,13 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
     return module  # type: ignore[no-any-return]
 
 
-def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
+def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
     if recipe.get("tiny") == mlp.NAME:
         return mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
-            f"The run trained a {recipe['class']} object given from Python; its code is not in "
-            "the run's folder.",
+            f"The run trained a {recipe['class']} object passed in from Python; the run's folder "
+            "does not have its code.",
             "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
     beside = Path(recipe["code"]).parent if recipe.get("code") else None
@@ -143,6 +143,6 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         load_weights(module, str(path))
     except RuntimeError as error:
         raise UsageError(
-            f"The module does not fit the saved weights: {str(error).splitlines()[0]}",
-            "Use the code of the module that was trained.",
+            f"The module does not match the saved weights: {str(error).splitlines()[0]}",
+            "Use the code that the module was trained with.",
         ) from None

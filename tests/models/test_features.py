@@ -38,7 +38,7 @@ def test_projection_standardises_and_projects() -> None:
     assert projection.width == 3
     assert torch.allclose(projection.mean, sample.mean((0, 1)).float())
     assert projection.scale[2] == 1  # a channel that never changes
-    assert repr(projection) == "AdaptiveProjection(width 3 to hidden size 8, standardised)"
+    assert repr(projection) == "AdaptiveProjection(feature size 3 to hidden size 8, standardised)"
     out = projection(sample)
     assert out.shape == (50, 9, 8)
     assert out.dtype == torch.float32
@@ -59,7 +59,7 @@ def test_projection_takes_its_width_from_the_first_batch() -> None:
 
 
 def test_projection_refuses_what_it_cannot_take() -> None:
-    with pytest.raises(surefit.UsageError, match=r"width 3.*\[2, 5, 4\]"):
+    with pytest.raises(surefit.UsageError, match=r"feature size 3.*\[2, 5, 4\]"):
         AdaptiveProjection(8, width=3)(torch.zeros(2, 5, 4))
     with pytest.raises(surefit.UsageError, match=r"shape \[4\]; expected \[rows, steps, width\]"):
         AdaptiveProjection.for_data(np.zeros(4), 8)

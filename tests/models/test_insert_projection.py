@@ -48,7 +48,7 @@ def test_projection_is_put_before_the_layer_that_fails(module: nn.Module, tmp_pa
     )
     told = [found for found in run.plan["findings"] if found["code"] == "SF433"]
     assert len(told) == 1
-    assert "the data has width 4" in told[0]["message"]
+    assert "the data has 4: a projection" in told[0]["message"]
     projection = getattr(module, NAME)
     assert projection.width == 4
     assert not torch.equal(projection.mean, torch.zeros(4))  # standardised from training rows

@@ -222,10 +222,10 @@ def test_local_base_is_named_and_not_copied(
     base = AutoModelForCausalLM.from_pretrained("whole/model")
     nn.init.normal_(base.model.layers[0].mlp.up_proj.weight)
     base.save_pretrained("whole/model")
-    with pytest.raises(surefit.UsageError, match="other weights"):
+    with pytest.raises(surefit.UsageError, match="has changed since"):
         surefit.load("run")
     (whole.path / "model").rename(tmp_path / "gone")
-    with pytest.raises(surefit.UsageError, match="not there"):
+    with pytest.raises(surefit.UsageError, match="was not found"):
         surefit.load("run")
     capsys.readouterr()
     assert command(["train", "--data", "x.jsonl", "--model", "run"]) == 2
