@@ -9,12 +9,10 @@ from typing import Literal
 import numpy as np
 
 from surefit.batches.collate import Array, collate_columns, starts_in_time
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 
 Predicts = Literal["same_token", "next_token"]
 """Where the label of a token is predicted: at its position, or at the one before it."""
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def arrange(
         batch, starts = {**collate_columns(columns, fields)}, None
     if layout.predicts is not None:
         labels = np.asarray(batch["labels"])
-        at = labels != IGNORED
+        at = labels != IGNORE_INDEX
         if layout.predicts == "next_token":  # nothing comes before the first token of a row
             at[:, 0 if starts is None else starts] = False
         positions = at.ravel().nonzero()[0]

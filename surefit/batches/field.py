@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+IGNORE_INDEX = -100
+"""The label of positions that the loss skips, as in torch."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -55,7 +58,7 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
         "token_type_ids": _time("int64", 0, "input_ids"),
         "position_ids": _time("int64", 0, "input_ids"),
         "special_tokens_mask": _time("int64", 1, "input_ids"),
-        "labels": _time("int64", -100, "input_ids"),
+        "labels": _time("int64", IGNORE_INDEX, "input_ids"),
         "decoder_input_ids": Field(("target_time",), "int64", pad_token_id),
         "decoder_attention_mask": Field(("target_time",), "int64", 0, "decoder_input_ids"),
     }

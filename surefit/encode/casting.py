@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, find_misalignment
 from surefit.data.data_rules import (
     MISALIGNED_COLUMNS,
     MISSING_COLUMN,
@@ -99,4 +99,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int(np.count_nonzero(labels != -100))
+    return int(np.count_nonzero(labels != IGNORE_INDEX))

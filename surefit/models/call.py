@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.findings import Finding, rule
 from surefit.kernels.sparse_head import SparseHead
 from surefit.kernels.varlen_attention import varlen_arguments
@@ -152,7 +152,7 @@ def module_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
         return loss * batch["num_targets"], batch["num_targets"]
     labels = batch.get("labels")
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
-        count = int((labels != -100).sum())
+        count = int((labels != IGNORE_INDEX).sum())
     else:
         count = len(next(iter(batch.values())))
     return loss * count, count

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.batch_layout import IGNORED, PADDING_FREE, Layout, is_padding_free
+from surefit.batches.batch_layout import PADDING_FREE, Layout, is_padding_free
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.batches.loading import to_batch
 from surefit.config import RunConfig
 from surefit.encode.store import Store
@@ -169,7 +169,7 @@ def _few_tokens(fitted: Fitted, task: TaskSpec, train: Store, seed: int) -> Rows
         row = {n: v[:limit] if starts_in_time(fitted.fields[n]) else v for n, v in row.items()}
         labels = row["labels"].copy()
         if fitted.fields["labels"].aligned_with is not None:
-            labels = np.where(labels == IGNORED, row["input_ids"], labels)
-        labels[2::3] = IGNORED
+            labels = np.where(labels == IGNORE_INDEX, row["input_ids"], labels)
+        labels[2::3] = IGNORE_INDEX
         rows.append({**row, "labels": labels})
     return rows

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.tasks.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
 
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 Select = Callable[[Any, Batch], "tuple[torch.Tensor, torch.Tensor]"]
 """Logits (N, V) and labels (N,) of the labelled tokens."""
 
@@ -31,14 +31,14 @@ class LabelledLoss:
 
 def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at its own position."""
-    labelled = batch["labels"] != IGNORED
+    labelled = batch["labels"] != IGNORE_INDEX
     return outputs.logits[labelled], batch["labels"][labelled]
 
 
 def next_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at the position before it, as causal models do."""
     labels = batch["labels"][:, 1:]
-    labelled = labels != IGNORED
+    labelled = labels != IGNORE_INDEX
     return outputs.logits[:, :-1][labelled], labels[labelled]
 
 
