@@ -1,4 +1,4 @@
-"""How the rows of a batch lie in its tensors: padded one below the other, or end to end."""
+"""The layout of a batch: padded, or padding-free (varlen) with its rows concatenated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from surefit.batches.collate import Array, collate_columns, starts_in_time
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 
 Predicts = Literal["same_token", "next_token"]
-"""Where the label of a token is predicted: at its position, or at the one before it."""
+"""Which token the output at a position predicts: the same one, or the next as causal models do."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def is_padding_free(choice: str) -> bool:
 def arrange(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field], layout: Layout = PADDED
 ) -> dict[str, Array | tuple[int, ...]]:
-    """The columns of a batch, each a list with one array per row, as the batch's arrays.
+    """Collate columns, each a list with one array per row, in the layout.
 
     >>> ids = {"input_ids": Field(("time",), "int64"), "labels": Field(("time",), "int64", -100)}
     >>> rows = [np.array([5, 6, 7]), np.array([8, 9])]
@@ -64,7 +64,7 @@ def arrange(
     if layout.predicts is not None:
         labels = np.asarray(batch["labels"])
         at = labels != IGNORE_INDEX
-        if layout.predicts == "next_token":  # nothing comes before the first token of a row
+        if layout.predicts == "next_token":  # no position predicts the first token of a row
             at[:, 0 if starts is None else starts] = False
         positions = at.ravel().nonzero()[0]
         batch["labelled_targets"] = labels.ravel()[positions]
@@ -77,12 +77,12 @@ def arrange(
 def _concatenate_rows(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]
 ) -> tuple[dict[str, Array | tuple[int, ...]], Array]:
-    """Columns that run along the sequence laid end to end, others stacked; where rows begin."""
+    """Concatenate the rows of columns with a time axis, stack others; returns where rows start."""
     batch: dict[str, Array | tuple[int, ...]] = {}
     for name, arrays in columns.items():
         spec = fields[name]
-        joined = np.concatenate(arrays)[None] if starts_in_time(spec) else np.array(arrays)
-        batch[name] = joined.astype(spec.numpy_dtype, copy=False)
+        values = np.concatenate(arrays)[None] if starts_in_time(spec) else np.array(arrays)
+        batch[name] = values.astype(spec.numpy_dtype, copy=False)
     lead = next(name for name in SEQUENCES if name in columns)
     lengths = np.fromiter((len(array) for array in columns[lead]), np.int64)
     starts = np.cumsum(lengths) - lengths

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import IGNORE_INDEX
+from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
@@ -52,8 +52,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         if len(values) != len(ids):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {name!r} has length {len(values)}, but 'input_ids', which it runs along, "
-                f"has length {len(ids)}",
+                describe_misalignment(name, len(values), "input_ids", len(ids)),
                 name,
             )
     if mask is None:

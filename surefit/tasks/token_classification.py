@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
@@ -55,8 +55,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         if len(tags) != len(words):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
-                f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
+                describe_misalignment(
+                    encoder.roles["tags"], len(tags), encoder.roles["tokens"], len(words)
+                ),
                 "tags",
             )
         if None in tags:
