@@ -63,7 +63,7 @@ def codes(plan: Any) -> list[str]:
 def test_targets_are_all_linear_layers_but_the_output(arch: str, ends: set[str]) -> None:
     done, _ = adapt(Built(tiny(arch)), Lora(r=4), None, "AutoModelForCausalLM")
     assert {name.rpartition(".")[2] for name in done.targets} == ends
-    assert not done.kept
+    assert not done.fully_trained
 
 
 def test_names_and_regular_expressions_choose_targets() -> None:
@@ -169,7 +169,7 @@ def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
         "0",
         *(f"1.layers.{layer}.linear{number}" for layer in (0, 1) for number in (1, 2)),
     )
-    assert done.kept == ("2",)
+    assert done.fully_trained == ("2",)
     set_everything(module)
     steps = torch.randn(2, 5, 4)
     slow = module(steps)
@@ -230,7 +230,7 @@ def test_local_base_is_named_and_not_copied(
     capsys.readouterr()
     assert command(["train", "--data", "x.jsonl", "--model", "run"]) == 2
     assert command(["predict", "run", "--text", "red"]) == 2
-    assert "not there" in capsys.readouterr().err
+    assert "was not found" in capsys.readouterr().err
 
 
 def test_classifier_trains_its_head_in_full(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_every_fourth_architecture(family: str) -> None:
         total = module(**inputs).logits.float().pow(2).sum()
         slopes = torch.autograd.grad(total, weights, allow_unused=True)
         reached = [w for w, slope in zip(weights, slopes, strict=True) if slope is not None]
-        assert len(reached) > len(done.kept), arch
+        assert len(reached) > len(done.fully_trained), arch
         with torch.no_grad():
             for weight in reached:
                 weight.add_(torch.randn_like(weight) * 0.02)
