@@ -7,6 +7,12 @@ from typing import Any
 
 LEAST_POSITIONS = 64
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+OFFSET_POSITIONS = (
+    *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke"),
+    *("markuplm", "mpnet", "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
+    *("xlm-roberta-xl", "xmod"),
+)
+"""Architectures that number positions from pad_token_id + 1."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +114,10 @@ def max_positions(config: Any) -> int | None:
     for name in _POSITIONS:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
-            # RoBERTa and its relatives number positions from pad_token_id + 1.
             offset = config.pad_token_id + 1 if _offsets_positions(config) else 0
             return value - offset
     return None
 
 
 def _offsets_positions(config: Any) -> bool:
-    kin = (
-        "roberta",
-        "camembert",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "longformer",
-        "mpnet",
-        "data2vec-text",
-    )
-    return config.model_type in kin and config.pad_token_id is not None
+    return config.model_type in OFFSET_POSITIONS and config.pad_token_id is not None

@@ -135,13 +135,6 @@ REQUIRED = _names(
 )
 
 
-# Architectures that number positions from pad_token_id + 1, and so need that many more.
-OFFSET_POSITIONS = _names(
-    """camembert data2vec-text esm ibert layoutlmv3 lilt longformer luke markuplm mpnet prophetnet
-    roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"""
-)
-
-
 # Settings of architectures whose sizes depend on each other; a key of ALIASES stands for that size.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "axk1": {"head_dim": "half_head"},

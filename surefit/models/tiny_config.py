@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from surefit.models.tiny_architectures import (
-    ALIASES,
-    OFFSET_POSITIONS,
-    OVERRIDES,
-    REQUIRED,
-    check_architecture,
-)
+from surefit.models.config_sizes import OFFSET_POSITIONS
+from surefit.models.tiny_architectures import ALIASES, OVERRIDES, REQUIRED, check_architecture
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
