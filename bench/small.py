@@ -65,7 +65,7 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
             for number, row in enumerate(ragged_rows(1000)):
                 length = len(row["input_ids"])
                 writer.append(row, source_row=number, num_targets=length - 1, length=length)
-        store, layout = Store(path), Layout(learns="from_before")
+        store, layout = Store(path), Layout(predicts="next_token")
         return per_batch(lambda rows: load_batch(store, rows, SPEC.fields, layout=layout), quick)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.data.table import Table
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
@@ -66,7 +67,7 @@ def _side(row: int, job: Job) -> str | None:
 
 
 def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
-    learned = labels != -100 if labels is not None and labels.ndim == 1 else None
+    learned = labels != IGNORE_INDEX if labels is not None and labels.ndim == 1 else None
     special = set(encoder.tokenizer.all_special_ids) | {*encoder.tokenizer.added_tokens_decoder}
     return [
         {

@@ -180,7 +180,7 @@ def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[t
     length = int(work.batches.lengths[rows].max())
     while length // 2 >= SHORTEST:
         length //= 2
-        if work.batches.end_to_end:  # as many whole rows as have the positions of the cut ones
+        if work.batches.padding_free:  # as many whole rows as have the positions of the cut ones
             lengths = work.batches.lengths[rows].astype(np.int64)
             wanted = np.minimum(lengths, length).sum()
             shorter = work.pipeline.batch(

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.models.call import has_own_loss
-from surefit.models.pretrained import quiet
+from surefit.models.call import has_module_loss
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.progress import Progress
 from surefit.tasks.task_spec import Metric, Sample, SumAndCount, TaskSpec
 
@@ -97,7 +97,7 @@ def _measure(
         progress("evaluating", done, len(mine))
         outputs = pipeline.outputs(batch)
         for name, metric in metrics.items():
-            if name == "loss" or not has_own_loss(outputs):
+            if name == "loss" or not has_module_loss(outputs):
                 _add(totals[name], metric.sums(outputs, batch), weight)
     progress("evaluating", len(mine), len(mine))
     return {
@@ -124,7 +124,7 @@ def _generate(
     mine = chunks[group.index :: group.size]
     for done, rows in enumerate(mine):
         progress("generating", done, len(mine))
-        with quiet():
+        with quiet_transformers():
             samples = generate.answer(
                 pipeline.module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
             )

@@ -10,7 +10,7 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.models.call import match_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
-from surefit.models.pretrained import quiet
+from surefit.models.quiet_transformers import quiet_transformers
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
@@ -74,7 +74,7 @@ def _predict_batch(
     import torch
 
     task, encoder = pipeline.task, pipeline.encoder
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet_transformers():
         if task.generate is not None:
             samples = task.generate.answer(pipeline.module, rows, encoder, max_new_tokens)
             return [{"prediction": sample.got, "prompt": sample.prompt} for sample in samples]

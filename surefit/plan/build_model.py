@@ -18,7 +18,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
-from surefit.models.call import Call, from_loss_fn, match_arguments, with_own_loss
+from surefit.models.call import Call, from_loss_fn, match_arguments, with_module_loss
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.model_source import ModelSource
@@ -96,7 +96,7 @@ def make_pipeline(
         call = Call({name: name for name in inspect.signature(module.forward).parameters})
     used = {name: extras[name] for name in extras if name in call.arguments.values()}
     encoder = replace(encoder, extras=used)
-    loss = with_own_loss(task.loss) if loss_fn is None else from_loss_fn(loss_fn)
+    loss = with_module_loss(task.loss) if loss_fn is None else from_loss_fn(loss_fn)
     pipeline = Pipeline(
         task,
         encoder,

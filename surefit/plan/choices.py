@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.batch_layout import IGNORED, Layout
+from surefit.batches.batch_layout import PADDING_FREE, Layout
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
 from surefit.kernels.choose_head import as_choice, choose_head
 from surefit.kernels.compiling import choose_compile, repeated_layers
 from surefit.kernels.varlen_attention import (
-    keep_rows_apart,
+    find_attention_limit,
+    restore_attention,
     same_logits,
-    sees_whole_rows,
-    stop_keeping_apart,
+    use_varlen_attention,
 )
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.pipeline.pipeline import Pipeline
@@ -68,23 +68,23 @@ def choose_layout(
     `earlier` is what an earlier plan of the run chose; `may_join` allows padding-free batches.
     """
     head_spec = pipeline.task.head
-    learns = head_spec.learns if head_spec is not None else None
-    if learns is None or pipeline.collate_fn is not None:
+    predicts = head_spec.predicts if head_spec is not None else None
+    if predicts is None or pipeline.collate_fn is not None:
         return (pipeline, {}), []
     if earlier:
         chosen = apply_choices(pipeline, earlier)
         return (chosen, {"head": earlier["head"], "rows": _shown(chosen.layout)}), []
     rows = _few_tokens(pipeline, train)
-    batch = pipeline.collate(rows, Layout(learns=learns))
+    batch = pipeline.collate(rows, Layout(predicts=predicts))
     head, why = choose_head(pipeline.module, pipeline.outputs, batch)
     choices = {"head": as_choice(head), "rows": "padded"}
     if head is None:
         found = HEAD_EVERYWHERE.finding(f"The head is computed at every position: {why}.")
         return (pipeline, choices), [found]
-    layout, notes = Layout(learns=learns), []
+    layout, notes = Layout(predicts=predicts), []
     if may_join:
-        refused = _cannot_keep_apart(pipeline, rows, longest)
-        layout = replace(layout, end_to_end=refused is None)
+        refused = _why_not_padding_free(pipeline, rows, longest)
+        layout = replace(layout, padding_free=refused is None)
         if refused is not None:
             notes = [ROWS_PADDED.finding(f"Rows are padded to a common length: {refused}.")]
     call = replace(pipeline.call, head=head)
@@ -93,7 +93,7 @@ def choose_layout(
 
 
 def _shown(layout: Layout) -> str:
-    return "end to end" if layout.end_to_end else "padded"
+    return PADDING_FREE if layout.padding_free else "padded"
 
 
 def choose_compiling(
@@ -112,7 +112,7 @@ def choose_compiling(
     return {"compile": {"compiled": compiled, "why": why}}, found
 
 
-def _cannot_keep_apart(pipeline: Pipeline, rows: Rows, longest: int) -> str | None:
+def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str | None:
     """Why rows end to end would not give the logits of padded ones; None where they do."""
     import torch
 
@@ -124,12 +124,12 @@ def _cannot_keep_apart(pipeline: Pipeline, rows: Rows, longest: int) -> str | No
         return "its columns do not all run along one sequence"
     if "attention_mask" not in pipeline.call.arguments:
         return "the model takes no attention mask"
-    if not keep_rows_apart(module):
+    if not use_varlen_attention(module):
         return "the model's attention cannot be exchanged"
-    limit = sees_whole_rows(module, longest)
+    limit = find_attention_limit(module, longest)
     why = f"the model does not see whole rows ({limit})" if limit else None
     if why is None:
-        padded, joined = pipeline.collate(rows), pipeline.collate(rows, Layout(end_to_end=True))
+        padded, joined = pipeline.collate(rows), pipeline.collate(rows, Layout(padding_free=True))
         training = module.training
         module.eval()
         try:
@@ -143,7 +143,7 @@ def _cannot_keep_apart(pipeline: Pipeline, rows: Rows, longest: int) -> str | No
         finally:
             module.train(training)
     if why is not None:
-        stop_keeping_apart(module)
+        restore_attention(module)
     return why
 
 
@@ -159,7 +159,7 @@ def _few_tokens(pipeline: Pipeline, train: Store) -> Rows:
         row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
         labels = row["labels"].copy()
         if fields["labels"].aligned_with is not None:
-            labels = np.where(labels == IGNORED, row["input_ids"], labels)
-        labels[2::3] = IGNORED
+            labels = np.where(labels == IGNORE_INDEX, row["input_ids"], labels)
+        labels[2::3] = IGNORE_INDEX
         rows.append({**row, "labels": labels})
     return rows

@@ -11,7 +11,7 @@ from surefit.data.table import Table, is_array
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.findings import Finding, rule
 from surefit.memory.limit import GB, find_limit
-from surefit.models.feature_body_sizes import batch_bytes, rows_that_fit
+from surefit.models.config_sizes import batch_bytes, rows_that_fit
 
 RAGGED_ROWS = rule(
     "SF426",

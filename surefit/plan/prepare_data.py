@@ -21,7 +21,7 @@ from surefit.encode.store import Store
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import room_for
+from surefit.models.config_sizes import room_for
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.accept import Accepted, check_columns
 from surefit.pipeline.pipeline import Pipeline

@@ -61,7 +61,7 @@ def probe_model(built: Built, train: Store, longer: bool) -> list[Finding]:
         forward=pipeline.outputs,
         loss=pipeline.loss,
         fields={**well_known_fields(), **pipeline.fields},
-        causal=head is not None and head.learns == "from_before",
+        causal=head is not None and head.predicts == "next_token",
     )
     found += run_probes(subject, longer)
     return [*found, *_reload(built, subject)] if longer else found

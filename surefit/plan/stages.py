@@ -271,7 +271,7 @@ class _Planner:
                 )
                 built = replace(built, pipeline=pipeline)
         pipeline = built.pipeline
-        batches = replace(batches, end_to_end=pipeline.layout.end_to_end)
+        batches = replace(batches, padding_free=pipeline.layout.padding_free)
         self.progress("predicting memory", 0, 1)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = Job(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenised
@@ -20,7 +20,7 @@ from surefit.tasks.causal_text import (
     read_ids,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 
@@ -47,7 +47,7 @@ def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded:
         raise SkipRowError("empty")
     if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
-        return Encoded({"input_ids": kept, "labels": [IGNORED] * len(kept)})
+        return Encoded({"input_ids": kept, "labels": [IGNORE_INDEX] * len(kept)})
     overlong = is_overlong(len(ids), encoder)
     if overlong:
         refuse_overlong(len(ids), encoder)
@@ -65,12 +65,12 @@ SPEC = TaskSpec(
     last_resort=True,
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, possible=can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

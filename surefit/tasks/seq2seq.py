@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 
@@ -109,12 +109,12 @@ SPEC = TaskSpec(
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("target_time",), "int64", IGNORED),
+        "labels": Field(("target_time",), "int64", IGNORE_INDEX),
         "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
     },
     encode=encode,
-    loss=token_loss(in_place),
-    metrics=token_metrics(in_place),
+    loss=token_loss(same_token),
+    metrics=token_metrics(same_token),
     generate=Generate(
         write,
         lambda sample: {"rouge_l": rouge_l(sample.expected or "", sample.got)},
@@ -125,6 +125,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSeq2SeqLM",
         config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
-        learns="in_place",
+        predicts="same_token",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.encode.encoded_row import (
     Encoded,
     Encoding,
@@ -33,7 +33,7 @@ from surefit.tasks.causal_text import (
     read_text,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(
@@ -108,7 +108,7 @@ def _encoded(
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORED), remarks=remarks)
+    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
@@ -164,7 +164,9 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
     if loss_on == "all":
         return np.array(tokens.ids)
-    return np.where(tokens.learned, tokens.ids if loss_on == "answers" else IGNORED, IGNORED)
+    return np.where(
+        tokens.learned, tokens.ids if loss_on == "answers" else IGNORE_INDEX, IGNORE_INDEX
+    )
 
 
 def _remarks(
@@ -216,7 +218,7 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     if overlong:
         refuse_overlong(len(ids), encoder)
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
-    learned = np.flatnonzero(labels != IGNORED)
+    learned = np.flatnonzero(labels != IGNORE_INDEX)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
     return Encoded(columns, overlong, ends_with_eos(labels, encoder))
@@ -241,14 +243,14 @@ SPEC = TaskSpec(
     augments=("prompt", "messages"),
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
         "prompt_length": Field((), "int64"),
     },
     fit=fit,
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

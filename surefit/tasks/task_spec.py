@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from surefit.batches.batch_layout import Learns
+from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
@@ -55,7 +55,7 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    `predicts` says of tokens where each label is predicted, so that nothing need be computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
 
@@ -63,7 +63,7 @@ class Head:
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
-    learns: Learns | None = None
+    predicts: Predicts | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
 from surefit.encode.encoded_row import (
     Encoding,
@@ -22,7 +22,6 @@ from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precisio
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 NO_WORD = -1
 
 
@@ -62,8 +61,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         if len(tags) != len(words):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
-                f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
+                describe_misalignment(
+                    encoder.roles["tags"], len(tags), encoder.roles["tokens"], len(words)
+                ),
                 "tags",
             )
         if None in tags:
@@ -82,7 +82,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     first = _first_pieces(pieces.word_ids())
     columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
     if tags is not None:
-        columns["labels"] = [IGNORED if word == NO_WORD else tags[word] for word in first]
+        columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
     return encoded(columns, truncated=truncated)
 
 
@@ -121,7 +121,7 @@ def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
 
 def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and tags of the first pieces: (N, C) and (N,)."""
-    learned = batch["labels"] != IGNORED
+    learned = batch["labels"] != IGNORE_INDEX
     return outputs.logits[learned], batch["labels"][learned]
 
 
@@ -142,7 +142,7 @@ def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
     """Rows with every tag right, and all rows."""
     labels = batch["labels"]
-    right = ((outputs.logits.argmax(-1) == labels) | (labels == IGNORED)).all(-1)
+    right = ((outputs.logits.argmax(-1) == labels) | (labels == IGNORE_INDEX)).all(-1)
     return right.sum(), len(right)
 
 
@@ -151,7 +151,7 @@ def _entity_sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, int]
     sums = {"found": 0, "false": 0, "missed": 0}
     made, labels = outputs.logits.argmax(-1).tolist(), batch["labels"].tolist()
     for row_made, row_labels in zip(made, labels, strict=True):
-        kept = [(m, t) for m, t in zip(row_made, row_labels, strict=True) if t != IGNORED]
+        kept = [(m, t) for m, t in zip(row_made, row_labels, strict=True) if t != IGNORE_INDEX]
         counts = match_entities([names[t] for _, t in kept], [names[m] for m, _ in kept])
         sums = {name: sums[name] + counts[name] for name in sums}
     return sums
@@ -186,7 +186,7 @@ SPEC = TaskSpec(
         "input_ids": Field(("time",), "int64", 0),
         "words": Field(("time",), "int64", NO_WORD, "input_ids"),
         "num_words": Field((), "int64"),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
     encode=encode,
     fit=fit,

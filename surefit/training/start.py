@@ -148,7 +148,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
     check_trained(module, adaptation.trained)
     if state.step:
         return emit
-    moving = adaptation.trained - adaptation.resting
+    moving = adaptation.trained - adaptation.not_in_every_batch
     return watch_moves(module, moving, lambda: engine.accelerator.optimizer_step_was_skipped, emit)
 
 

@@ -112,7 +112,7 @@ BREAKS = (
     ),
     Break(
         8,
-        "models/adapter_folders.py",
+        "models/lora_files.py",
         'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
         "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 import surefit
 from builders import feature_rows, save_ragged
 from surefit.cli import run as command
-from surefit.models.feature_body_sizes import plan_projection
+from surefit.models.config_sizes import plan_projection
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 
 FEATURES = "feature-classification"
@@ -38,7 +38,7 @@ def test_projection_standardises_and_projects() -> None:
     assert projection.width == 3
     assert torch.allclose(projection.mean, sample.mean((0, 1)).float())
     assert projection.scale[2] == 1  # a channel that never changes
-    assert repr(projection) == "AdaptiveProjection(width 3 to hidden size 8, standardised)"
+    assert repr(projection) == "AdaptiveProjection(feature size 3 to hidden size 8, standardised)"
     out = projection(sample)
     assert out.shape == (50, 9, 8)
     assert out.dtype == torch.float32
@@ -59,7 +59,7 @@ def test_projection_takes_its_width_from_the_first_batch() -> None:
 
 
 def test_projection_refuses_what_it_cannot_take() -> None:
-    with pytest.raises(surefit.UsageError, match=r"width 3.*\[2, 5, 4\]"):
+    with pytest.raises(surefit.UsageError, match=r"feature size 3.*\[2, 5, 4\]"):
         AdaptiveProjection(8, width=3)(torch.zeros(2, 5, 4))
     with pytest.raises(surefit.UsageError, match=r"shape \[4\]; expected \[rows, steps, width\]"):
         AdaptiveProjection.for_data(np.zeros(4), 8)
@@ -68,7 +68,7 @@ def test_projection_refuses_what_it_cannot_take() -> None:
 def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
     bert = AutoConfig.for_model("bert", hidden_size=256, max_position_embeddings=271)
     plan = plan_projection(4000, 999, bert)
-    assert (plan.width, plan.input_size, plan.positions) == (4000, 256, 271)
+    assert (plan.feature_size, plan.input_size, plan.positions) == (4000, 256, 271)
     assert plan.cuts_rows
     electra = AutoConfig.for_model("electra", hidden_size=64, embedding_size=32)
     assert plan_projection(5, 9, electra).input_size == 32
@@ -214,4 +214,4 @@ def test_another_width_keeps_the_body_and_says_so(tmp_path: Path) -> None:
     assert shared_tensors(before.model, plan.job.pipeline.module, "body.")
     assert plan.job.pipeline.module.projection.width == 6  # type: ignore[union-attr]
     told = next(found for found in plan.findings if found.code == "SF327")
-    assert "width 4; the data has width 6" in told.message
+    assert "feature size 4; the data has feature size 6" in told.message

@@ -154,7 +154,7 @@ def test_files_that_cannot_be_read(
     whole = write_gguf(tmp_path / "small.gguf", *llama, True).read_bytes()
     (tmp_path / "cut.gguf").write_bytes(whole[:700])
     (tmp_path / "text.gguf").write_text("not weights at all")
-    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "no file")):
+    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "does not exist")):
         with pytest.raises(UsageError, match=said):
             open_model(str(tmp_path / f"{name}.gguf"), beside=None)
     arguments = ["check", "--data", "rows.jsonl", "--model", str(tmp_path / "none.gguf")]

@@ -242,7 +242,7 @@ def test_models_that_do_not_suit(tmp_path: Path) -> None:
     text = [{"text": f"word {n}", "label": n % 2} for n in range(80)]
     plan = surefit.check(data=text, model="tiny:mlp")
     assert [f.code for f in plan.findings if f.severity == "error"] == ["SF301"]
-    assert "tiny:mlp reads rows of numbers" in plan.findings[-1].message
+    assert "tiny:mlp reads tabular rows" in plan.findings[-1].message
     plan = surefit.check(data=rule_rows(30), model="tiny:bert", task="tabular-classification")
     assert "SF301" in [f.code for f in plan.findings]
 
