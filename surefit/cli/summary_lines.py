@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from surefit.memory.gigabytes import show_gb
+
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
@@ -143,12 +145,11 @@ def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
     """Peak and time, as far as they are known."""
     lines = []
     if fit is not None and fit.peak_bytes is not None:
-        measured = f", measured {fit.measured_bytes / 1e9:.2f} GB" if fit.measured_bytes else ""
+        measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
         lines.append(
             (
                 "memory",
-                f"{fit.peak_bytes / 1e9:.2f} GB at most{measured}; "
-                f"{fit.limit.bytes / 1e9:.2f} GB {fit.limit.meaning}",
+                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}",
             )
         )
     if fit is not None and fit.total_seconds is not None:

@@ -26,8 +26,8 @@ class Job:
     eval_every: int | None = None
     generates: tuple[int, int] | None = None
     """Rows and new tokens that each evaluation generates."""
-    autocast: torch.dtype | None = None
-    """The narrow type of mixed precision."""
+    autocast_dtype: torch.dtype | None = None
+    """The lower precision of mixed precision; None for float32."""
 
     @property
     def num_evaluations(self) -> int:

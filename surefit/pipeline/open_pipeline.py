@@ -45,7 +45,9 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
     if head is None or labelled is None:
         return pipeline
-    padding_free = is_padding_free(choices.get("rows", "")) and use_varlen_attention(pipeline.module)
+    padding_free = is_padding_free(choices.get("rows", "")) and use_varlen_attention(
+        pipeline.module
+    )
     return replace(
         pipeline,
         call=replace(pipeline.call, head=head),

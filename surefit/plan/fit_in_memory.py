@@ -1,4 +1,4 @@
-"""The last stage of a plan: how many rows fit together, what the run holds, how long it takes."""
+"""The last stage of a plan: micro-batch size, peak memory and time of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from surefit.config import Generation
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.memory.advise import Trials, advise, largest_batch
-from surefit.memory.limit import GB, Limit
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.job import Job
 from surefit.pipeline.pipeline import Pipeline
@@ -27,15 +28,17 @@ DOES_NOT_FIT = rule(
     "SF400",
     "error",
     "does not fit in memory",
-    why="The run would be killed, or fail with 'out of memory', when its largest batch comes.",
-    fix="Take a smaller batch_size with a larger grad_accum, checkpointing, LoRA or shorter rows.",
+    why="The run would be killed, or fail with 'out of memory', at its largest micro-batch.",
+    fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, LoRA or a "
+    "shorter max_seq_length.",
 )
 
 BATCH_SIZE_CHOSEN = rule(
     "SF405",
     "info",
     "batch size chosen",
-    why="batch_size is auto: the largest micro-batch that fits was taken, and kept in the config.",
+    why="batch_size is auto: surefit chose the largest micro-batch that fits, and saves it in the "
+    "run's config.",
     fix="Nothing to do.",
 )
 
@@ -43,8 +46,8 @@ MEMORY_NOT_PREDICTED = rule(
     "SF406",
     "info",
     "memory not predicted",
-    why="The model's code does something that cannot be done on shapes alone.",
-    fix="Nothing to do; the run still begins with a real step on its largest batch.",
+    why="The model's code cannot run on the meta device, which has shapes and no values.",
+    fix="Nothing to do; training still starts with a measured step on the largest micro-batch.",
 )
 
 DEFAULT_ROWS = 8
@@ -58,11 +61,11 @@ def make_batches(
     grad_accum: int,
     max_tokens: int | None,
 ) -> Batches:
-    """The order of the rows; where the batch size is still open, a step is one micro-batch."""
+    """The order of the rows; with batch_size=auto, one micro-batch is a whole step for now."""
     if batch_size == "auto" and max_tokens is not None:
         raise UsageError(
             f"batch_size is auto and max_tokens {max_tokens}: both bound a micro-batch.",
-            "Give one of them.",
+            "Use one of them.",
         )
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
@@ -80,8 +83,8 @@ def generation_size(
     return (wanted.rows, wanted.max_new_tokens) if can else None
 
 
-def autocast_type(precision: str, device_memory_gb: float | None) -> torch.dtype | None:
-    """The narrow type of mixed precision, on the device that is planned for."""
+def autocast_dtype(precision: str, device_memory_gb: float | None) -> torch.dtype | None:
+    """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
     on_device = torch.cuda.is_available() or device_memory_gb is not None
@@ -91,23 +94,26 @@ def autocast_type(precision: str, device_memory_gb: float | None) -> torch.dtype
 
 
 def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
-    """`auto` as a number: the largest micro-batch that fits and divides the effective batch."""
+    """Replace batch_size=auto by the largest micro-batch that fits.
+
+    It divides the effective batch size, which stays the same.
+    """
     effective, found = job.batches.batch_size, []
     try:
         job, _ = largest_batch(Trials(job, limit))
-    except Exception as error:  # a model's own code may fail on shapes in any way
+    except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{type(error).__name__}: {error}"[:200]
         found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
     batches = job.batches
     message = (
-        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the most rows "
-        f"at once that fit, of an effective batch of {effective}."
+        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the largest "
+        f"micro-batch that fits, at an effective batch size of {effective}."
     )
     return job, [*found, BATCH_SIZE_CHOSEN.finding(message)]
 
 
 def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
-    """Peak and time of the run; where it does not fit, what would."""
+    """Predict peak memory and time; if the run does not fit, find options that would."""
     fit = predict(job, limit)
     if fit.unknown:
         message = f"Memory and time are not predicted: {fit.unknown}"
@@ -120,16 +126,16 @@ def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
 
 
 def refuse(fit: Fit, job: Job, peak: int) -> tuple[Fit, Finding]:
-    """The finding that a run does not fit, with what would."""
+    """The finding that a run does not fit, with the options that would."""
     over = max(peak, fit.limit.bytes + 1)
     max_length = job.pipeline.encoder.max_length
     options = [option.as_dict() for option in advise(job, fit.limit, max_length, over)]
-    options.sort(key=lambda option: not option["fits"])  # stable: the mildest stay first
+    options.sort(key=lambda option: not option["fits"])  # stable: the least change first
     fit = replace(fit, advice=tuple(options))
     rows, length = job.batches.longest()
     message = (
-        f"The run would hold {_gb(peak)} at its largest batch ({rows} × {length}); "
-        f"{_gb(fit.limit.bytes)} are {fit.limit.meaning}."
+        f"Peak memory is {show_gb(peak)} at the largest micro-batch ({rows} × {length}); the limit "
+        f"is {fit.limit}."
     )
     return fit, DOES_NOT_FIT.finding(message, fix=_suggest(options))
 
@@ -140,8 +146,8 @@ def _suggest(options: list[dict[str, Any]]) -> str:
     if fitting:
         return f"Set {shown}."
     if options:
-        return f"Nothing that was tried fits; nearest: {shown}. Take a smaller model."
-    return "Take a smaller model or batch size, shorter rows, or more memory."
+        return f"No option that was tried fits; the nearest: {shown}. Use a smaller model."
+    return "Use a smaller model or batch size, a shorter max_seq_length, or more memory."
 
 
 def _describe(option: Mapping[str, Any]) -> str:
@@ -149,8 +155,4 @@ def _describe(option: Mapping[str, Any]) -> str:
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in option["set"].items()
     )
-    return f"{settings} ({_gb(option['predicted_peak_bytes'])})"
-
-
-def _gb(count: int) -> str:
-    return f"{count / GB:.2f} GB"
+    return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"

@@ -26,7 +26,6 @@ from surefit.encode.store import Store
 from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
-from surefit.memory.host import rare_collection
 from surefit.memory.limit import find_limit
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
@@ -37,12 +36,13 @@ from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
 from surefit.plan.feature_rows import BatchBound, plan_features
 from surefit.plan.fit_in_memory import (
-    autocast_type,
+    autocast_dtype,
     generation_size,
     make_batches,
     predict_fit,
     settle_batch_size,
 )
+from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
     SplitData,
@@ -70,7 +70,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     config = request.config
     planner = _Planner(Plan(request, task=request.objects.task), progress)
     try:
-        with rare_collection(), main_first():
+        with infrequent_collection(), main_first():
             check_machine(config.precision, config.trackers)
             choose_cache(config.cache)
             planner.run()
@@ -283,7 +283,7 @@ class _Planner:
             config.epochs,
             config.eval_every,
             generation_size(pipeline, config.generate, len(validation)),
-            autocast_type(config.precision, config.device_memory_gb),
+            autocast_dtype(config.precision, config.device_memory_gb),
         )
         limit = find_limit(config.max_memory_gb, config.device_memory_gb)
         if config.batch_size == "auto":

@@ -13,8 +13,8 @@ from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
-from surefit.memory.host import give_back
 from surefit.memory.predict_peak import Fit
+from surefit.memory.process_memory import trim_heap
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
@@ -115,7 +115,7 @@ def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
         listeners.on_fit(fit)
-        give_back()  # what planning and the proof have freed
+        trim_heap()  # what planning and the measured step have freed
         pace = _pace(config, job, plan)
         evaluate = _evaluation(job, config, engine, listeners.progress)
         if config.eval_at_start and state.step == 0 and evaluate is not None:

@@ -43,7 +43,7 @@ def test_measured_fit_sends_the_batch_that_training_sends(
     measured, trained = seen
     assert measured == trained
     assert "row_lengths" in measured  # padding-free, with labelled positions only
-    assert "labelled_at" in measured
+    assert "labelled_positions" in measured
 
 
 def test_a_run_evaluates_as_training_did(tmp_path: Path) -> None:
