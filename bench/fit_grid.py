@@ -262,7 +262,8 @@ def run_time(case: dict[str, Any]) -> dict[str, Any]:
 def _run_time(name: str) -> dict[str, Any]:
     import random
 
-    from surefit.api import split_options, train_config
+    from surefit.request import make_request
+    from surefit.training.start import Listeners, start_run
 
     choose = random.Random(0)
     words = [f"{a}{b}" for a in "bdfklmnprst" for b in ("a", "e", "i", "o", "u")]
@@ -280,11 +281,11 @@ def _run_time(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SUREFIT_CACHE"] = str(Path(folder) / "cache")
         options = {**RUNS[name], "data": rows, "epochs": 1, "output": f"{folder}/run"}
-        config, given = split_options(options)
-        train_config(
-            config,
-            given,
-            on_fit=lambda fit: predictions.append((fit.total_seconds, time.perf_counter())),
+        start_run(
+            make_request(options),
+            Listeners(
+                on_fit=lambda fit: predictions.append((fit.total_seconds, time.perf_counter()))
+            ),
         )
     seconds, began = predictions[0]
     return {"predicted_seconds": seconds, "seconds": time.perf_counter() - began}

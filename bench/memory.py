@@ -184,7 +184,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import surefit
 folder, steps = sys.argv[1], int(sys.argv[2])
 plan = surefit.check(data=folder, task="feature-classification", model="tiny:bert", batch_size=32)
-model, rows = plan.parts.module, np.load(folder + "/X.npy")
+model, rows = plan.job.pipeline.module, np.load(folder + "/X.npy")
 labels = torch.from_numpy(np.load(folder + "/y.npy"))
 data = TensorDataset(torch.from_numpy(rows), labels)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)

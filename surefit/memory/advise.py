@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import Workload, base_bytes, peak_of, trace_batch
+from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
+from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
@@ -55,30 +56,36 @@ class Change:
 class Trials:
     """Predicts the peak memory of changed runs, by tracing changed copies of the model."""
 
-    def __init__(self, work: Workload, limit: Limit) -> None:
-        self.work, self.limit = work, limit
-        self.base = base_bytes(work.module, limit)  # once, because each trace leaves a little heap
+    def __init__(self, job: Job, limit: Limit) -> None:
+        self.job, self.limit = job, limit
+        self.base = base_bytes(
+            job.pipeline.module, limit
+        )  # once, because each trace leaves a little heap
 
     def peak(
         self,
         batch: Batch,
-        work: Workload | None = None,
+        job: Job | None = None,
         change: Callable[[Any], None] | None = None,
     ) -> int:
         """Predicted peak memory on a batch, with a change applied to a copy of the model."""
-        module, call = self.work.on_meta if change is None else copy.deepcopy(self.work.on_meta)
+        module, call = (
+            self.job.pipeline.on_meta
+            if change is None
+            else copy.deepcopy(self.job.pipeline.on_meta)
+        )
         if change is not None:
             change(module)
-        traced = trace_batch(work or self.work, module, call, batch)
+        traced = trace_batch(job or self.job, module, call, batch)
         return peak_of(traced, self.base, self.limit)
 
 
-def with_batch_size(work: Workload, size: int) -> Workload:
+def with_batch_size(job: Job, size: int) -> Job:
     """The same effective batch size, in micro-batches of `size` rows."""
-    batches = work.batches
+    batches = job.batches
     effective = batches.batch_size * batches.grad_accum
     smaller = replace(batches, batch_size=size, grad_accum=effective // size)
-    return replace(work, batches=smaller)
+    return replace(job, batches=smaller)
 
 
 def divisors(number: int) -> list[int]:
@@ -90,25 +97,25 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def largest_batch(trials: Trials, current_peak: int | None = None) -> tuple[Workload, int]:
+def largest_batch(trials: Trials, current_peak: int | None = None) -> tuple[Job, int]:
     """The largest micro-batch of the same effective batch size that fits, and its peak memory.
 
     If none fits, it is one row. Peak memory is nearly linear in the rows, so sizes far above the
     extrapolated one are not traced. `current_peak` is the peak at the current size, if known.
     """
-    work, limit = trials.work, trials.limit.bytes
-    current = work.batches.batch_size
+    job, limit = trials.job, trials.limit.bytes
+    current = job.batches.batch_size
     if current_peak is None:
-        current_peak = trials.peak(_worst(work), work)
+        current_peak = trials.peak(_worst(job), job)
     if current_peak <= limit:
-        return work, current_peak
-    least = with_batch_size(work, 1)
+        return job, current_peak
+    least = with_batch_size(job, 1)
     least_peak = trials.peak(_worst(least), least)
     per_row = max(current_peak - least_peak, 1) / max(current - 1, 1)
     most_rows = 1 + EXTRAPOLATION_MARGIN * (limit - least_peak) / per_row
-    for size in divisors(current * work.batches.grad_accum):
+    for size in divisors(current * job.batches.grad_accum):
         if 1 < size < current and size <= most_rows:
-            smaller = with_batch_size(work, size)
+            smaller = with_batch_size(job, size)
             peak = trials.peak(_worst(smaller), smaller)
             if peak <= limit:
                 return smaller, peak
@@ -116,38 +123,38 @@ def largest_batch(trials: Trials, current_peak: int | None = None) -> tuple[Work
 
 
 def advise(
-    work: Workload, limit: Limit, max_length: int | None, peak: int | None = None
+    job: Job, limit: Limit, max_length: int | None, peak: int | None = None
 ) -> Iterator[Option]:
     """Options for a run that does not fit, those that change the training least first.
 
     Combinations follow only if no single change fits. `peak` is the predicted peak memory of the
     run as it is.
     """
-    trials = Trials(work, limit)
-    model_changes = _model_changes(work.module)
-    smaller, smaller_peak = work, peak
-    if work.batches.max_tokens is None and work.batches.batch_size > 1:
+    trials = Trials(job, limit)
+    model_changes = _model_changes(job.pipeline.module)
+    smaller, smaller_peak = job, peak
+    if job.batches.max_tokens is None and job.batches.batch_size > 1:
         smaller, smaller_peak = largest_batch(trials, peak)
 
     def singles() -> Iterator[Change]:
-        if smaller is not work and smaller_peak is not None:
+        if smaller is not job and smaller_peak is not None:
             yield Change(_sizes(smaller), partial(int, smaller_peak))
-        batch = _worst(work)
+        batch = _worst(job)
         for (key, value), change in model_changes.items():
             yield Change({key: value}, partial(trials.peak, batch, change=change))
         for length, shorter_peak in _shorter(trials, batch, max_length):
             yield Change({"max_seq_length": length}, partial(int, shorter_peak))
 
-    def combined(work: Workload) -> Iterator[Change]:
+    def combined(job: Job) -> Iterator[Change]:
         yield Change(
-            {**_sizes(work), **dict(model_changes.keys())},
+            {**_sizes(job), **dict(model_changes.keys())},
             lambda: trials.peak(
-                _worst(work), work, lambda module: _apply(model_changes.values(), module)
+                _worst(job), job, lambda module: _apply(model_changes.values(), module)
             ),
         )
 
-    current = {**_sizes(work), "max_seq_length": max_length}
-    yield from try_changes((singles(), combined(work), combined(smaller)), current, limit.bytes)
+    current = {**_sizes(job), "max_seq_length": max_length}
+    yield from try_changes((singles(), combined(job), combined(smaller)), current, limit.bytes)
 
 
 def try_changes(
@@ -181,9 +188,9 @@ def try_changes(
             return
 
 
-def _sizes(work: Workload) -> dict[str, int]:
+def _sizes(job: Job) -> dict[str, int]:
     """The config keys of the micro-batches."""
-    return {"batch_size": work.batches.batch_size, "grad_accum": work.batches.grad_accum}
+    return {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
 
 
 def _model_changes(module: nn.Module) -> dict[tuple[str, Any], Callable[[Any], None]]:
@@ -201,23 +208,25 @@ def _apply(changes: Iterable[Callable[[Any], None]], module: nn.Module) -> None:
         change(module)
 
 
-def _worst(work: Workload) -> Batch:
-    return work.load(work.train, work.batches.worst_rows(work.epochs))
+def _worst(job: Job) -> Batch:
+    return job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
 
 
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
     """The longest of 1/2, 1/4, … of the sequence length that fits, with its peak memory."""
     if max_length is None or "input_ids" not in batch:
         return
-    work = trials.work
-    rows = work.batches.worst_rows(work.epochs)
-    length = int(work.batches.lengths[rows].max())
+    job = trials.job
+    rows = job.batches.worst_rows(job.epochs)
+    length = int(job.batches.lengths[rows].max())
     while length // 2 >= MIN_LENGTH:
         length //= 2
-        if work.batches.end_to_end:  # as many whole rows as have these positions
-            lengths = work.batches.lengths[rows].astype(np.int64)
+        if job.batches.padding_free:  # as many whole rows as have these positions
+            lengths = job.batches.lengths[rows].astype(np.int64)
             wanted = np.minimum(lengths, length).sum()
-            shorter = work.load(work.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1])
+            shorter = job.pipeline.batch(
+                job.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1]
+            )
         else:
             shorter = {name: _truncate(value, length) for name, value in batch.items()}
         peak = trials.peak(shorter)

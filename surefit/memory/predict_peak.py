@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.order import Batches
-from surefit.encode.store import Store
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
 from surefit.memory.process_memory import trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
-from surefit.memory.trace_step import Traced, on_meta, trace_evaluation, trace_training
+from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.tasks.task_spec import Batch, Loss
+from surefit.pipeline.evaluation import row_chunks
+from surefit.pipeline.job import Job
+from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -36,38 +35,6 @@ freed block is too small for the next aligned request, are shares of these bytes
 activations and of the gradients."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The model, the data and the batches of a run, as far as memory and time depend on them."""
-
-    module: nn.Module
-    call: Call
-    loss: Loss
-    load: Callable[[Store, Any], Batch]
-    train: Store
-    evaluation: Store
-    batches: Batches
-    num_steps: int
-    epochs: int = 1
-    eval_every: int | None = None
-    generates: tuple[int, int] | None = None
-    """Rows and new tokens that each evaluation generates."""
-    autocast_dtype: torch.dtype | None = None
-    """The lower precision of mixed precision; None for float32 throughout."""
-
-    @cached_property
-    def on_meta(self) -> tuple[nn.Module, Call]:
-        """The model on the meta device, and its Call."""
-        return on_meta(self.module, self.call)
-
-    @property
-    def num_evaluations(self) -> int:
-        """Number of passes over the validation set."""
-        if not len(self.evaluation):
-            return 0
-        return max(1, self.num_steps // self.eval_every) if self.eval_every else self.epochs
 
 
 @dataclass(frozen=True)
@@ -110,37 +77,42 @@ class Fit:
         }
 
 
-def predict(work: Workload, limit: Limit) -> Fit:
+def predict(job: Job, limit: Limit) -> Fit:
     """Trace the largest micro-batches of training and evaluation.
 
     The result is unknown if the model's code cannot run on the meta device.
     """
     try:
-        training = trace_worst(work)
-        passes = (training, *_without_gradients(work, training, limit))
+        training = trace_worst(job)
+        passes = (training, *_without_gradients(job, training, limit))
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (str(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
-    fit = Fit(limit, parts=_breakdown(worst, base_bytes(work.module, limit), limit))
+    fit = Fit(limit, parts=_breakdown(worst, base_bytes(job.pipeline.module, limit), limit))
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
-    return fit if limit.source == "device_memory_gb" else _with_time(fit, work, training)
+    return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
 
 
-def trace_worst(work: Workload) -> Traced:
+def trace_worst(job: Job) -> Traced:
     """Trace a training step on the micro-batch with the most positions."""
-    batch = work.load(work.train, work.batches.worst_rows(work.epochs))
-    return trace_batch(work, *work.on_meta, batch)
+    batch = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
+    return trace_batch(job, *job.pipeline.on_meta, batch)
 
 
-def trace_batch(work: Workload, module: nn.Module, call: Call, batch: Batch) -> Traced:
+def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
     """Trace a training step of a model on the meta device."""
-    accumulates = work.batches.grad_accum > 1
-    key = trace_key(module, call, work.loss, batch, accumulates, work.autocast_dtype)
+    accumulates = job.batches.grad_accum > 1
+    key = trace_key(module, call, job.pipeline.loss, batch, accumulates, job.autocast_dtype)
     return cached_trace(
         key,
         lambda: trace_training(
-            module, call, work.loss, batch, accumulates=accumulates, dtype=work.autocast_dtype
+            module,
+            call,
+            job.pipeline.loss,
+            batch,
+            accumulates=accumulates,
+            dtype=job.autocast_dtype,
         ),
     )
 
@@ -180,37 +152,35 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
     return top + round(holes + traced.gradients * GRADIENT_HOLES_SHARE)
 
 
-def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
+def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Traced]:
     """Trace evaluation and generation if their peak could exceed that of training.
 
     A pass without gradients needs no more activations per position than training does. It is
     traced only if that bound is above the activations of training and not negligible.
     """
-    if not len(work.evaluation):
+    if not len(job.validation):
         return
-    from surefit.pipeline.evaluation import row_chunks
-
-    size, tokens = work.batches.batch_size, work.batches.max_tokens
-    rows = next(row_chunks(work.evaluation.lengths, size, tokens))
-    longest = int(work.evaluation.lengths[rows].max())
-    per_position = training.activations / max(int(work.batches.positions().max()), 1)
+    size, tokens = job.batches.batch_size, job.batches.max_tokens
+    rows = next(row_chunks(job.validation.lengths, size, tokens))
+    longest = int(job.validation.lengths[rows].max())
+    per_position = training.activations / max(int(job.batches.positions().max()), 1)
 
     def may_exceed_training(positions: int) -> bool:
         bound = per_position * positions
         return bound > max(training.activations, NEGLIGIBLE_SHARE * limit.bytes)
 
     trace_scoring = may_exceed_training(len(rows) * longest)
-    wanted, new_tokens = work.generates or (0, 0)
+    wanted, new_tokens = job.generates or (0, 0)
     num_prompts = min(len(rows), wanted)
     trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
     if not trace_scoring and not trace_generation:
         return
-    batch = work.load(work.evaluation, rows)
-    module, call = work.on_meta
+    batch = job.pipeline.batch(job.validation, rows)
+    module, call = job.pipeline.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:
         outputs = call(module, batch)
-        work.loss(outputs, batch)
+        job.pipeline.loss(outputs, batch)
 
     if trace_scoring:
         yield trace_evaluation(module, score, batch)
@@ -238,21 +208,21 @@ def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> di
     return {"input_ids": ids(length + new_tokens)}
 
 
-def _with_time(fit: Fit, work: Workload, training: Traced) -> Fit:
+def _with_time(fit: Fit, job: Job, training: Traced) -> Fit:
     """Time of a step from the speed of this machine, and of the run from its positions."""
     varying, fixed = measure_machine().seconds(training)
-    positions = work.batches.positions()
+    positions = job.batches.positions()
     worst = max(int(positions.max()), 1)
     slope = varying / worst
     return replace(
         fit,
-        step_seconds=(varying + fixed) * work.batches.grad_accum,
-        total_seconds=total_seconds(work, slope, fixed, slope / 3),
+        step_seconds=(varying + fixed) * job.batches.grad_accum,
+        total_seconds=total_seconds(job, slope, fixed, slope / 3),
     )
 
 
 def total_seconds(
-    work: Workload,
+    job: Job,
     slope: float,
     fixed: float,
     eval_slope: float,
@@ -260,15 +230,15 @@ def total_seconds(
     token_seconds: float = 0.0,
 ) -> float:
     """Time of all steps and evaluations, from seconds per position and per micro-batch."""
-    positions = work.batches.positions()
+    positions = job.batches.positions()
     per_epoch = slope * float(positions.sum()) + fixed * len(positions)
-    steps = max(work.batches.num_steps(0), 1)
-    processes = work.batches.num_processes
-    training = work.num_steps / steps * per_epoch / processes + work.num_steps * step_seconds
-    lengths = np.asarray(work.evaluation.lengths, np.int64)
-    evaluation = work.num_evaluations * eval_slope * float(lengths.sum()) / processes
-    if work.generates is not None and token_seconds:
-        rows, new_tokens = work.generates
-        chunks = -(-min(rows, len(lengths)) // work.batches.batch_size)
-        evaluation += work.num_evaluations * chunks * new_tokens * token_seconds
+    steps = max(job.batches.num_steps(0), 1)
+    processes = job.batches.num_processes
+    training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds
+    lengths = np.asarray(job.validation.lengths, np.int64)
+    evaluation = job.num_evaluations * eval_slope * float(lengths.sum()) / processes
+    if job.generates is not None and token_seconds:
+        rows, new_tokens = job.generates
+        chunks = -(-min(rows, len(lengths)) // job.batches.batch_size)
+        evaluation += job.num_evaluations * chunks * new_tokens * token_seconds
     return training + evaluation

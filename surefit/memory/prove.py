@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.memory.predict_peak import Workload, total_seconds
+from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
+from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +46,7 @@ class Proof:
 
 
 def prove(
-    work: Workload,
+    job: Job,
     model: Any,
     backward: Callable[[Any], None],
     optimizer: Any,
@@ -57,31 +58,33 @@ def prove(
     `fresh` means that the optimizer is surefit's own and has no state yet. Its state is created for
     the step, so that the peak is that of later steps, and cleared afterwards.
     """
-    worst = work.load(work.train, work.batches.worst_rows(work.epochs))
-    median = work.load(work.train, median_rows(work))
+    worst = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
+    median = job.pipeline.batch(job.train, median_rows(job))
     _reset_peak()
     try:
-        with _restoring_state(work.module, optimizer, fresh):
-            update_seconds = _create_optimizer_state(work.module, optimizer) if fresh else 0.0
-            forward, whole = _time_passes(work, model, worst, backward)
-            _, median_whole = _time_passes(work, model, median, backward)
-            token_seconds = _decode_seconds(work, worst) if work.generates else 0.0
+        with _restoring_state(job.pipeline.module, optimizer, fresh):
+            update_seconds = (
+                _create_optimizer_state(job.pipeline.module, optimizer) if fresh else 0.0
+            )
+            forward, whole = _time_passes(job, model, worst, backward)
+            _, median_whole = _time_passes(job, model, median, backward)
+            token_seconds = _decode_seconds(job, worst) if job.generates else 0.0
     except MemoryError as error:
         raise NotEnoughMemoryError(str(error)) from error
     except RuntimeError as error:  # torch.OutOfMemoryError is one of them
         if not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
             raise
         raise NotEnoughMemoryError(str(error)) from error
-    most = int(work.batches.positions().max())
-    fewer = int(np.median(work.batches.positions()))
+    most = int(job.batches.positions().max())
+    fewer = int(np.median(job.batches.positions()))
     slope, fixed = _line(fewer, median_whole, most, whole)
-    total = total_seconds(work, slope, fixed, forward / most, update_seconds, token_seconds)
-    return Proof(_peak_bytes(), whole * work.batches.grad_accum + update_seconds, total)
+    total = total_seconds(job, slope, fixed, forward / most, update_seconds, token_seconds)
+    return Proof(_peak_bytes(), whole * job.batches.grad_accum + update_seconds, total)
 
 
-def median_rows(work: Workload) -> Any:
+def median_rows(job: Job) -> Any:
     """The rows of a micro-batch with the median number of positions."""
-    batches = work.batches
+    batches = job.batches
     positions = batches.positions()
     middle = int(np.argsort(positions, kind="stable")[len(positions) // 2])
     order = batches.epoch(0)
@@ -104,15 +107,15 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
 
 
 def _time_passes(
-    work: Workload, model: Any, batch: Any, backward: Callable[[Any], None]
+    job: Job, model: Any, batch: Any, backward: Callable[[Any], None]
 ) -> tuple[float, float]:
     """Shortest time of the forward pass, and of forward and backward together."""
     began, forward, whole = time.perf_counter(), float("inf"), float("inf")
     for _ in range(MAX_PASSES):
-        if work.batches.grad_accum == 1:
-            _drop_gradients(work.module)
+        if job.batches.grad_accum == 1:
+            _drop_gradients(job.pipeline.module)
         start = time.perf_counter()
-        total, count = work.loss(work.call(model, batch), batch)
+        total, count = job.pipeline.loss(job.pipeline.call(model, batch), batch)
         middle = time.perf_counter()
         backward(total / max(int(count), 1))
         del total
@@ -121,18 +124,18 @@ def _time_passes(
         forward, whole = min(forward, middle - start), min(whole, end - start)
         if end - began > WARM_UP_SECONDS:
             break
-    _drop_gradients(work.module)
+    _drop_gradients(job.pipeline.module)
     return forward, whole
 
 
-def _decode_seconds(work: Workload, batch: Any) -> float:
+def _decode_seconds(job: Job, batch: Any) -> float:
     """Time of generating one more token: a forward pass on one position per row."""
     import torch
 
-    module: Any = work.module
+    module: Any = job.pipeline.module
     module.eval()
     best = float("inf")
-    ids = batch["input_ids"].reshape(-1, 1)[: work.batches.batch_size]
+    ids = batch["input_ids"].reshape(-1, 1)[: job.batches.batch_size]
     arguments = {"input_ids": ids}
     if "decoder_input_ids" in batch:
         arguments["decoder_input_ids"] = ids

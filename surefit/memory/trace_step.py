@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,21 +37,6 @@ class Traced:
     def activations(self) -> int:
         """The rest of the peak: activations, the batch, temporary tensors."""
         return self.peak - self.weights - self.gradients - self.optimizer
-
-
-def on_meta(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
-    """A copy of the model on the meta device, and its Call; integer buffers keep their values."""
-    import torch
-
-    known: dict[int, Any] = {}
-    for weight in module.parameters():
-        empty = torch.empty_like(weight, device="meta")
-        known[id(weight)] = torch.nn.Parameter(empty, requires_grad=weight.requires_grad)
-    for buffer in module.buffers():
-        floating = buffer.is_floating_point() and not buffer.is_meta
-        known[id(buffer)] = torch.empty_like(buffer, device="meta") if floating else buffer
-    copied: tuple[nn.Module, Call] = copy.deepcopy((module, call), known)
-    return copied
 
 
 def trace_training(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from surefit.config import RunConfig
 from surefit.data.row_shapes import Axis, row_shape
 from surefit.data.table import Table, is_array
-from surefit.encode.features.feature_layout import plan_layout, planned_axes
+from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.findings import Finding, rule
 from surefit.memory.gigabytes import show_gb
 from surefit.memory.limit import Limit, find_limit
-from surefit.models.feature_body_sizes import batch_bytes, rows_that_fit
-from surefit.models.model_source import ModelSource
+from surefit.models.config_sizes import batch_bytes, rows_that_fit
 
 RAGGED_ROWS = rule(
     "SF426",
@@ -33,26 +31,30 @@ BATCH_TOO_LARGE = rule(
 )
 
 
+@dataclass(frozen=True)
+class BatchBound:
+    """What bounds a batch of feature rows: rows, positions of a row and of a batch, memory."""
+
+    rows: int
+    longest: int | None
+    max_tokens: int | None
+    max_memory_gb: float | None = None
+    device_memory_gb: float | None = None
+
+
 def plan_features(
-    table: Table,
-    roles: Mapping[str, str],
-    source: ModelSource,
-    config: RunConfig,
-    found: list[Finding],
-) -> dict[str, Any] | None:
+    table: Table, roles: Mapping[str, str], hints: Hints, bound: BatchBound | None
+) -> tuple[dict[str, Any] | None, list[Finding]]:
     """The layout of the features, as the Encoder saves it; None if there are no features."""
     column = roles.get("features")
     if column is None or not is_array(table.column_type(column)):
-        return None
+        return None, []
     shape = row_shape(table, column)
-    hints = replace(source.hints(), steps=config.features.steps, width=config.features.width)
     layout, notes = plan_layout(shape, hints, column)
     steps, width = planned_axes(shape, layout)
-    found += [*notes, *_lengths(steps, column, roles)]
-    limit = None if source.follows_rows else source.max_positions
-    if isinstance(config.batch_size, int):  # `auto` is chosen to fit
-        _check_batch(min(config.batch_size, table.num_rows), steps, width, limit, config)
-    return layout.as_dict()
+    if bound is not None:
+        _check_batch(bound, steps, width)
+    return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
 
 
 def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding]:
@@ -66,15 +68,12 @@ def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding
     return [RAGGED_ROWS.finding(message, column=column)]
 
 
-def _check_batch(
-    rows: int, steps: Axis, width: Axis, positions: int | None, config: RunConfig
-) -> None:
+def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
     """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
-    lengths = (config.max_seq_length, config.max_tokens, positions)
-    longest = min([steps.most, *(length for length in lengths if length is not None)])
-    if config.max_tokens is not None and longest:
-        rows = min(rows, max(1, config.max_tokens // longest))
-    limit = _batch_limit(config)
+    rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
+    if bound.max_tokens is not None and longest:
+        rows = min(rows, max(1, bound.max_tokens // longest))
+    limit = _batch_limit(bound)
     needed = batch_bytes(rows, longest, width.most)
     if needed <= limit.bytes:
         return
@@ -93,9 +92,9 @@ def _check_batch(
     )
 
 
-def _batch_limit(config: RunConfig) -> Limit:
+def _batch_limit(bound: BatchBound) -> Limit:
     """The tightest limit for a batch: it is made in host memory, then moved to the device."""
-    limit = find_limit(config.max_memory_gb, config.device_memory_gb)
-    if not limit.on_device or config.device_memory_gb is not None:
+    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
+    if not limit.on_device or bound.device_memory_gb is not None:
         return limit
     return min(limit, find_limit(host=True), key=lambda each: each.bytes)

@@ -40,16 +40,15 @@ def tensors(plan: Plan) -> int:
 
 def counted(plan: Plan) -> int:
     """What torch's allocator was asked for in a real step on the largest batch."""
-    from surefit.batches.loading import load_batch
 
-    parts = plan.parts
-    assert parts is not None
-    batch = load_batch(parts.train, parts.batches.worst_rows(), parts.fields, layout=parts.layout)
-    optimizer = make_optimizer(parts.module, 1e-3, 0.01)
-    parts.module.train()
+    assert plan.job is not None
+    pipeline, module = plan.job.pipeline, plan.job.pipeline.module
+    batch = pipeline.batch(plan.job.train, plan.job.batches.worst_rows())
+    optimizer = make_optimizer(module, 1e-3, 0.01)
+    module.train()
 
     def step() -> None:
-        total, count = parts.loss(parts.call(parts.module, batch), batch)
+        total, count = pipeline.loss(pipeline.outputs(batch), batch)
         (total / count).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -57,7 +56,7 @@ def counted(plan: Plan) -> int:
     step()
     states = [value for state in optimizer.state.values() for value in state.values()]
     columns = [value for value in batch.values() if isinstance(value, torch.Tensor)]
-    held = [*parts.module.parameters(), *parts.module.buffers(), *states, *columns]
+    held = [*module.parameters(), *module.buffers(), *states, *columns]
     known = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
@@ -151,11 +150,11 @@ def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) 
     assert plan.ok
     assert plan.config.micro_batch_rows < 32
     assert plan.config.micro_batch_rows * plan.config.grad_accum == 32
-    assert plan.parts is not None
-    assert fixed.parts is not None
-    assert plan.parts.num_steps == fixed.parts.num_steps
-    for step in range(plan.parts.batches.num_steps(0)):
-        rows = [set(p.batches.step_rows(0, step).tolist()) for p in (plan.parts, fixed.parts)]
+    assert plan.job is not None
+    assert fixed.job is not None
+    assert plan.job.num_steps == fixed.job.num_steps
+    for step in range(plan.job.batches.num_steps(0)):
+        rows = [set(p.batches.step_rows(0, step).tolist()) for p in (plan.job, fixed.job)]
         assert rows[0] == rows[1]
     data = write_jsonl(tmp_path / "rows.jsonl", echo_rows(20))
     options = {"data": str(data), "model": "tiny:llama", "task": "sft", "batch_size": "auto"}

@@ -111,11 +111,11 @@ def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None
     options = {"data": str(tmp_path / "data"), "model": body, "task": "feature-pretraining"}
     plan = surefit.check(**options, from_scratch=True)
     assert plan.ok
-    assert plan.parts is not None
+    assert plan.job is not None
     assert of_code(plan.findings, "SF432").message.endswith(
         "vocab_size 271 → 400, max_position_embeddings 20 → 99."
     )
-    module: Any = plan.parts.module
+    module: Any = plan.job.pipeline.module
     assert (module.projection.width, module.projection.linear.out_features) == (400, 256)
     assert module.body.config.max_position_embeddings == 99
     assert plan.ledger is not None
@@ -145,8 +145,8 @@ def test_flat_rows_are_cut_as_the_config_says(tmp_path: Path, body: str) -> None
         in of_code(plan.findings, "SF420").message
     )
     assert "distribution over 271 places" in of_code(plan.findings, "SF425").message
-    assert plan.parts is not None
-    row = plan.parts.train.row(3)
+    assert plan.job is not None
+    row = plan.job.train.row(3)
     masked = row["masked_steps"] == 1
     np.testing.assert_array_equal(row["inputs_embeds"][~masked], one_hot[3][~masked])
 
@@ -157,6 +157,6 @@ def test_classes_are_in_the_config(tmp_path: Path, body: str) -> None:
         for n in range(40)
     ]
     plan = surefit.check(data=rows, model=body)
-    assert plan.parts is not None
-    module: Any = plan.parts.module
+    assert plan.job is not None
+    module: Any = plan.job.pipeline.module
     assert module.body.config.num_labels == 4

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from surefit.batches.field import Field
 from surefit.data.open_data import open_table
-from surefit.data.roles import resolve_roles
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import (
     Table,
     array_rank,
@@ -39,7 +39,10 @@ class OnDisk(Dataset[dict[str, Any]]):
     def __init__(self, table: Table, limit: Limit) -> None:
         self.limit = limit
         self.table = table
-        roles = resolve_roles(table, (("features",),), ("label", "mask")) or {}
+        roles = (
+            resolve_roles(table, ((get_role("features"),),), (get_role("label"), get_role("mask")))
+            or {}
+        )
         called = {column: NAMES[role] for role, column in roles.items()}
         self.columns = {called.get(column, column): column for column in table.columns}
         kinds = {name: table.column_type(column) for name, column in self.columns.items()}
