@@ -163,7 +163,7 @@ def test_loaders_stay_within_the_cgroup(tmp_path: Path, monkeypatch: pytest.Monk
 
     import numpy as np
 
-    from surefit.data import disk_dataset
+    from surefit.own_loop import disk_dataset
 
     np.save(tmp_path / "rows.npy", np.ones((64, 500, 400), np.float32))  # 51 MB
 
