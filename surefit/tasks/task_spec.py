@@ -54,8 +54,8 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `predicts` says of tokens where each label is predicted, so that nothing need be computed at
-    positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
+    `predicts` is the token that the output at a position predicts, which allows a sparse head: loss
+    computed at labelled tokens only (see `kernels/sparse_head.py`). Without it, the head is full.
     """
 
     auto_class: str | None = None
