@@ -1,4 +1,4 @@
-"""Batches by length waste little and stay random."""
+"""Batches by length have little padding and stay random."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_the_limit_is_the_users_or_what_the_machine_has_free() -> None:
     assert planned.memory_limit(Bounded(max_memory_gb=0.5)) == (5 * 10**8, "max_memory_gb is")
 
 
-def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None:
+def test_another_feature_size_and_length_are_adapted(tmp_path: Path, body: str) -> None:
     random = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
     for place in range(2):
