@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import rule
 from surefit.tasks.causal_text import is_overlong, read_ids, read_text
 from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
@@ -46,28 +45,27 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
     if "input_ids" in row:
-        return _within_limit(read_ids({**row, "labels": None})[0], None, encoder)
+        ids = read_ids({**row, "labels": None})[0]
+        return Encoding(lambda tokens: _within_limit(ids, None, encoder))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        return Skip("empty")
+        raise SkipRowError("empty")
     assert text is not None
     if encoder.settings.get("predicting"):
         text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
-    return Pending([text], lambda tokens: _within_limit(tokens[0].ids, text, encoder))
+    return Encoding(lambda tokens: _within_limit(tokens[0].ids, text, encoder), [text])
 
 
-def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded | Skip:
+def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
-        return Skip("empty")
+        raise SkipRowError("empty")
     overlong = is_overlong(len(ids), encoder)
     if overlong:
-        predicting = encoder.settings.get("predicting")
-        skip = None if predicting else refuse_overlong(len(ids), encoder)
-        if skip is not None:
-            return skip
+        if not encoder.settings.get("predicting"):
+            refuse_overlong(len(ids), encoder)
         limit = encoder.max_length
         if text is not None:  # special tokens at the end are to stay there
             ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.encoded_row import (
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+    refuse_overlong,
+)
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
 from surefit.tasks.metrics.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
@@ -42,15 +48,15 @@ def _as_list(values: Any) -> list[Any]:
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Pieces of the words; the first piece of a word carries its tag and the word's number."""
     words = _words(row, encoder)
     if not words:
-        return Skip("empty")
+        raise SkipRowError("empty")
     tags = None
     if "tags" in row:
         if row["tags"] is None:
-            return Skip("no_label")
+            raise SkipRowError("no_label")
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
             raise RowFaultError(
@@ -61,14 +67,12 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
                 "tags",
             )
         if None in tags:
-            return Skip("unknown_label")
+            raise SkipRowError("unknown_label")
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
     length = len(pieces["input_ids"])
     truncated = encoder.max_length is not None and length > encoder.max_length
     if truncated:
-        skip = refuse_overlong(length, encoder)
-        if skip is not None:
-            return skip
+        refuse_overlong(length, encoder)
         pieces = encoder.tokenizer(
             _spaced(words, encoder),
             is_split_into_words=True,
@@ -79,7 +83,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
     if tags is not None:
         columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
-    return Encoded(columns, truncated=truncated)
+    return encoded(columns, truncated=truncated)
 
 
 def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:

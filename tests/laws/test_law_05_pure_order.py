@@ -116,8 +116,8 @@ def test_views_are_drawn_alike_each_time(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("one", "two"):
         monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / name))
         plan = surefit.check(data=echo_rows(30), model="tiny:llama", augmentation_factor=3)
-        assert plan.parts is not None
-        drawn.append(plan.parts.train.values("input_ids").tolist())
+        assert plan.job is not None
+        drawn.append(plan.job.train.values("input_ids").tolist())
     assert drawn[0] == drawn[1]
 
 

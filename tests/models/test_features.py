@@ -149,8 +149,8 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     options = {"data": feature_rows(40), "model": str(tmp_path / "body")}
     plan = surefit.check(**options)
     assert plan.ok
-    assert plan.parts is not None
-    assert plan.parts.encoder.max_length == 6
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.max_length == 6
     assert plan.ledger is not None
     assert plan.ledger.truncated_rows > 0
     assert {"SF216", "SF325"} <= {found.code for found in plan.findings}
@@ -187,11 +187,11 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     for folder in (tmp_path / "run", tmp_path / "run" / "model"):
         plan = surefit.check(data=feature_rows(50, seed=1), model=str(folder))
         assert plan.ok
-        assert plan.parts is not None
-        module = plan.parts.module
+        assert plan.job is not None
+        module = plan.job.pipeline.module
         assert shared_tensors(before.model, module, "body.", "projection.", "mask_vector")
         assert module.head.out_features == 3  # type: ignore[union-attr]
-        assert plan.parts.lr == 2e-5
+        assert plan.model.lr == 2e-5
     tuned = surefit.train(
         data=feature_rows(50, seed=1),
         model=str(tmp_path / "run"),
@@ -200,8 +200,8 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     )
     assert len(surefit.predict(tuned, feature_rows(4))) == 4
     again = surefit.check(data=feature_rows(50), model=str(tmp_path / "tuned"))
-    assert again.parts is not None
-    assert shared_tensors(tuned.model, again.parts.module, "body.", "projection.", "head.")
+    assert again.job is not None
+    assert shared_tensors(tuned.model, again.job.pipeline.module, "body.", "projection.", "head.")
 
 
 def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
     )
     plan = surefit.check(data=feature_rows(40, width=6), model=str(tmp_path / "run"))
     assert plan.ok
-    assert plan.parts is not None
-    assert shared_tensors(before.model, plan.parts.module, "body.")
-    assert plan.parts.module.projection.width == 6  # type: ignore[union-attr]
+    assert plan.job is not None
+    assert shared_tensors(before.model, plan.job.pipeline.module, "body.")
+    assert plan.job.pipeline.module.projection.width == 6  # type: ignore[union-attr]
     told = next(found for found in plan.findings if found.code == "SF327")
     assert "feature size 4; the data has feature size 6" in told.message

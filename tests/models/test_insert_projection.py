@@ -105,8 +105,8 @@ def test_a_module_says_how_flat_and_turned_rows_lie() -> None:
     turned = [{**row, "features": random.normal(size=(4, 9))} for row in feature_rows(30)]
     plan = surefit.check(data=turned, model=MeanPool(width=4))
     assert plan.ok
-    assert plan.parts is not None
-    assert plan.parts.train.row(0)["inputs_embeds"].shape == (9, 4)
+    assert plan.job is not None
+    assert plan.job.train.row(0)["inputs_embeds"].shape == (9, 4)
     assert any("fails on [4, 9] and works on [9, 4]" in f.message for f in plan.findings)
 
 
