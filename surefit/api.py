@@ -13,7 +13,7 @@ from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
-from surefit.run import Run, open_run
+from surefit.run.run_folder import Run, open_run
 
 if TYPE_CHECKING:
     from torch import nn

@@ -28,7 +28,7 @@ def command(
     )
     from surefit.errors import UsageError
     from surefit.request import make_request
-    from surefit.run import choose_folder
+    from surefit.run.run_folder import choose_folder
 
     if resume is not None:
         raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 FOLDER = Path("runs/demo")
 DATA = Path("runs/demo-data/instructions.jsonl")
@@ -55,7 +55,7 @@ def command() -> int:
 def _write_rows() -> None:
     from surefit import atomic
     from surefit.cli.demo_data import make_rows
-    from surefit.run import check_writable
+    from surefit.run.run_folder import check_writable
 
     check_writable(DATA.parent)
     DATA.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from surefit.cli.options import takes_run_options
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 
 @takes_run_options

@@ -22,9 +22,9 @@ from surefit.explainer import Explanation, explain
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
 from surefit.request import PythonObjects, Request
-from surefit.run import Run, open_run
-from surefit.training.checkpoints import State, latest_checkpoint, load_checkpoint
-from surefit.training.events import Event, Observer, without_nan
+from surefit.run.checkpoints import State, latest_checkpoint, load_checkpoint
+from surefit.run.events import Event, Observer, without_nan
+from surefit.run.run_folder import Run, open_run
 from surefit.training.loop import seed_step
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.kernels.clipping import make_clipper
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
+from surefit.run.checkpoints import State
+from surefit.run.events import Observer
 from surefit.tasks.task_spec import is_better
-from surefit.training.checkpoints import State
 from surefit.training.engine import Engine
-from surefit.training.events import Observer
 from surefit.training.schedule import Place, places
 
 if TYPE_CHECKING:

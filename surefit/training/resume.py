@@ -17,7 +17,7 @@ from surefit.plan.stages import make_plan
 from surefit.processes import num_processes
 from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
-from surefit.run import Run, open_run
+from surefit.run.run_folder import Run, open_run
 from surefit.training.resolved_config import with_absolute_paths
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
 

@@ -23,17 +23,17 @@ from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.run import Run, choose_folder, create_run
-from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.checkpoints import (
+from surefit.run.checkpoints import (
     Saver,
     State,
     checkpoint_path,
     latest_checkpoint,
     load_checkpoint,
 )
+from surefit.run.events import Event, Observer, cut_events, event_writer
+from surefit.run.run_folder import Run, choose_folder, create_run
+from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.engine import Engine, make_accelerator, make_engine, make_optimizer
-from surefit.training.events import Event, Observer, cut_events, event_writer
 from surefit.training.failures import Watch, bundled
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan

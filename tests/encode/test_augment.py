@@ -400,7 +400,7 @@ def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyError, match="cut"):
         surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
-    with pytest.raises(UsageError, match=r"was a Python function \(shout\)"):
+    with pytest.raises(UsageError, match=r"augment \(shout\)"):
         surefit.train(**options, resume=run)
     assert surefit.train(**options, augment=shout, resume=run).finished
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
 from surefit.batches.order import Batches
-from surefit.training.checkpoints import latest_checkpoint
+from surefit.run.checkpoints import latest_checkpoint
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=200)
 

@@ -19,8 +19,8 @@ import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
 from surefit.encode.encoder import Encoder
+from surefit.run.checkpoints import latest_checkpoint
 from surefit.tasks.masked_lm import count_targets, hide
-from surefit.training.checkpoints import latest_checkpoint
 
 FOLLOWS = {"cat": "dog", "sun": "moon", "red": "blue", "one": "two", "up": "down", "yes": "no"}
 

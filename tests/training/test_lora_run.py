@@ -20,9 +20,9 @@ from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.errors import RunFailedError, UsageError
-from surefit.run import create_run
+from surefit.run.checkpoints import latest_checkpoint
+from surefit.run.run_folder import create_run
 from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.checkpoints import latest_checkpoint
 
 TINY: dict[str, Any] = {
     "data": echo_rows(40),

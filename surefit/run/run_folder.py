@@ -15,10 +15,10 @@ from surefit import atomic
 from surefit.config import RunConfig, config_yaml, make_config
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
-from surefit.training.events import read_events, summarise_epochs
 from surefit.user_code import OWN_CODE_RUN, find_object
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Run:
     @property
     def best_step(self) -> int | None:
         """The step whose weights `model/` has, where an evaluation chose it."""
-        from surefit.training.checkpoints import latest_checkpoint
+        from surefit.run.checkpoints import latest_checkpoint
 
         latest = latest_checkpoint(self.checkpoints)
         if latest is None:

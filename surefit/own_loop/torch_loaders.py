@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
-from surefit.data.disk_dataset import OnDisk, open_data
 from surefit.data.split import hash_rows, split_rows
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.memory.gigabytes import show_gb
 from surefit.memory.process_memory import tree_bytes
+from surefit.own_loop.disk_dataset import OnDisk, open_data
 
 LOADER_BATCH_TOO_LARGE = rule(
     "SF450",
