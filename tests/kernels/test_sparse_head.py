@@ -243,7 +243,7 @@ def test_a_resumed_run_uses_the_choices_of_its_plan(
         raise AssertionError("chosen again")
 
     monkeypatch.setattr(choosing, "choose_head", never)
-    monkeypatch.setattr(choosing, "_may_be_padding_free", never)
+    monkeypatch.setattr(choosing, "_why_not_padding_free", never)
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
