@@ -42,8 +42,8 @@ HEAD_EVERYWHERE = rule(
 ROWS_PADDED = rule(
     "SF501",
     "info",
-    "batches are padded",
-    why="Padding-free (varlen) batches save time, but only some models support them.",
+    "rows are padded",
+    why="Padding-free batches are faster, but the model's attention does not support them.",
     fix="Nothing to do; padding_free=off skips the test.",
 )
 
@@ -113,7 +113,7 @@ def choose_compiling(
 
 
 def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str | None:
-    """Why padding-free batches do not give the logits of padded ones; None where they do."""
+    """Why padding-free batches would not give the logits of padded ones; None if they do."""
     import torch
 
     fields, module = pipeline.fields, pipeline.module
@@ -137,9 +137,9 @@ def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str |
                 expected = pipeline.outputs(padded).logits
                 logits = pipeline.outputs(varlen).logits
             if not same_logits(expected, logits, varlen["row_lengths"]):
-                why = "the model gives other logits on a padding-free batch"
+                why = "its logits differ in padding-free batches"
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
-            why = f"the model fails on a padding-free batch ({type(error).__name__})"
+            why = f"the model fails on padding-free batches ({type(error).__name__})"
         finally:
             module.train(training)
     if why is not None:

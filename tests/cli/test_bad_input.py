@@ -277,7 +277,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "features.npz", "--model", "tiny:vit"],
         "SF326",
         {},
-        "tiny:vit is a ViTModel; it takes no inputs_embeds.",
+        "tiny:vit is a ViTModel; its forward has no argument inputs_embeds.",
     ),
     "image model for instructions": (
         _nothing,

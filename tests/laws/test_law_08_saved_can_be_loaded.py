@@ -42,7 +42,7 @@ def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
     assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
-        trained = run._module.eval()(ids).logits
+        trained = run.module_object.eval()(ids).logits
         assert torch.equal(surefit.load(tmp_path / "run")(ids).logits, trained)
         plain = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
         assert torch.equal(plain(ids).logits, trained)
