@@ -1,4 +1,7 @@
-"""What the user asked for, validated once: argv, YAML and Python all end in one RunConfig."""
+"""The settings of a run: command line, YAML and Python all become one validated RunConfig.
+
+The docstring under a field is its help: `--help` and docs/config.md are made from it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class _Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads `yes` and `on` as true, which Python would take for the number 1."""
+        """Refuse true and false for numbers: YAML reads `yes` and `on` as true."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and "on" in get_args(kind):
             return "on" if value else "off"
@@ -60,20 +63,20 @@ class _Section(BaseModel):
 
 
 class FeatureShape(_Section):
-    """How a flat row of features is cut into steps."""
+    """How flat rows of features are reshaped to [sequence length, feature size]."""
 
     steps: int | None = Field(None, ge=1)
-    """Steps per row of an array saved as [rows, steps*width]."""
+    """Sequence length of an array saved as [rows, steps*width]."""
     width: int | None = Field(None, ge=1)
-    """Features per step of an array saved as [rows, steps*width]."""
+    """Feature size of an array saved as [rows, steps*width]."""
 
 
 class Images(_Section):
-    """How pictures are brought to one size."""
+    """How images are resized."""
 
     size: tuple[PositiveInt, PositiveInt] | None = None
-    """Height and width (or one number for both); the model's own, else the commonest, if left
-    out."""
+    """Height and width of the images, or one number for both. Default: the model's size, else the
+    most common size in the data."""
 
     @field_validator("size", mode="before")
     @classmethod
@@ -82,45 +85,45 @@ class Images(_Section):
 
 
 class Reading(_Section):
-    """How data files are to be read, where that cannot be worked out."""
+    """How data files are read, where it cannot be inferred."""
 
     encoding: str | None = None
-    """Of text files; UTF-8, or Windows-1252 where the text can be nothing else, if left out."""
+    """Encoding of text files. Default: UTF-8, or Windows-1252 if the text can be nothing else."""
     delimiter: str | None = None
-    """Between the cells of a table; worked out if left out."""
+    """Delimiter between the cells of a table. Default: inferred."""
     names: tuple[str, ...] = ()
     """Column names of a table without a header line."""
     pattern: str | None = None
-    """A regular expression with named groups that become the columns of each line."""
+    """A regular expression; its named groups become the columns of each line."""
     field: str | None = None
-    """Where in a JSON file the list of rows is, such as data or data.items."""
+    """Path to the list of rows in a JSON file, such as data or data.items."""
 
     @field_validator("names")
     @classmethod
     def _different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
-            raise ValueError("every column needs a name of its own")
+            raise ValueError("the column names must be distinct")
         return names
 
 
 class EarlyStopping(_Section):
-    """When to stop before the last epoch."""
+    """When training stops before the last epoch."""
 
     metric: str | None = None
-    """The metric to watch; the task's own choice if left out. It also decides the best step."""
+    """Metric that decides the best step and early stopping. Default: the task's choice."""
     patience: int | None = Field(None, ge=1)
-    """Evaluations without improvement after which training stops; never if left out."""
+    """Stop after this many evaluations without improvement. Default: never."""
 
 
 class Generation(_Section):
-    """How much text is generated at each evaluation, for tasks that generate."""
+    """How much text is generated at each evaluation, for tasks that generate text."""
 
     rows: int = Field(64, ge=0)
-    """Evaluation rows to generate for; 0 for none."""
+    """Validation rows to generate answers for; 0 for none."""
     max_new_tokens: int = Field(64, ge=1)
-    """Longest generated answer."""
+    """Maximum number of tokens in a generated answer."""
     scorer: str | None = None
-    """One's own score as module:function, f(expected, got) -> a number or a dict of them; more
+    """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
     is better."""
 
     @field_validator("scorer")
@@ -133,19 +136,19 @@ ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "t
 
 
 class Augmentation(_Section):
-    """How the further views of a training row differ from it."""
+    """How the augmented copies of a training row differ from it."""
 
     changes: tuple[ChangeName, ...] | None = None
-    """Changes to draw from: wording, synonyms, case, spacing, punctuation, typos. Left out: all
-    but typos, with synonyms where there is a table; none with a function of one's own."""
+    """Changes to draw from: wording, synonyms, case, spacing, punctuation, typos. Default: all but
+    typos, and synonyms only with a table; none with augment.function."""
     frames: tuple[str, ...] = ()
-    """Wordings of an instruction, with {} where it goes, instead of the English ones."""
+    """Phrasings of an instruction, with {} in its place, instead of the English ones."""
     typo_rate: float = Field(0.05, gt=0, le=1)
-    """Share of the words that can have a typo which get one."""
+    """Share of the eligible words that get a typo."""
     synonyms: str | dict[str, str | tuple[str, ...]] | None = None
-    """A JSON, CSV or TSV file of words and their synonyms, or the words themselves."""
+    """A JSON, CSV or TSV file of words and their synonyms, or a mapping of them."""
     function: str | None = None
-    """One's own change as module:function, f(text, rng) -> text."""
+    """Your own change as module:function, f(text, rng) -> text."""
 
     @field_validator("changes", "frames", mode="before")
     @classmethod
@@ -173,23 +176,23 @@ def _check_code_name(name: str | None) -> str | None:
 
 
 class Lora(_Section):
-    """Low-rank adapters on a frozen model, instead of training all of it."""
+    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
 
     r: int = Field(0, ge=0)
-    """Rank of the adapters; 0 for no LoRA. Also `lora_r` and the option `--lora-r`."""
+    """Rank of the LoRA adapters; 0 trains the whole model, without LoRA."""
     alpha: float | None = Field(None, gt=0)
-    """What the adapters are scaled by, over r; twice the rank if left out."""
+    """LoRA alpha; the adapters are scaled by alpha / r. Default: 2 × r."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout before the adapters."""
+    """Dropout on the input of the adapters."""
     targets: tuple[str, ...] = ()
-    """Layers to adapt, by the end of their names or as regular expressions; all linear layers but
-    the output embedding if left out."""
+    """Layers to adapt, by the end of their names or as regular expressions. Default: all linear
+    layers but the output embedding."""
     rslora: bool = False
-    """Scale by alpha over the root of r, which keeps large ranks from fading."""
+    """rsLoRA: scale by alpha / √r, which keeps the updates of large ranks from vanishing."""
     dora: bool = False
-    """Learn the size of each layer's weights apart from their direction."""
+    """DoRA: train the magnitude of the weights apart from their direction."""
     quantize: Literal["4bit"] | None = None
-    """4bit: hold the frozen weights in 4 bits (QLoRA); needs CUDA and bitsandbytes."""
+    """4bit: keep the frozen weights in 4 bits (QLoRA); needs CUDA and bitsandbytes."""
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -200,7 +203,7 @@ class Lora(_Section):
     def _meant(self) -> Lora:
         given = [name for name in Lora.model_fields if getattr(self, name) != Lora._default(name)]
         if self.r == 0 and given:
-            raise ValueError(f"lora.{given[0]} has no meaning while lora.r is 0; give lora.r")
+            raise ValueError(f"lora.{given[0]} has no effect while lora.r is 0; set lora.r")
         return self
 
     @classmethod
@@ -209,127 +212,131 @@ class Lora(_Section):
 
 
 class RunConfig(_Section):
-    """Everything that decides a run, apart from objects given from Python."""
+    """Everything that decides a run, apart from Python objects passed in."""
 
     data: tuple[str, ...] = ()
-    """Files or folders with the training data."""
+    """Training data: a file, a folder or a hub id. Several: a YAML list, or repeat the option."""
     eval_data: tuple[str, ...] = ()
-    """Files or folders to evaluate on; a share of the data if left out."""
+    """Validation data, as for data. Default: a share of the training data (eval_share)."""
     model: str = ""
-    """A local folder, a hub id, tiny:ARCH, or module:function."""
+    """A local folder, a hub id, a .gguf file, tiny:ARCH (small and untrained) or module:function
+    (your own nn.Module)."""
     tokenizer: str | None = None
-    """A folder or hub id; the model's own if left out."""
+    """Folder or hub id of the tokenizer. Default: the model's own."""
     task: str | None = None
-    """The task; worked out from the data if left out."""
+    """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
     columns: dict[Role, str] = {}
     """Which column plays which role, where the names do not say it."""
     ignore: tuple[str, ...] = ()
-    """Columns that are not read, such as those that give the target away."""
+    """Columns that are not read, such as those that leak the target."""
     read: Reading = Reading()
-    """How data files are to be read."""
+    """How data files are read, where it cannot be inferred."""
     features: FeatureShape = FeatureShape()
-    """How flat feature rows are cut into steps."""
+    """How flat rows of features are reshaped to [sequence length, feature size]."""
 
     image: Images = Images()
-    """How pictures are brought to one size."""
+    """How images are resized."""
     on_bad_file: Literal["error", "skip"] = "error"
-    """What becomes of a picture, or of one of several data files, that cannot be read: it stops the
-    plan, or is left out."""
+    """What happens if an image, or one of several data files, cannot be read: an error, or it is
+    skipped."""
 
     augmentation_factor: int = Field(1, ge=1, le=1000)
-    """Views of every training row: the row itself, and others with its prompt said otherwise."""
+    """Copies of each training row per epoch, counting the row itself; the others are augmented."""
     augment: Augmentation = Augmentation()
-    """How the further views of a training row differ from it."""
+    """How the augmented copies of a training row differ from it."""
 
     epochs: int = Field(3, ge=1)
     """Passes over the training rows."""
     max_steps: int | None = Field(None, ge=1)
-    """Stop after so many optimizer steps, whatever the epochs."""
+    """Stop after this many optimizer steps, whatever the number of epochs."""
     batch_size: int | Literal["auto"] = 8
-    """Rows per micro-batch per process; auto: the most that fit, of an effective batch of
-    8 × grad_accum rows, which stays."""
+    """Rows per micro-batch per process. auto: the most rows that fit in memory; the effective batch
+    size stays 8 × grad_accum."""
     max_tokens: int | None = Field(None, ge=1)
     """Padded positions per micro-batch, instead of a fixed number of rows."""
     grad_accum: int = Field(1, ge=1)
-    """Micro-batches per optimizer step per process."""
+    """Gradient accumulation: micro-batches per optimizer step per process."""
     max_seq_length: int | None = Field(None, ge=2)
-    """Longest row in tokens; the model's limit, at most 1024, if left out."""
+    """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
     overlong: Literal["truncate", "drop", "error"] = "truncate"
-    """What happens to longer rows."""
+    """What happens to rows longer than max_seq_length."""
     loss_on: Literal["answers", "all"] = "answers"
-    """Which tokens of an instruction row are learned."""
+    """Tokens the loss is computed on in instruction data; answers: completion-only loss."""
     template: str | None = None
-    """How a dialogue is written: chat (the tokenizer's own), plain, chatml, alpaca, a file, or
-    Jinja text; chat where the tokenizer has a template, else plain, if left out."""
+    """Chat template: chat (the tokenizer's own), plain, chatml, alpaca, a file or Jinja text.
+    Default: chat if the tokenizer has a template, else plain."""
 
     lora: Lora = Lora()
-    """Low-rank adapters on a frozen model, instead of training all of it."""
+    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)
-    """Peak learning rate; 2e-5, 2e-4 with LoRA, or 1e-3 for untrained models, if left out."""
+    """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup: float = Field(0.03, ge=0, lt=1)
-    """Share of the steps over which the learning rate rises."""
+    """Share of the steps in which the learning rate rises to its peak."""
     weight_decay: float = Field(0.01, ge=0)
-    """AdamW's weight decay; biases and norms are exempt."""
+    """Weight decay of AdamW; biases and norms are exempt."""
     clip: float = Field(1.0, ge=0)
-    """Largest gradient norm; 0 for no clipping."""
+    """Maximum gradient norm; 0 for no clipping."""
     checkpointing: bool = False
-    """Make activations again in the backward instead of keeping them: less memory, slower."""
+    """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
     padding_free: Switch = "auto"
-    """Rows of a micro-batch end to end, without padding, where the model keeps them apart."""
+    """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
+    rows apart."""
     compile: Switch = "auto"
-    """torch.compile for the model's layers; auto where it pays for itself."""
+    """torch.compile for the model's layers; auto: where it saves time."""
     deterministic: bool = False
-    """Use deterministic kernels on CUDA, so that a resumed run is equal to the bit."""
+    """Deterministic kernels on CUDA: a resumed run equals an uninterrupted one bit for bit."""
     from_scratch: bool = False
-    """Start from the model's config with fresh weights."""
+    """Start from the model's config with newly initialized weights."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Decides the split, the views, the order of rows, fresh weights and dropout."""
+    """Seed of the split, the augmented copies, the order of rows, new weights and dropout."""
 
     eval_share: float = Field(0.1, ge=0, lt=1)
-    """Share of the rows held out for evaluation when there is no eval_data."""
+    """Share of the rows in the validation set, if there is no eval_data."""
     eval_every: int | None = Field(None, ge=1)
-    """Evaluate every so many steps; once per epoch if left out."""
+    """Evaluate every N steps. Default: once per epoch."""
     eval_at_start: bool = False
     """Also evaluate before the first step."""
     save_every: int | None = Field(None, ge=1)
-    """Save a checkpoint every so many steps, besides those at each evaluation."""
+    """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
-    """Latest checkpoints to keep; the best one is kept besides."""
+    """Number of latest checkpoints to keep, in addition to the best one."""
     early_stopping: EarlyStopping = EarlyStopping()
-    """When to stop before the last epoch."""
+    """When training stops before the last epoch."""
     generate: Generation = Generation()
-    """How much text is generated at each evaluation."""
+    """How much text is generated at each evaluation, for tasks that generate text."""
     max_dropped_share: float = Field(0.5, ge=0, le=1)
     """Refuse the data if a larger share of its rows would be dropped."""
 
     autofix: bool = True
-    """Repair what can be repaired without doubt, and say so; if false, it is an error instead."""
+    """Apply repairs that are unambiguous, and report them; false: report errors instead."""
     scan: int | None = Field(None, ge=2)
-    """Check a sample of so many rows, drawn by the seed, instead of all; `train` refuses it."""
+    """Check a random sample of N rows instead of all; `train` refuses it."""
     fit: Literal["predicted", "measured"] = "predicted"
-    """How `check` knows the peak: from shapes, or also by a real step on the largest batch, with
-    which every `train` begins."""
+    """How `check` finds the memory peak: predicted from shapes, or also measured in a real step on
+    the largest batch. `train` always begins with that step."""
     max_memory_gb: float | None = Field(None, gt=0)
-    """Most memory the run may hold, in GB (10⁹ bytes); what is free if left out."""
+    """Memory limit of the run, in GB (10⁹ bytes). Default: the free memory."""
     device_memory_gb: float | None = Field(None, gt=0)
-    """Plan for a device with so much memory, in GB, instead of this machine."""
+    """Plan for a device with this much memory, in GB, instead of this machine."""
 
     probes: Literal["quick", "all"] = "quick"
-    """Experiments on the model before training; all of them also learn one batch by heart."""
+    """Tests on the model before training; all: also overfit one batch."""
     workers: int = Field(0, ge=0)
-    """Processes that make batches; 0 for a thread, which is enough unless collating is slow."""
+    """Worker processes that make batches; 0 for a thread, which is enough unless collating is
+    slow."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers of Accelerate, such as tensorboard."""
     trust_remote_code: bool = False
-    """Let a model folder or hub repository run its own Python code."""
+    """Allow a model folder or hub repository to run its own Python code."""
     cache: str | None = None
-    """Folder for encoded rows and other derived files; $SUREFIT_CACHE, else ~/.cache/surefit."""
+    """Folder for encoded rows and other derived files. Default: $SUREFIT_CACHE, else
+    ~/.cache/surefit."""
     output: str | None = None
-    """The run's folder; a new one under runs/ if left out."""
+    """Folder of the run. Default: a new folder under runs/."""
 
     @field_validator("batch_size", mode="before")
     @classmethod
@@ -337,11 +344,11 @@ class RunConfig(_Section):
         rows = int(value) if isinstance(value, str) and value.isdecimal() else value
         if value == "auto" or (type(rows) is int and rows >= 1):
             return rows
-        raise ValueError("expected a whole number from 1 on, or auto")
+        raise ValueError("expected a whole number of at least 1, or auto")
 
     @property
     def micro_batch_rows(self) -> int:
-        """`batch_size`, once planning has settled what `auto` is."""
+        """`batch_size` after planning has replaced `auto`."""
         assert self.batch_size != "auto"
         return self.batch_size
 
@@ -361,7 +368,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(
-            f"{path}{place}: not valid YAML ({error.problem}).", "Repair the named place."
+            f"{path}{place}: not valid YAML ({error.problem}).", "Correct the YAML there."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
@@ -411,11 +418,11 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SHORT_KEYS = {"lora_r": "lora.r"}
-"""Options whose key lies in a section."""
+"""Options whose key is in a section."""
 
 
 def spell_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Short keys in full; refuses two values for one key.
+    """Replace short keys by their full names; refuse two values for one key.
 
     >>> spell_out({"lora_r": 16})
     {'lora.r': 16}
@@ -431,14 +438,14 @@ def spell_out(settings: Mapping[str, Any]) -> dict[str, Any]:
         if other is not None and other != settings[short]:
             raise UsageError(
                 f"{short} is {settings[short]!r} and {key} is {other!r}.",
-                "They mean the same; give one of them.",
+                "They are the same setting; keep one of them.",
             )
         spelled[key] = settings[short]
     return spelled
 
 
 def make_config(settings: Mapping[str, Any]) -> RunConfig:
-    """Validate `settings` (dotted or nested keys); every fault is reported, together."""
+    """Validate `settings` (dotted or nested keys); all errors are reported together."""
     try:
         return RunConfig.model_validate(nest(spell_out(settings)))
     except ValidationError as error:
@@ -473,5 +480,5 @@ def _describe(fault: Any) -> str:
 
 
 def config_yaml(config: RunConfig) -> str:
-    """The resolved config as it is written into the run's folder."""
+    """The resolved config as YAML, as the run's folder keeps it."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -15,6 +15,7 @@ from surefit.batches.loading import by_thread
 from surefit.data.cache import cache_folder
 from surefit.data.table import Table
 from surefit.encode.casting import cast_columns, row_length, second_sequence
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encode_key import encode_key
 from surefit.encode.encoded_row import Encoded, EncodedRow, EncodeRow, RowFaultError, Skip
 from surefit.encode.encoder import Encoder
@@ -163,8 +164,15 @@ def check_encoded(
     columns = cast_columns({**encoded.columns, **extras}, fields, encoder.column_of)
     num_targets = count_targets(columns)
     if num_targets == 0:
-        return Skip("nothing_to_learn")
+        return Skip(reason_without_targets(fields))
     return EncodedRow(columns, num_targets, encoded.truncated, encoded.learns_eos, encoded.remarks)
+
+
+def reason_without_targets(fields: Mapping[str, Field]) -> DropReason:
+    """Why a row without targets is dropped: its tokens have no label, or it has no target."""
+    labels = fields.get("labels")
+    by_token = "input_ids" in fields and labels is not None and labels.rank > 0
+    return DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET
 
 
 def collect_texts(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import Rule, rule
@@ -55,7 +56,10 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Skip:
-    """A row with nothing to learn from, the reason it is dropped, and what is worth a Finding."""
+    """A row that is dropped, the reason, and what is worth a Finding.
+
+    surefit's own tasks give a DropReason. Another task may give any text; messages quote it.
+    """
 
     reason: str
     remark: Remark | None = None
@@ -69,7 +73,7 @@ def refuse_overlong(
     if policy == "error":
         message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
         raise RowFaultError(OVERLONG_ROW, message, column)
-    return Skip("overlong") if policy == "drop" else None
+    return Skip(DropReason.OVERLONG) if policy == "drop" else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from surefit.data.table import Table
 from surefit.encode.casting import cast_columns
+from surefit.encode.encode_table import reason_without_targets
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import finished
@@ -29,7 +30,7 @@ def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, 
     columns = cast_columns(encoded.columns, task.fields_for(replace(encoder, extras={})))
     targets = task.count_targets(columns)
     if targets == 0:
-        return {**shown, "dropped": "nothing_to_learn"}
+        return {**shown, "dropped": reason_without_targets(task.fields_for(encoder))}
     shown |= {"targets": targets, "truncated": encoded.truncated}
     for name, value in columns.items():
         if value.ndim == 0:

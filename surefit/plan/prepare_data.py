@@ -303,4 +303,4 @@ def encode_sides(
     if sides.eval_table.key != sides.table.key:
         encoder, notes = relaid(encoder, sides.eval_table)
         found += notes
-    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)
+    return train, encode("encoding validation rows", sides.eval_table, sides.evaluation, encoder)

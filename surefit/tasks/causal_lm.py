@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending, Tokenised
@@ -31,7 +32,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
         return _within_limit(*read_ids(row, predicting), encoder)
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
     def finish(tokens: list[Tokenised]) -> Encoded | Skip:
@@ -43,7 +44,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
 
 def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | Skip:
     if len(ids) == 0:
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
         return Encoded({"input_ids": kept, "labels": [IGNORED] * len(kept)})

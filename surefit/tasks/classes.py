@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_scalar_number
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, Skip
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -164,14 +165,14 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """
     value = row["label"]
     if _is_missing(value):
-        return Skip("no_label")
+        return Skip(DropReason.NO_LABEL)
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            return Skip("unknown_label")
+            return Skip(DropReason.UNKNOWN_LABEL)
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
-    return Skip("unknown_label") if place is None else place
+    return Skip(DropReason.UNKNOWN_LABEL) if place is None else place
 
 
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:

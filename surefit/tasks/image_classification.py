@@ -9,6 +9,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_text
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
@@ -43,7 +44,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """The picture as the model sees it, and the class."""
     if _is_empty(row["image"]):
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     columns: dict[str, Any] = {}
     if "label" in row:
         label = class_id(row, encoder)
@@ -57,7 +58,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
             fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
             and encoder.settings.get("on_bad_file") == "skip"
         ):
-            return Skip("bad_file")
+            return Skip(DropReason.BAD_FILE)
         raise
     return Encoded({"pixel_values": pixels, **columns})
 
@@ -83,7 +84,7 @@ def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
 
 SPEC = TaskSpec(
     name="image-classification",
-    summary="one class per picture",
+    summary="one class per image",
     needs=(("image", "label"),),
     takes=takes,
     fields={

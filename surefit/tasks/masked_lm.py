@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending
@@ -52,7 +53,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
         return _within_limit(read_ids({**row, "labels": None})[0], None, encoder)
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     assert text is not None
     if encoder.settings.get("predicting"):
         text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
@@ -61,7 +62,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
 
 def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded | Skip:
     if len(ids) == 0:
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
         predicting = encoder.settings.get("predicting")
@@ -117,7 +118,7 @@ def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
 
 SPEC = TaskSpec(
     name="masked-lm",
-    summary="hidden tokens of plain text: a text column, or input_ids",
+    summary="masked tokens of plain text: a text column, or input_ids",
     needs=(("input_ids",), ("text",)),
     optional=("mask",),
     targets=(),

@@ -10,6 +10,7 @@ from surefit.batches.field import Field
 from surefit.data.data_rules import NOT_FINITE
 from surefit.data.roles import NAMES
 from surefit.data.table import Table, is_fractional
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending
@@ -78,7 +79,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending
     if "label" in encoder.roles:
         target = number(row["label"])
         if target is None:
-            return Skip("no_label")
+            return Skip(DropReason.NO_LABEL)
         targets["labels"] = (target - encoder.fitted["mean"]) / encoder.fitted["scale"]
     if "text" in encoder.roles:
         return encode_text(row, encoder, targets)

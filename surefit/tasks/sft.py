@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Remark, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending, Tokenised
@@ -111,7 +112,9 @@ def _encoded(
 
 
 def _unsuited(fault: TemplateError) -> Skip:
-    return Skip("template", Remark(fault.rule, f"the template does not suit: {fault.message}"))
+    return Skip(
+        DropReason.TEMPLATE, Remark(fault.rule, f"the template does not suit: {fault.message}")
+    )
 
 
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
@@ -127,7 +130,8 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
         return Skip(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt")
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt"),
         )
     asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
     if context:  # a template may tell the input of instruction, input and output apart
@@ -136,7 +140,8 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
         return [asked], None
     if not (answer or "").strip():
         return Skip(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer")
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
         )
     return [asked, {"role": "assistant", "content": answer}], None
 
@@ -148,7 +153,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
     predicting = bool(encoder.settings.get("predicting"))
     told = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
     if not predicting and refuse_overlong(length, encoder) is not None:
-        return Skip("overlong", told)
+        return Skip(DropReason.OVERLONG, told)
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
@@ -156,7 +161,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
         kept = tokens.ids[-limit:]
         return Tokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    return Skip("overlong", Remark(OVERLONG_ROW_DROPPED, told.message + why))
+    return Skip(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, told.message + why))
 
 
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
@@ -202,7 +207,7 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """Rows that are tokenised already: `input_ids`, and `labels` where some are masked."""
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
         skip = refuse_overlong(len(ids), encoder)

@@ -9,6 +9,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending, Tokenised
@@ -50,7 +51,7 @@ def encode_text(
         if text is not None and not isinstance(text, str):
             raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
-            return Skip("empty")
+            return Skip(DropReason.EMPTY)
         texts.append(text)
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):

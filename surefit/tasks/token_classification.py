@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
@@ -47,11 +48,11 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     """Pieces of the words; the first piece of a word carries its tag and the word's number."""
     words = _words(row, encoder)
     if not words:
-        return Skip("empty")
+        return Skip(DropReason.EMPTY)
     tags = None
     if "tags" in row:
         if row["tags"] is None:
-            return Skip("no_label")
+            return Skip(DropReason.NO_LABEL)
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
             raise RowFaultError(
@@ -61,7 +62,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
                 "tags",
             )
         if None in tags:
-            return Skip("unknown_label")
+            return Skip(DropReason.UNKNOWN_LABEL)
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
     length = len(pieces["input_ids"])
     truncated = encoder.max_length is not None and length > encoder.max_length
