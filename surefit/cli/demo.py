@@ -71,7 +71,7 @@ def _show(run: Run) -> None:
     before, after = evals[0], evals[-1]
     console = to_stdout()
     table = Table(
-        "prompt", "expected", "before training", "after training", title="Validation rows"
+        "prompt", "expected", "before", "after", title="Validation rows"
     )
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
