@@ -70,9 +70,7 @@ def _show(run: Run) -> None:
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
     console = to_stdout()
-    table = Table(
-        "prompt", "expected", "before", "after", title="Validation rows"
-    )
+    table = Table("prompt", "expected", "before", "after", title="Validation rows")
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
         table.add_row(*(Text(_short(cell)) for cell in cells))

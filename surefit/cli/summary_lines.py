@@ -114,9 +114,9 @@ def evaluation_lines(
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
     for name, value in event["metrics"].items():
         if isinstance(value, int | float):
-            also = f" (Average F1 Score {_figure(value)})"
-            is_average = ends_epoch and name == "token_f1"
-            parts.append(f"{NAMES.get(name, name)} {_figure(value)}{also if is_average else ''}")
+            parts.append(f"{NAMES.get(name, name)} {_figure(value)}")
+            if ends_epoch and name == "token_f1":
+                parts.append(f"Average F1 Score {_figure(value)}")
     yield Text("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (

@@ -109,7 +109,7 @@ def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
         metrics = {"loss": 2.0, "token_f1": 0.25}
         display.observe({"event": "eval", "step": step, "epoch": 1 + step // 8, "metrics": metrics})
     assert all("token_f1 0.2500" in line for line in printed)
-    marked = [line for line in printed if "token_f1 0.2500 (Average F1 Score 0.2500)" in line]
+    marked = [line for line in printed if "token_f1 0.2500  Average F1 Score 0.2500" in line]
     assert [line.split("  ")[1] for line in marked] == ["step 7", "step 14"]
     assert sum(line.count("Average F1 Score") for line in printed) == 2
 

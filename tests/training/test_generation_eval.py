@@ -219,7 +219,7 @@ def test_line_of_an_evaluation_reads_as_the_seeds_do() -> None:
     line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0], True)]
     assert line == (
         "epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  "
-        "token_f1 0.1234 (Average F1 Score 0.1234)"
+        "token_f1 0.1234  Average F1 Score 0.1234"
     )
     assert len(samples) == 9
     assert samples[:2] == ["    prompt     Who was it?", "    expected   Ada"]
