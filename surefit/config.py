@@ -24,24 +24,6 @@ from pydantic import (
 
 from surefit.errors import UsageError
 
-Role = Literal[
-    "text",
-    "text_pair",
-    "label",
-    "prompt",
-    "answer",
-    "messages",
-    "source",
-    "target",
-    "tokens",
-    "tags",
-    "image",
-    "features",
-    "mask",
-]
-ROLES: tuple[str, ...] = get_args(Role)
-
-
 Switch = Literal["auto", "on", "off"]
 
 
@@ -225,8 +207,8 @@ class RunConfig(_Section):
     """Folder or hub id of the tokenizer. Default: the model's own."""
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
-    columns: dict[Role, str] = {}
-    """Which column plays which role, where the names do not say it."""
+    columns: dict[str, str] = {}
+    """The column of each role, as columns.ROLE. Default: inferred from the column names."""
     ignore: tuple[str, ...] = ()
     """Columns that are not read, such as those that leak the target."""
     read: Reading = Reading()
@@ -470,8 +452,7 @@ def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[s
 def _describe(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
     if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
-        roles = [f"columns.{role}" for role in ROLES]
-        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys(), *roles]
+        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
         close = difflib.get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"Unknown key {key!r}.{hint}"

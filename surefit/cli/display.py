@@ -113,9 +113,9 @@ class Display:
 
     def expect(self, plan: Plan) -> None:
         """Note the length of the planned run, and its unit."""
-        self.num_steps = plan.parts.num_steps if plan.parts else None
+        self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
-        self._batches = plan.parts.batches if plan.parts else None
+        self._batches = plan.job.batches if plan.job else None
         ledger = plan.ledger
         if ledger is not None and ledger.unit != "tokens":
             self._unit, self._units_per_token = "rows", ledger.train_views / max(ledger.tokens, 1)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from surefit.memory.gigabytes import show_gb
+
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
-    from surefit.plan.plan import Parts, Plan
+    from surefit.pipeline.job import Job
+    from surefit.plan.plan import ModelChoice, Plan
 
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
@@ -23,28 +26,28 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.task is not None:
         roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
         yield "task", f"{plan.task.name}{f' ({roles})' if roles else ''}"
-    if plan.parts is not None:
-        yield from _model_lines(plan, plan.parts)
+    if plan.model is not None:
+        yield from _model_lines(plan, plan.model)
     if plan.ledger is not None:
         yield from _row_lines(plan, plan.ledger)
-    if plan.parts is not None and plan.ledger is not None:
-        yield from _step_lines(plan.parts, plan.ledger.unit)
+    if plan.job is not None and plan.ledger is not None:
+        yield from _step_lines(plan.job, plan.ledger.unit)
         if "head" in plan.choices:
-            yield "speed", _speed_line(plan.choices, plan.parts.batches.end_to_end)
+            yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     yield from fit_lines(plan.fit)
 
 
-def _model_lines(plan: Plan, parts: Parts) -> Iterator[tuple[str, str]]:
+def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     from surefit.checks.machine import device_name
 
     counted = plan.as_dict()["model"]
     whole, trained = counted["parameters"], counted["trainable_parameters"]
     yield "model", f"{counted['name']}: {whole:,} parameters"
-    yield "trainable", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {parts.lr:g}"
+    yield "trainable", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {model.lr:g}"
     if counted["lora"] is not None:
         yield "lora", _lora_line(counted["lora"])
-    if parts.source.code is not None:
-        yield "code", f"the model runs {parts.source.code}"
+    if model.source.code is not None:
+        yield "code", f"the model runs {model.source.code}"
     yield "device", device_name()
 
 
@@ -73,8 +76,8 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
     yield "per epoch", ledger.per_epoch
 
 
-def _step_lines(parts: Parts, unit: str) -> Iterator[tuple[str, str]]:
-    batches = parts.batches
+def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
+    batches = job.batches
     rows, length = batches.longest()
     size = f"up to {rows} rows"
     if unit != "rows":
@@ -82,7 +85,7 @@ def _step_lines(parts: Parts, unit: str) -> Iterator[tuple[str, str]]:
         otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
         size += f" × {length} {unit}, {share:.1%} padding{otherwise}"
     yield "batches", f"{batches.num_micro_batches():,} per epoch, {size}"
-    yield "steps", f"{batches.num_steps(0):,} per epoch, {parts.num_steps:,} in total"
+    yield "steps", f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
 
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
@@ -141,12 +144,11 @@ def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
     """The memory peak and the duration, as far as they are known."""
     lines = []
     if fit is not None and fit.peak_bytes is not None:
-        measured = f", {fit.measured_bytes / 1e9:.2f} GB measured" if fit.measured_bytes else ""
+        measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
         lines.append(
             (
                 "memory",
-                f"peak {fit.peak_bytes / 1e9:.2f} GB predicted{measured}; "
-                f"{fit.limit.bytes / 1e9:.2f} GB {fit.limit.meaning}",
+                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}",
             )
         )
     if fit is not None and fit.total_seconds is not None:

@@ -12,7 +12,7 @@ from surefit.checks.ledger import Ledger
 from surefit.encode.drop_reasons import describe_counts
 
 if TYPE_CHECKING:
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;

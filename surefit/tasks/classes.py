@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_scalar_number
 from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import RowFaultError, Skip
+from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks.task_spec import Batch, Metric, full_precision
@@ -159,20 +159,22 @@ def label_field(encoder: Encoder) -> Field:
 
 
 def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """The output number of the row's label; a Skip where it has none the model can learn.
+    """The output number of the row's label; a row without one the model can learn is skipped.
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value = row["label"]
     if _is_missing(value):
-        return Skip(DropReason.NO_LABEL)
+        raise SkipRowError(DropReason.NO_LABEL)
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            return Skip(DropReason.UNKNOWN_LABEL)
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
-    return Skip(DropReason.UNKNOWN_LABEL) if place is None else place
+    if place is None:
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    return place
 
 
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:

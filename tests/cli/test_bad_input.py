@@ -270,7 +270,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF401",
         {"file": "bad.jsonl", "row": 0},
-        "No training row is left of 5 (5 empty).",
+        "No training row is left of 5: 5 rows are empty.",
     ),
     "image model for features": (
         _nothing,
@@ -387,7 +387,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF201",
         8,
         "labels",
-        "column 'labels' has length 3, but 'input_ids', which it runs along, has length 2",
+        "column 'labels' has length 3, but 'input_ids', which it is aligned with, has length 2",
     ),
     "labels shorter than ids": (tokens(8, [5, 6], [5]), "SF201", 8, "labels", "has length 1"),
     "no value among the ids": (tokens(8, [5, None], [5, 6]), "SF207", 8, "input_ids", "nan at [1]"),
@@ -511,7 +511,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         [],
         "SF201",
         {"row": 5, "column": "mask"},
-        "but 'features', which it runs along, has length",
+        "but 'features', which it is aligned with, has length",
     ),
     "float labels": (
         steps(21, label=1.5),
@@ -697,7 +697,7 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
             ["train", "--resume", "run", "--output", "other"],
             "--resume goes on in run, not in other",
         ),
-        (["check", "--resume", "run"], "check has no --resume."),
+        (["check", "--resume", "run"], "check does not take --resume."),
     ):
         assert run(arguments) == 2
         captured = capsys.readouterr()

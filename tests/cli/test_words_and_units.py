@@ -13,8 +13,8 @@ from surefit.batches.field import Field
 from surefit.checks.ledger import sequence_unit, target_unit
 from surefit.cli import run as command
 from surefit.cli.display import Display
-from surefit.config import make_config
 from surefit.plan.stages import make_plan
+from surefit.request import make_request
 
 STEP = {"event": "step", "epoch": 1, "loss": 1.0, "lr": 1e-3, "seconds": 0.5}
 
@@ -98,9 +98,9 @@ def test_units_follow_from_the_fields(fields: Any, units: tuple[str, str]) -> No
 def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
     write_jsonl(folder / "a.jsonl", echo_rows(60))
     settings = {"data": "a.jsonl", "model": "tiny:llama", "epochs": 2, "eval_every": 3}
-    plan = make_plan(make_config(settings))
-    assert plan.parts is not None
-    assert plan.parts.batches.num_steps(0) == 7
+    plan = make_plan(make_request(settings))
+    assert plan.job is not None
+    assert plan.job.batches.num_steps(0) == 7
     display = Display()
     printed: list[str] = []
     display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
 
 def test_speed_counts_rows_of_sequences_without_tokens(folder: Path) -> None:
     save_ragged(folder / "motions.npz", feature_rows(60))
-    plan = make_plan(make_config({"data": "motions.npz", "model": "tiny:bert"}))
+    plan = make_plan(make_request({"data": "motions.npz", "model": "tiny:bert"}))
     assert plan.ledger is not None
     display = Display()
     printed: list[str] = []
