@@ -1,4 +1,4 @@
-"""The help of the options: the docstrings under the fields of config.py.
+"""The help of the options: the docstrings under the config fields.
 
 They are read from the source: importing the config loads pydantic, which takes longer than all
 else that `surefit --help` does.
@@ -10,9 +10,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "config" / "run_config.py"
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,7 @@ def read_help() -> dict[str, KeyHelp]:
     >>> read_help()["epochs"]
     KeyHelp(text='Passes over the training rows.', default='3')
     """
-    spec = find_spec("surefit.config")
-    assert spec is not None
-    assert spec.origin is not None
-    tree = ast.parse(Path(spec.origin).read_text("utf-8"))
+    tree = ast.parse(SOURCE.read_text("utf-8"))
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     keys = dict(_keys(classes, "RunConfig", ""))
     return keys | {short: keys[key] for short, key in _short_keys(tree).items()}
