@@ -124,7 +124,7 @@ BREAKS = (
     ),
     Break(
         10,
-        "config.py",
+        "config/settings.py",
         'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
         'loaded = yaml.unsafe_load(path.read_text(encoding="utf-8"))',
     ),
