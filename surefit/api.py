@@ -15,6 +15,7 @@ from surefit.batches.field import SEQUENCES
 from surefit.batches.loading import load_batch
 from surefit.checks.hf_trainer import Checkup, check_trainer
 from surefit.config import ROLES, SHORT_KEYS, RunConfig, known_keys, make_config
+from surefit.data.cache import use_cache
 from surefit.data.data_rules import MISSING_COLUMN, NO_DATA
 from surefit.data.open_data import open_table
 from surefit.encode.encode_table import encode_rows
@@ -79,7 +80,8 @@ def check_config(config: RunConfig, given: Given, progress: Progress = silent) -
     from surefit.training.start import measure_plan
 
     _refuse_weightless(plan)
-    return measure_plan(plan)
+    with use_cache(config.cache):
+        return measure_plan(plan)
 
 
 def _refuse_weightless(plan: Plan) -> None:
@@ -145,7 +147,8 @@ def train_config(
     resolved = resolve(plan, folder)
     run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
     try:
-        return _finish(run_plan(plan, run, observers, progress, on_fit))
+        with use_cache(config.cache):
+            return _finish(run_plan(plan, run, observers, progress, on_fit))
     except FindingError:  # the largest batch did not go through: there is no run
         if is_main():
             run.discard()
@@ -179,6 +182,7 @@ def _absolute(config: RunConfig) -> dict[str, Any]:
     return {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
+        "cache": str(Path(config.cache).absolute()) if config.cache else None,
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
         "augment": config.augment.model_copy(update={"synonyms": synonyms}),
@@ -221,7 +225,8 @@ def resume_run(
             f"{num_processes()}.",
             "Launch it with the same number.",
         )
-    return _finish(run_plan(plan, run, observers, progress, on_fit))
+    with use_cache(run.config.cache):
+        return _finish(run_plan(plan, run, observers, progress, on_fit))
 
 
 def _finish(run: Run) -> Run:
@@ -330,11 +335,13 @@ def iter_predictions(
     """Predictions as they are made."""
     module, encoder = run.load(model)
     config = run.config
+    with use_cache(config.cache):  # left before the first row is given to the caller
+        table = open_table(data, config.read, config.on_bad_file)
     yield from predict_table(
         module,
         encoder,
         run.task,
-        open_table(data, config.read, config.on_bad_file),
+        table,
         config.micro_batch_rows,
         config.generate.max_new_tokens,
         run.collate_fn,
@@ -355,6 +362,13 @@ def evaluate_run(
     run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
 ) -> tuple[Evaluation, Store]:
     """Metrics, and the encoded rows they were measured on."""
+    with use_cache(run.config.cache):
+        return _evaluate(run, data, model, progress)
+
+
+def _evaluate(
+    run: Run, data: Any, model: nn.Module | None, progress: Progress
+) -> tuple[Evaluation, Store]:
     module, encoder = run.load(model)
     task, config = run.task, run.config
     if data is None:
@@ -426,10 +440,16 @@ def _held_out(run: Run, model: nn.Module | None, progress: Progress) -> Store:
         beside=run.code_folder,
         choices=run.plan.get("choices"),
     )
-    config = run.config  # held-out rows have no further views, and the scorer comes with the run
+    # held-out rows have no further views, the scorer comes with the run, and it is in float32
+    config = run.config
     generate = config.generate.model_copy(update={"scorer": None})
     stopping = type(config.early_stopping)()
-    plain = {"augmentation_factor": 1, "generate": generate, "early_stopping": stopping}
+    plain = {
+        "augmentation_factor": 1,
+        "generate": generate,
+        "early_stopping": stopping,
+        "precision": "fp32",
+    }
     plan = make_plan(config.model_copy(update=plain), given, progress)
     _refuse_errors(plan)
     assert plan.parts is not None

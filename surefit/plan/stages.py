@@ -14,9 +14,9 @@ from surefit.checks.encoded_rows import (
     check_trainable,
 )
 from surefit.checks.ledger import make_ledger
-from surefit.checks.machine import check_machine
+from surefit.checks.machine import check_machine, check_weights
 from surefit.config import RunConfig
-from surefit.data.cache import choose_cache, fingerprint
+from surefit.data.cache import fingerprint, use_cache
 from surefit.encode.store import Store
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
@@ -60,9 +60,8 @@ def make_plan(config: RunConfig, given: Given | None = None, progress: Progress 
     given = given or Given()
     draft = _Draft(Plan(config, given.task, (), given=given), progress)
     try:
-        with rare_collection(), main_first():
+        with use_cache(config.cache), rare_collection(), main_first():
             check_machine(config.precision, config.trackers)
-            choose_cache(config.cache)
             plan = draft.finish()
     except FindingError as error:
         plan = replace(draft.so_far(), findings=(*draft.found, *error.findings))
@@ -105,6 +104,7 @@ class _Draft:
         fitted = build_model(
             source, task, encoder, sides.table, config, given, self.progress, found
         )
+        check_weights(fitted.module)
         train, evaluation = encode_sides(
             sides, task, fitted.encoder, fitted.fields, self.progress, found, views
         )
