@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from surefit.batches.field import well_known_fields
+from surefit.batches.field import IGNORE_INDEX, well_known_fields
 from surefit.checks.encoded_rows import (
     NOTHING_LABELLED,
     ROWS_EXCEED_POSITIONS,
@@ -76,7 +76,6 @@ ACCUMULATION_WEIGHTS = rule(
 )
 
 
-IGNORED = -100
 PROBED_ROWS = 4
 
 
@@ -229,7 +228,7 @@ class Tally:
             self.trained_tokens += len(labels)
             self.targets_per_batch.append(len(labels))
             return
-        learned = (labels != IGNORED).sum(1)
+        learned = (labels != IGNORE_INDEX).sum(1)
         self.trained_tokens += int(learned.sum())
         self.targets_per_batch.append(int(learned.sum()))
         empty = (learned == 0).nonzero().flatten().tolist()
@@ -343,5 +342,5 @@ def _sum_of_mean(outputs: Any, batch: Mapping[str, Any]) -> tuple[Any, int]:
     if labels is None or labels.ndim < 2 or labels.is_floating_point():
         count = len(next(iter(batch.values())))
     else:
-        count = max(1, int((labels[:, 1:] != IGNORED).sum()))
+        count = max(1, int((labels[:, 1:] != IGNORE_INDEX).sum()))
     return outputs["loss"] * count, count

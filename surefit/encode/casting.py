@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.batches.field import (
+    IGNORE_INDEX,
+    SEQUENCES,
+    Field,
+    describe_misalignment,
+    find_misalignment,
+)
 from surefit.data.data_rules import (
     MISALIGNED_COLUMNS,
     MISSING_COLUMN,
@@ -87,8 +93,9 @@ def cast_columns(
     if fault is not None:
         raise RowFaultError(
             MISALIGNED_COLUMNS,
-            f"column {column_of(fault.column)!r} has length {fault.found}, but "
-            f"{column_of(fault.other)!r}, which it runs along, has length {fault.expected}",
+            describe_misalignment(
+                column_of(fault.column), fault.found, column_of(fault.other), fault.expected
+            ),
             fault.column,
         )
     return cast
@@ -99,4 +106,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int(np.count_nonzero(labels != -100))
+    return int(np.count_nonzero(labels != IGNORE_INDEX))

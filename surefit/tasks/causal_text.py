@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
+from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
-from surefit.tasks.metrics.token_metrics import IGNORED
 from surefit.tasks.task_spec import Sample
 
 
@@ -39,7 +39,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     given = row.get("labels")
     labels = ids if given is None else np.asarray(given)
     if predicting:  # all of it is prompt
-        labels = np.full_like(ids, IGNORED)
+        labels = np.full_like(ids, IGNORE_INDEX)
     for name, values in (("input_ids", ids), ("labels", labels)):
         if values.ndim != 1:
             raise RowFaultError(
@@ -52,8 +52,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         if len(values) != len(ids):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {name!r} has length {len(values)}, but 'input_ids', which it runs along, "
-                f"has length {len(ids)}",
+                describe_misalignment(name, len(values), "input_ids", len(ids)),
                 name,
             )
     if mask is None:
@@ -75,7 +74,7 @@ def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
 
 def count_targets(columns: Mapping[str, Any]) -> int:
     """Labels a causal model can learn: each is predicted from the position before it."""
-    return int(np.count_nonzero(columns["labels"][1:] != IGNORED))
+    return int(np.count_nonzero(columns["labels"][1:] != IGNORE_INDEX))
 
 
 def answer(

@@ -9,7 +9,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_text
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
 from surefit.encode.images.pixel_format import PixelSample, read_format
@@ -40,16 +40,13 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return {**classes, "pixels": pixels}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The picture as the model sees it, and the class."""
     if _is_empty(row["image"]):
-        return Skip("empty")
+        raise SkipRowError("empty")
     columns: dict[str, Any] = {}
     if "label" in row:
-        label = class_id(row, encoder)
-        if isinstance(label, Skip):
-            return label
-        columns["labels"] = label
+        columns["labels"] = class_id(row, encoder)
     try:
         pixels = read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
     except RowFaultError as fault:
@@ -57,9 +54,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
             fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
             and encoder.settings.get("on_bad_file") == "skip"
         ):
-            return Skip("bad_file")
+            raise SkipRowError("bad_file") from None
         raise
-    return Encoded({"pixel_values": pixels, **columns})
+    return encoded({"pixel_values": pixels, **columns})
 
 
 def _is_empty(value: Any) -> bool:

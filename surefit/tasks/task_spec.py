@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from surefit.batches.batch_layout import Learns
+from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
+from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
 from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
@@ -54,7 +55,7 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    `predicts` says of tokens where each label is predicted, so that nothing need be computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
 
@@ -62,7 +63,7 @@ class Head:
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
-    learns: Learns | None = None
+    predicts: Predicts | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Generate:
 class TaskSpec:
     """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
 
-    `encode(row, encoder)` gets the row by role and returns columns (or Encoded, or Skip).
+    `encode(row, encoder)` gets the row by role and returns its columns, or an Encoding where texts
+    are to be tokenized.
     `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
     (outputs, batch) that returns a sum and a count, or a Metric.
     """
@@ -110,6 +112,9 @@ class TaskSpec:
     """One line for `surefit tasks`."""
     needs: tuple[tuple[str, ...], ...] = ()
     """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    roles: tuple[Role, ...] = ()
+    """Roles of the task's own: the column names they are recognised by, the types they accept. A
+    role without one is looked up in `data/roles.py`, else recognised by its own name."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
     optional: tuple[str, ...] = ()
@@ -144,6 +149,16 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+
+    def role(self, name: str) -> Role:
+        """The role of that name: the task's own, else the usual one."""
+        return next((role for role in self.roles if role.name == name), None) or get_role(name)
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """Every role that a column can be given, those that are needed first."""
+        needed = (name for names in self.needs for name in names)
+        return tuple(dict.fromkeys((*needed, *self.optional)))
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""

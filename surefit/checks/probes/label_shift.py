@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.probe_batch import Subject
 from surefit.findings import Finding, rule
 
@@ -30,9 +31,6 @@ LABELS_SHIFTED_TWICE = rule(
 )
 
 
-IGNORED = -100
-
-
 def check_shift(subject: Subject) -> list[Finding]:
     """The loss of a single label must depend on the tokens before it, and on no other.
 
@@ -47,7 +45,7 @@ def check_shift(subject: Subject) -> list[Finding]:
         return []
     row, place = chosen
     batch = subject.row(row)
-    batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORED)
+    batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORE_INDEX)
     batch["labels"][0, place] = labels[row, place]
     furthest = _furthest_token(subject, batch, embedding)
     if furthest is None or furthest == place - 1:
@@ -66,7 +64,7 @@ def check_shift(subject: Subject) -> list[Finding]:
 def _middle_label(labels: Any) -> tuple[int, int] | None:
     """Row and place of a label with tokens before and after it."""
     for row, values in enumerate(labels):
-        places = (values != IGNORED).nonzero().flatten().tolist()
+        places = (values != IGNORE_INDEX).nonzero().flatten().tolist()
         inner = [place for place in places if 2 <= place < len(values) - 1]
         if inner:
             return row, inner[len(inner) // 2]

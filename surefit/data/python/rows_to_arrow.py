@@ -16,6 +16,7 @@ from surefit.data.arrow_types import map_arrow
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
 from surefit.data.data_rules import MIXED_TYPES, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
+from surefit.data.stored_messages import storable
 from surefit.data.table import (
     CHUNK_ROWS,
     Source,
@@ -25,7 +26,6 @@ from surefit.data.table import (
     is_array,
     is_text,
 )
-from surefit.encode.text.messages import storable
 from surefit.errors import FindingError
 from surefit.findings import Finding, Rule
 
