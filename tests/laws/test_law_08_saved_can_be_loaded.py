@@ -53,9 +53,9 @@ def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
     assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
-        trained = run._module.eval()(ids).logits
+        trained = run.module_object.eval()(ids).logits
         loaded = surefit.load(tmp_path / "run")
-        assert_same_weights(loaded, run._module)
+        assert_same_weights(loaded, run.module_object)
         assert_close(loaded(ids).logits, trained)
         plain = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
         assert_close(plain(ids).logits, trained)

@@ -203,7 +203,7 @@ def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
         expected = surefit.load(run)(**inputs).logits
         run.path.rename(tmp_path / "moved")
         moved = surefit.load(tmp_path / "moved")
-        assert_same_weights(moved, run._module)
+        assert_same_weights(moved, run.module_object)
         assert_close(moved(**inputs).logits, expected)
         assert_close(PeftModel.from_pretrained(base, folder)(**inputs).logits, expected)
         auto = AutoPeftModelForCausalLM.from_pretrained(folder)
@@ -277,7 +277,7 @@ def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> No
         data=sentiment_rows(40), model=str(language.path), output=str(tmp_path / "run"), **QUICK
     )
     assert "classifier" in run.plan["model"]["lora"]["trained_in_full"]
-    trained = run._module.classifier.weight
+    trained = run.module_object.classifier.weight
     assert torch.equal(surefit.load(tmp_path / "run").classifier.weight, trained)
     assert not (run.path / "model" / "base").exists()
 
@@ -302,12 +302,12 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
             **QUICK,
         )
         assert "SF324" in [found["code"] for found in run.plan["findings"]]
-        assert run._module.config.tie_word_embeddings is tied
+        assert run.module_object.config.tie_word_embeddings is tied
         inputs = {"input_ids": torch.tensor([[had, 5, 6, had + 1]])}
         with torch.no_grad():
-            trained = run._module.eval()(**inputs).logits
+            trained = run.module_object.eval()(**inputs).logits
             loaded = surefit.load(folder / "run")
-            assert_same_weights(loaded, run._module)
+            assert_same_weights(loaded, run.module_object)
             assert_close(loaded(**inputs).logits, trained)
             auto = AutoPeftModelForCausalLM.from_pretrained(folder / "run" / "model")
             assert_close(auto(**inputs).logits, trained)
@@ -326,7 +326,7 @@ def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> No
     assert command(["export", str(run.path), str(tmp_path / "out"), "--merge"]) == 0
     assert (tmp_path / "out" / "features.json").is_file()
     module = surefit.load(run)
-    trained = {name: p for name, p in run._module.named_parameters() if "projection" in name}
+    trained = {name: p for name, p in run.module_object.named_parameters() if "projection" in name}
     assert trained
     assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
 
@@ -366,7 +366,7 @@ def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:
     run = surefit.train(data=rows, model=Convolved(), output=str(tmp_path / "run"), **QUICK)
     assert run.plan["model"]["lora"]["targets"] == ["first"]
     assert sorted(run.plan["model"]["lora"]["trained_in_full"]) == ["head", "norm"]
-    trained = run._module.norm.running_mean
+    trained = run.module_object.norm.running_mean
     assert trained.abs().max() > 0
     again = surefit.load(tmp_path / "run", model=Convolved())
     assert torch.equal(again.norm.running_mean, trained)
