@@ -30,9 +30,10 @@ import torch
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import allocator_bytes
 from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
-from surefit.memory.trace_step import on_meta, trace_training
+from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
 from surefit.models.gradient_checkpointing import enable_checkpointing
+from surefit.models.meta_copy import meta_copy
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 16_000
@@ -92,7 +93,7 @@ def predicted(case: dict[str, Any]) -> dict[str, Any]:
         model = BUILDERS[case["arch"]]()
     model, call, loss, batch = build(case, model)
     began = time.perf_counter()
-    traced = trace_training(*on_meta(model, call), loss, batch)
+    traced = trace_training(*meta_copy(model, call), loss, batch)
     seconds = time.perf_counter() - began
     return {
         "predicted": traced.peak,

@@ -35,7 +35,7 @@ COLLATOR_FAILED = rule(
 ROWS_WITHOUT_LABELS = rule(
     "SF721",
     "warning",
-    "rows with nothing to learn",
+    "rows without a labelled token",
     why="They cost time, and a batch of them alone has a loss of 0 or NaN.",
     fix="Leave them out, or keep the end of the answer when rows are cut.",
 )
@@ -262,7 +262,7 @@ class Tally:
             message = f"None of {self.rows} rows has a label: the loss would be 0 or NaN."
             found.append(NOTHING_LABELLED.finding(message, row=0))
         elif self.empty_rows:
-            message = f"{self.empty_rows} of {self.rows} rows have nothing to learn."
+            message = f"{self.empty_rows} of {self.rows} rows have no labelled token."
             found.append(ROWS_WITHOUT_LABELS.finding(message, row=self.first_empty))
         if self.ending_rows and self.rows_learning_eos == 0 and self.trained_tokens:
             message = f"{self.ending_rows} rows end in eos, and in none of them is it learned."

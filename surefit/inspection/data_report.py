@@ -94,7 +94,7 @@ def _shown(found: Finding) -> str:
 
 
 def _expected(model: Any, config: RunConfig) -> tuple[Hints, str | None]:
-    """What a model says of feature sequences, as hints and in words."""
+    """What a model expects of feature sequences, as hints and in words."""
     if model is None:
         return Hints(), None
     from surefit.models.open_model import open_model

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch
+from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch, worst_batch
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
@@ -58,9 +58,8 @@ class Trials:
 
     def __init__(self, job: Job, limit: Limit) -> None:
         self.job, self.limit = job, limit
-        self.base = base_bytes(
-            job.pipeline.module, limit
-        )  # once, because each trace leaves a little heap
+        # Measured once, because each trace leaves a little on the heap.
+        self.base = base_bytes(job.pipeline.module, limit)
 
     def peak(
         self,
@@ -69,12 +68,9 @@ class Trials:
         change: Callable[[Any], None] | None = None,
     ) -> int:
         """Predicted peak memory on a batch, with a change applied to a copy of the model."""
-        module, call = (
-            self.job.pipeline.on_meta
-            if change is None
-            else copy.deepcopy(self.job.pipeline.on_meta)
-        )
+        module, call = self.job.pipeline.on_meta
         if change is not None:
+            module, call = copy.deepcopy((module, call))
             change(module)
         traced = trace_batch(job or self.job, module, call, batch)
         return peak_of(traced, self.base, self.limit)
@@ -106,17 +102,17 @@ def largest_batch(trials: Trials, current_peak: int | None = None) -> tuple[Job,
     job, limit = trials.job, trials.limit.bytes
     current = job.batches.batch_size
     if current_peak is None:
-        current_peak = trials.peak(_worst(job), job)
+        current_peak = trials.peak(worst_batch(job), job)
     if current_peak <= limit:
         return job, current_peak
     least = with_batch_size(job, 1)
-    least_peak = trials.peak(_worst(least), least)
+    least_peak = trials.peak(worst_batch(least), least)
     per_row = max(current_peak - least_peak, 1) / max(current - 1, 1)
     most_rows = 1 + EXTRAPOLATION_MARGIN * (limit - least_peak) / per_row
     for size in divisors(current * job.batches.grad_accum):
         if 1 < size < current and size <= most_rows:
             smaller = with_batch_size(job, size)
-            peak = trials.peak(_worst(smaller), smaller)
+            peak = trials.peak(worst_batch(smaller), smaller)
             if peak <= limit:
                 return smaller, peak
     return least, least_peak
@@ -139,7 +135,7 @@ def advise(
     def singles() -> Iterator[Change]:
         if smaller is not job and smaller_peak is not None:
             yield Change(_sizes(smaller), partial(int, smaller_peak))
-        batch = _worst(job)
+        batch = worst_batch(job)
         for (key, value), change in model_changes.items():
             yield Change({key: value}, partial(trials.peak, batch, change=change))
         for length, shorter_peak in _shorter(trials, batch, max_length):
@@ -149,7 +145,7 @@ def advise(
         yield Change(
             {**_sizes(job), **dict(model_changes.keys())},
             lambda: trials.peak(
-                _worst(job), job, lambda module: _apply(model_changes.values(), module)
+                worst_batch(job), job, lambda module: _apply(model_changes.values(), module)
             ),
         )
 
@@ -208,10 +204,6 @@ def _apply(changes: Iterable[Callable[[Any], None]], module: nn.Module) -> None:
         change(module)
 
 
-def _worst(job: Job) -> Batch:
-    return job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
-
-
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
     """The longest of 1/2, 1/4, … of the sequence length that fits, with its peak memory."""
     if max_length is None or "input_ids" not in batch:
@@ -224,9 +216,8 @@ def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[t
         if job.batches.padding_free:  # as many whole rows as have these positions
             lengths = job.batches.lengths[rows].astype(np.int64)
             wanted = np.minimum(lengths, length).sum()
-            shorter = job.pipeline.batch(
-                job.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1]
-            )
+            chosen = rows[: np.searchsorted(lengths.cumsum(), wanted) + 1]
+            shorter = job.pipeline.batch(job.train, chosen, device="cpu")
         else:
             shorter = {name: _truncate(value, length) for name, value in batch.items()}
         peak = trials.peak(shorter)

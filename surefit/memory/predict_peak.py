@@ -96,8 +96,13 @@ def predict(job: Job, limit: Limit) -> Fit:
 
 def trace_worst(job: Job) -> Traced:
     """Trace a training step on the micro-batch with the most positions."""
-    batch = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
-    return trace_batch(job, *job.pipeline.on_meta, batch)
+    return trace_batch(job, *job.pipeline.on_meta, worst_batch(job))
+
+
+def worst_batch(job: Job) -> Batch:
+    """The micro-batch with the most positions; on the CPU, because traces read its integers."""
+    rows = job.batches.worst_rows(job.epochs)
+    return job.pipeline.batch(job.train, rows, device="cpu")
 
 
 def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
@@ -175,7 +180,7 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
     trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
     if not trace_scoring and not trace_generation:
         return
-    batch = job.pipeline.batch(job.validation, rows)
+    batch = job.pipeline.batch(job.validation, rows, device="cpu")
     module, call = job.pipeline.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:

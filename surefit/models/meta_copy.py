@@ -1,4 +1,4 @@
-"""A model without its numbers: a copy on the meta device, to be traced."""
+"""A copy of a model on the meta device, for traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def meta_copy(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
-    """A copy of the model without its numbers, and its Call; whole-number buffers stay real."""
+    """A copy of the model on the meta device, and its Call; integer buffers keep their values."""
     import torch
 
     known: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""The user's data as a torch Dataset that stays on disk, for anyone's own loop."""
+"""The user's data as a torch Dataset that stays on disk, for your own loop."""
 
 from __future__ import annotations
 

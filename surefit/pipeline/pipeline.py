@@ -39,8 +39,8 @@ class Pipeline:
     """What turns rows into batches, losses and predictions.
 
     `call` gives a batch to the module's forward, `loss` gives a sum over targets and their count,
-    `layout` says how rows lie in a batch. Without a `collate_fn` of the user's, batches are made
-    as the Fields say.
+    `layout` is padded or padding-free. Without a user's `collate_fn`, the Fields decide how a batch
+    is collated.
     """
 
     task: TaskSpec
@@ -74,7 +74,7 @@ class Pipeline:
         return encode_rows(accepted.table, rows, encoder, views, progress, stage)
 
     def batch(self, source: Store, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
-        """Rows of a Store as one batch of tensors, on the module's device unless told."""
+        """Rows of a Store as one batch of tensors, on the module's device by default."""
         return load_batch(
             source,
             rows,

@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 def predict(
     pipeline: Pipeline, table: Table, batch_size: int, max_new_tokens: int
 ) -> Iterator[dict[str, Any]]:
-    """One dict per row, in the order of the rows; a row that is not predicted says why.
+    """One dict per row, in the order of the rows; a skipped row has its reason.
 
     Columns with the targets (labels, answers) are neither needed nor looked at.
     """
@@ -79,7 +79,9 @@ def _predict_batch(
             samples = task.generate.answer(pipeline.module, rows, encoder, max_new_tokens)
             return [{"prediction": sample.got, "prompt": sample.prompt} for sample in samples]
         if task.decode is None:
-            raise UNSUITABLE_MODEL.error(f"The task {task.name} says not how to read predictions.")
+            raise UNSUITABLE_MODEL.error(
+                f"The task {task.name} has no `decode`, so it cannot predict."
+            )
         batch = pipeline.collate(rows)
         call, _ = match_arguments(pipeline.module, list(batch))  # a forward that needs labels
         return task.decode(call(pipeline.module, batch), batch, encoder)

@@ -1,4 +1,4 @@
-"""What was asked of augmentation, held against the task; and one's own functions by name."""
+"""Augmentation settings checked against the task; user functions found by name."""
 
 from __future__ import annotations
 

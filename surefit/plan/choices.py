@@ -43,7 +43,7 @@ ROWS_PADDED = rule(
     "SF501",
     "info",
     "rows are padded",
-    why="Rows laid end to end need no padding, but only some models can keep them apart.",
+    why="Padding-free batches are faster, but the model's attention does not support them.",
     fix="Nothing to do; padding_free=off leaves the question out.",
 )
 
@@ -113,7 +113,7 @@ def choose_compiling(
 
 
 def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str | None:
-    """Why rows end to end would not give the logits of padded ones; None where they do."""
+    """Why padding-free batches would not give the logits of padded ones; None if they do."""
     import torch
 
     fields, module = pipeline.fields, pipeline.module
@@ -137,9 +137,9 @@ def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str |
                 expected = pipeline.outputs(padded).logits
                 logits = pipeline.outputs(joined).logits
             if not same_logits(expected, logits, joined["row_lengths"]):
-                why = "the model does not keep rows that lie end to end apart"
+                why = "its logits differ in padding-free batches"
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
-            why = f"the model fails on rows that lie end to end ({type(error).__name__})"
+            why = f"the model fails on padding-free batches ({type(error).__name__})"
         finally:
             module.train(training)
     if why is not None:

@@ -33,7 +33,7 @@ BATCH_TOO_LARGE = rule(
 
 @dataclass(frozen=True)
 class BatchBound:
-    """What bounds a batch of feature rows: rows, positions of a row and of a batch, memory."""
+    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
 
     rows: int
     longest: int | None

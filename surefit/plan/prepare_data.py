@@ -31,7 +31,7 @@ from surefit.tasks.task_spec import Fit, TaskSpec
 VALIDATION_ROWS_IN_TRAINING = rule(
     "SF210",
     "warning",
-    "evaluation rows that are also training rows",
+    "validation rows that are also training rows",
     why="The evaluation then measures memory, not learning.",
     fix="Remove the shared rows from one of the two sets.",
 )
@@ -80,7 +80,7 @@ class SplitData:
 def open_tables(
     data: Any, eval_data: Any, reading: Reading, on_bad_file: str, ignore: Sequence[str]
 ) -> tuple[tuple[Table, Table | None], list[Finding]]:
-    """The Table to train on, without the ignored columns, and one to evaluate on if asked for."""
+    """The training Table without the ignored columns, and the validation Table if there is one."""
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     table = open_table(data, reading, on_bad_file).without(ignore)
@@ -99,7 +99,7 @@ def split_tables(
     seed: int,
     scan: int | None,
 ) -> tuple[SplitData, list[Finding]]:
-    """Hold out a share of the rows, or take the evaluation data; duplicates are found."""
+    """Split off validation rows, or take the evaluation data; report duplicates and leakage."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
     rows, found = _scanned(table, scan, seed)
     if eval_table is None:
@@ -143,7 +143,7 @@ def _shared_rows(
         return []
     where = eval_table.where(int(eval_rows[np.argmax(shared)]))
     message = (
-        f"{int(shared.sum())} of {len(eval_rows)} evaluation rows are also training "
+        f"{int(shared.sum())} of {len(eval_rows)} validation rows are also training "
         f"rows, row {where['row']} first."
     )
     return [VALIDATION_ROWS_IN_TRAINING.finding(message, where)]
@@ -246,6 +246,6 @@ def encode_split(
     if data.validation_table.key != data.table.key:
         accepted = pipeline.accept(data.validation_table)
     validation = pipeline.encode(
-        accepted, data.validation, progress=progress, stage="encoding evaluation rows"
+        accepted, data.validation, progress=progress, stage="encoding validation rows"
     )
     return (train, validation), accepted.findings

@@ -1,4 +1,4 @@
-"""causal-lm: every token of a text is learned from those before it."""
+"""causal-lm: predict every token of a text from the tokens before it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
-    """Ids and labels of a row that is tokenised already; without labels, all is learned.
+    """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
 
     Positions that an attention mask of the data's own calls padding are left out.
     """
@@ -89,8 +89,8 @@ def answer(
         ids = np.asarray(row["input_ids"])
         end = max(1, int(row["prompt_length"])) if "prompt_length" in row else len(ids)
         prompts.append(ids[:end])
-        told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
-        expected.append(told if end < len(ids) else None)
+        reference = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
+        expected.append(reference if end < len(ids) else None)
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
         max_new_tokens = min(max_new_tokens, positions // 2)

@@ -1,4 +1,4 @@
-"""What tasks on feature sequences share: reading steps, and what is learned of their values."""
+"""What tasks on feature sequences share: reading rows, and statistics of their values."""
 
 from __future__ import annotations
 

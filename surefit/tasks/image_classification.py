@@ -1,4 +1,4 @@
-"""image-classification: one class per picture."""
+"""image-classification: one class per image."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the image column holds pictures or, if it is text, names files."""
+    """Whether the image column holds images or, if it is text, names of files."""
     column = roles["image"]
     return not is_text(table.column_type(column)) or names_images(table, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The classes; and size, mean and spread of the pictures where the model leaves them open."""
+    """The classes; and size, mean and standard deviation of the images if the model sets none."""
     sample = PixelSample()
     classes = fit_classes(sample.watch(rows), encoder)
     settings = encoder.settings
@@ -41,7 +41,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """The picture as the model sees it, and the class."""
+    """The pixel values and the class."""
     if _is_empty(row["image"]):
         raise SkipRowError("empty")
     columns: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
 
 SPEC = TaskSpec(
     name="image-classification",
-    summary="one class per picture",
+    summary="one class per image",
     needs=(("image", "label"),),
     takes=takes,
     fields={

@@ -1,4 +1,4 @@
-"""masked-lm: tokens that were hidden are learned from those around them.
+"""masked-lm: predict masked tokens from the tokens around them.
 
 Of a row's tokens 15 % are chosen, anew in every epoch; of these 80 % become the mask token, 10 %
 a random token, 10 % stay. How many they are does not change, so the divisor of a step is known.
@@ -84,7 +84,7 @@ def count_targets(columns: Mapping[str, Any]) -> int:
 def hide(
     row: Mapping[str, Any], encoder: Encoder, random: np.random.Generator
 ) -> Mapping[str, Any]:
-    """Choose the tokens to learn and hide them."""
+    """Choose the tokens to predict and mask them."""
     ids, labels = row["input_ids"].copy(), np.full_like(row["labels"], IGNORE_INDEX)
     candidates = np.flatnonzero(row["labels"] != IGNORE_INDEX)
     chosen = random.choice(candidates, count_targets(row), replace=False)

@@ -101,7 +101,7 @@ def head_of(encoder: Encoder) -> Head:
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the label is an amount, and there is something to tell it from."""
+    """Whether the label is a continuous number, and the table has input columns."""
     known = "text" in roles or "features" in roles or tabular.has_columns(table, roles)
     label = roles["label"]
     if (

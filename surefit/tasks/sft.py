@@ -1,4 +1,4 @@
-"""sft: instruction fine-tuning. The answer is learned, the prompt is only read."""
+"""sft: instruction fine-tuning with completion-only loss: labels are on the answers."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ ANSWER_PART_NOT_RENDERED = rule(
     "SF280",
     "warning",
     "template leaves a part of an answer out",
-    why="Some templates show the thoughts of the last answer only; the rest is learned.",
-    fix="Make a row of each answer whose thoughts are to be learned.",
+    why="Some templates render only the last answer in full. The rendered part has labels.",
+    fix="Make one row per answer whose reasoning should have labels.",
 )
 
 MESSAGES_AFTER_LAST_ANSWER = rule(
     "SF281",
     "info",
     "messages behind the last answer",
-    why="No answer follows them, so there is nothing to learn from them; they are left out.",
+    why="No answer follows these messages, so no token of theirs has a label. They are dropped.",
     fix="Nothing to do.",
 )
 
@@ -145,12 +145,12 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = bool(encoder.settings.get("predicting"))
-    told = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
+    overlong = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
     if not predicting:
         try:
             refuse_overlong(length, encoder)
         except SkipRowError as skip:
-            raise SkipRowError(skip.reason, told) from None
+            raise SkipRowError(skip.reason, overlong) from None
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
@@ -158,7 +158,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
         kept = tokens.ids[-limit:]
         return Tokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise SkipRowError("overlong", Remark(OVERLONG_ROW_DROPPED, told.message + why))
+    raise SkipRowError("overlong", Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
 
 
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:

@@ -46,7 +46,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the label is a class, and there is something to tell it from."""
+    """Whether the label is a class, and the table has input columns."""
     return tabular.has_columns(table, roles) and not is_continuous(table, roles["label"])
 
 

@@ -55,7 +55,7 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `predicts` says of tokens where each label is predicted, so that nothing need be computed at
+    `predicts` is the position that predicts each token's label, so that nothing is computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
 
@@ -82,7 +82,7 @@ class Generate:
     `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
     `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
     samples as one; `names` are the names of both. Where there are none, text is made for
-    predictions only. `possible(model, encoder)` says whether this model can make text at all.
+    predictions only. `possible(model, encoder)` returns whether this model can generate text.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -121,9 +121,9 @@ class TaskSpec:
     """Roles that are used where the data has them."""
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
-    roles alone do not tell; asked when the task is to be worked out."""
+    roles alone do not decide; called when the task is inferred."""
     last_resort: bool = False
-    """Whether the task is taken by itself only if the columns suit no other task."""
+    """Whether the task is inferred only if the columns suit no other task."""
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
@@ -133,7 +133,7 @@ class TaskSpec:
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
-    """What is learned from training rows, such as the class names; `findings` among it are
+    """What is fitted on training rows, such as the class names; `findings` among it are
     handed to the plan."""
     head_of: Callable[[Encoder], Head] | None = None
     """The head, where it depends on the roles that were found."""

@@ -74,7 +74,7 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
 
 
 def text_fields(encoder: Encoder) -> dict[str, Field]:
-    """Token ids, and which text of a pair each belongs to where the tokenizer says so."""
+    """Token ids, and token type ids of a pair of texts if the tokenizer uses them."""
     names = getattr(encoder.tokenizer, "model_input_names", ())
     if "text_pair" in encoder.roles and "token_type_ids" in names:
         return {"input_ids": TOKENS, "token_type_ids": SEGMENTS}

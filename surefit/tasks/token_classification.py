@@ -98,7 +98,7 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
 
 
 def _spaced(words: Sequence[str], encoder: Encoder) -> list[str]:
-    """The words as the tokenizer meets them in a text: byte-level ones tell ' word' from 'word'."""
+    """The words as in running text: byte-level tokenizers distinguish ' word' from 'word'."""
     tokenizer = encoder.tokenizer
     marked = tokenizer.__dict__.get("_surefit_marks_spaces")
     if marked is None:

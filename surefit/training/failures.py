@@ -62,10 +62,10 @@ class Watch:
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
 
-    def tell(self, emit: Observer) -> Observer:
+    def observe(self, emit: Observer) -> Observer:
         """The observer, which also hears when a batch is done with."""
 
-        def told(event: Event) -> None:
+        def observed(event: Event) -> None:
             self.batch = None
             try:
                 emit(event)
@@ -73,7 +73,7 @@ class Watch:
                 self.foreign = error
                 raise
 
-        return told
+        return observed
 
 
 @contextmanager

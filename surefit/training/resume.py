@@ -69,7 +69,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     if "data" in run.objects or "eval_data" in run.objects:
         raise UsageError(
             f"{run.path} was trained on Python objects, which it does not hold.",
-            "Pass the rows to evaluate on.",
+            "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
     # validation rows have no augmented copies; the scorer is the run's; evaluation is in float32

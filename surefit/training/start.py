@@ -120,8 +120,8 @@ def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
     if is_main():
         cut_events(run.events_path, state.step)
     observers = (*listeners.observers, *plan.objects.callbacks)
-    with _emitting(accelerator, run.events_path, config.trackers, observers) as tell_all:
-        emit = _checking_updates(plan, engine, state, watch.tell(tell_all))
+    with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
+        emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
         listeners.on_fit(fit)
@@ -227,7 +227,7 @@ def refuse_weightless(plan: Plan) -> None:
 def _emitting(
     accelerator: Accelerator, events: Path, trackers: Sequence[str], observers: Sequence[Observer]
 ) -> Iterator[Observer]:
-    """One observer that tells all others; only the main process speaks."""
+    """One observer that passes events to all others, on the main process only."""
     if not is_main():
         yield lambda event: None
         return

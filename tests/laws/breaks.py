@@ -101,8 +101,8 @@ BREAKS = (
     Break(
         7,
         "plan/prepare_data.py",
-        'accepted, data.validation, progress=progress, stage="encoding evaluation rows"',
-        'accepted, data.validation, views, progress=progress, stage="encoding evaluation rows"',
+        'accepted, data.validation, progress=progress, stage="encoding validation rows"',
+        'accepted, data.validation, views, progress=progress, stage="encoding validation rows"',
     ),
     Break(
         8,

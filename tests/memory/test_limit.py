@@ -163,7 +163,7 @@ def test_loaders_stay_within_the_cgroup(tmp_path: Path, monkeypatch: pytest.Monk
 
     import numpy as np
 
-    from surefit.data import disk_dataset
+    from surefit.own_loop import disk_dataset
 
     np.save(tmp_path / "rows.npy", np.ones((64, 500, 400), np.float32))  # 51 MB
 
@@ -178,3 +178,14 @@ def test_loaders_stay_within_the_cgroup(tmp_path: Path, monkeypatch: pytest.Monk
     limited(anonymous_bytes() + 10 * GB, "large")
     train, _ = surefit.loaders(tmp_path / "rows.npy", 4, max_memory_gb=12)
     assert next(iter(train))["inputs_embeds"].shape == (4, 500, 400)
+
+
+def test_gigabytes_and_limits_have_one_home() -> None:
+    package = Path(surefit.__file__).parent
+    homes = {package / "memory" / name for name in ("gigabytes.py", "limit.py", "cgroups.py")}
+    for path in {*package.rglob("*.py")} - homes:
+        if "explainer" in path.parts:  # it imports nothing else of the package
+            continue
+        text = path.read_text()
+        for word in ("virtual_memory", "mem_get_info", "/sys/fs/cgroup", "GB = ", "/ 1e9", "/ GB"):
+            assert word not in text, f"{path.name} has {word!r}"

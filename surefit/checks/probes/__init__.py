@@ -51,7 +51,7 @@ def run_probes(subject: Subject, longer: bool = False) -> list[Finding]:
 
 
 def _run(name: str, probe: Probe, subject: Subject) -> list[Finding]:
-    """A probe that fails on a model that has just worked says nothing about training it."""
+    """A probe that fails on a working model is reported; it is no fault of the model."""
     try:
         return probe(subject)
     except Exception as error:

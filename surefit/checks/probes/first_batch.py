@@ -86,7 +86,7 @@ NO_GRADIENT = rule(
         "They stay as they are: the loss does not depend on them, as on the pooler of an encoder "
         "that is fed with features."
     ),
-    fix="Nothing to do, unless they were meant to learn; then let forward use them.",
+    fix="Nothing to do, unless they are meant to be trained; then let forward use them.",
 )
 
 

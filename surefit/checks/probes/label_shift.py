@@ -34,7 +34,7 @@ LABELS_SHIFTED_TWICE = rule(
 def check_shift(subject: Subject) -> list[Finding]:
     """The loss of a single label must depend on the tokens before it, and on no other.
 
-    The gradient of that loss with respect to the embedded tokens tells which it depends on.
+    The gradient of that loss with respect to the embedded tokens shows which tokens it depends on.
     """
     labels = subject.batch.get("labels")
     if not subject.causal or labels is None or labels.ndim != 2:
@@ -52,12 +52,12 @@ def check_shift(subject: Subject) -> list[Finding]:
         return []
     if furthest < place - 1:
         message = (
-            f"The label of token {place} is learned from the tokens up to {furthest}; expected "
+            f"The label of token {place} is predicted from the tokens up to {furthest}; expected "
             f"{place - 1}."
         )
         return [LABELS_SHIFTED_TWICE.finding(message)]
     seen = "itself" if furthest == place else f"and the tokens after it, up to {furthest}"
-    message = f"The label of token {place} is learned from a position that has seen it {seen}."
+    message = f"The label of token {place} is predicted from a position that has seen it {seen}."
     return [LABEL_VISIBLE.finding(message)]
 
 
