@@ -29,6 +29,7 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_shards import agree
 from surefit.data.formats.folder_listing import list_files
+from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.parallel_text import pair_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
@@ -290,8 +291,11 @@ def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
         try:
             schema = pa.unify_schemas([schema, part.arrow.schema], promote_options="permissive")
         except pa.ArrowException as error:
+            cause = text_by_few_cells(found for other in opened for found in other.findings)
+            reason = cause.message if cause is not None else str(error)[:160]
             raise FILES_DO_NOT_MATCH.error(
-                f"{file} does not go with {files[0]}: {str(error)[:160]}",
-                file=str(file),
+                f"{file} does not go with {files[0]}: {reason}",
+                {"file": str(file)} if cause is None else cause.where,
+                fix="" if cause is None else cause.fix,
             ) from None
     return pa.concat_tables([part.arrow for part in opened], promote_options="permissive")

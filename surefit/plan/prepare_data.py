@@ -11,6 +11,7 @@ import numpy as np
 from surefit.batches.field import Field
 from surefit.config import RunConfig
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.open_data import open_table
 from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_rows
 from surefit.data.table import Table
@@ -113,6 +114,7 @@ def split_table(
     else:
         data = given.eval_data if given.eval_data is not None else list(config.eval_data)
         eval_table = _open_eval_table(data, columns, config, found)
+        found[:] = without_text_columns(found, roles, task.whole_rows)
         train, evaluation = rows, _scanned(eval_table, config, found)
         shown = hash_rows(eval_table, columns, fold=True, rows=evaluation)
         found += _shared_rows(eval_table, evaluation, shown, hashes)

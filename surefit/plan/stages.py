@@ -17,6 +17,7 @@ from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine
 from surefit.config import RunConfig
 from surefit.data.cache import choose_cache, fingerprint
+from surefit.data.formats.number_columns import without_text_columns
 from surefit.encode.store import Store
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
@@ -97,6 +98,7 @@ class _Draft:
         )
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         self.plan = replace(self.plan, task=task, roles=roles)
+        found[:] = without_text_columns(found, roles, task.whole_rows)
         scorer = find_scorer(config, given, task, found)
         views = make_views(config, given, task, roles, found)
         layout = plan_features(table, roles, source, config, found)

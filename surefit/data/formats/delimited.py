@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.delimited_layout import NUMBER, TABLE_LAYOUT_INFERRED, Layout, find_layout
+from surefit.data.formats.delimited_layout import TABLE_LAYOUT_INFERRED, Layout, find_layout
+from surefit.data.formats.number_columns import Cells, infer_columns
 from surefit.data.formats.text_decoding import numbered_lines
 from surefit.data.formats.text_records import Record
 from surefit.findings import Finding
 
-_INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
+if TYPE_CHECKING:
+    from _csv import Reader
 
 
 def read_csv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
@@ -32,40 +34,44 @@ def read_tsv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Rec
 def _read(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
     """A blank cell is missing (None)."""
     layout = find_layout(path, default, reading, notes)
-    kinds = _column_kinds(path, reading, layout)
-    for number, row in _text_rows(path, reading, layout, notes):
-        yield number, {name: _convert(cell, kinds[name]) for name, cell in row.items()}
-
-
-def _column_kinds(path: Path, reading: Reading, layout: Layout) -> dict[str, type]:
-    """int, float or str for each column: the narrowest that every cell of it can be read as."""
-    kinds: dict[str, type] = {}
-    for _, row in _text_rows(path, reading, layout, []):
-        for name, cell in row.items():
-            kind = kinds.setdefault(name, int)
-            if cell and kind is int and not _INTEGER.fullmatch(cell):
-                kind = kinds[name] = float
-            if cell and kind is float and not NUMBER.fullmatch(cell):
-                kinds[name] = str
-    return kinds
+    inferred = infer_columns(*_open_cells(path, reading, layout, []))
+    notes += inferred.findings(path)
+    names, rows = _open_cells(path, reading, layout, notes)
+    kinds = [column.kind for column in inferred.columns]
+    for line, cells in rows:
+        yield line, dict(zip(names, map(_convert, cells, kinds), strict=True))
 
 
 def _convert(cell: str, kind: type) -> Any:
-    return kind(cell) if cell else None
+    if kind is str:
+        return cell or None
+    return kind(cell) if cell and not cell.isspace() else None
 
 
-def _text_rows(
+def _open_cells(
     path: Path, reading: Reading, layout: Layout, notes: list[Finding]
-) -> Iterator[tuple[int, dict[str, str]]]:
+) -> tuple[Sequence[str], Iterator[Cells]]:
+    """The names of the columns, and the line number and cells of each row."""
     reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
-    try:
+    with _named_line(path, reader):
         names = layout.names or _read_header(path, next(filter(None, reader), []), notes)
+    return names, _rows(path, reader, names, layout)
+
+
+def _rows(path: Path, reader: Reader, names: Sequence[str], layout: Layout) -> Iterator[Cells]:
+    with _named_line(path, reader):
         for cells in reader:
             if not cells:
                 continue
             if len(cells) != len(names):
                 raise _other_width(path, reader.line_num, len(cells), names, layout)
-            yield reader.line_num, dict(zip(names, cells, strict=True))
+            yield reader.line_num, cells
+
+
+@contextmanager
+def _named_line(path: Path, reader: Reader) -> Iterator[None]:
+    try:
+        yield
     except csv.Error as error:
         raise CORRUPT_FILE.error(
             f"{path.name}, line {reader.line_num}: not valid CSV ({error}).",

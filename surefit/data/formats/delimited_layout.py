@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from surefit.config import Reading
 from surefit.data.formats.text_decoding import numbered_lines
 from surefit.data.formats.text_records import MAX_COLUMNS, too_many_columns
+from surefit.data.numbers import NUMBER
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 
@@ -40,7 +41,6 @@ UNUSED_DELIMITER = rule(
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 SAMPLE_LINES = 500
 SAMPLE_CHARACTERS = 4_000_000
-NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _QUOTED = re.compile(r'"([^"]|"")*"')
 _YEARS_FROM = 1900
 
