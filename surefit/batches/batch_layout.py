@@ -9,12 +9,10 @@ from typing import Literal
 import numpy as np
 
 from surefit.batches.collate import Array, collate_columns, starts_in_time
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.field import IGNORED, SEQUENCES, Field
 
 Learns = Literal["in_place", "from_before"]
 """Where the label of a token is predicted: at its position, or at the one before it."""
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)

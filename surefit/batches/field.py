@@ -9,6 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from surefit.findings import rule
+
+MISALIGNED_COLUMNS = rule(
+    "SF201",
+    "error",
+    "misaligned columns",
+    why="Columns that describe the same sequence must have the same length in every row.",
+    fix="Recompute the shorter column from the same tokens.",
+)
+
+IGNORED = -100
+"""The label of a position that the loss ignores."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -55,7 +68,7 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
         "token_type_ids": _time("int64", 0, "input_ids"),
         "position_ids": _time("int64", 0, "input_ids"),
         "special_tokens_mask": _time("int64", 1, "input_ids"),
-        "labels": _time("int64", -100, "input_ids"),
+        "labels": _time("int64", IGNORED, "input_ids"),
         "decoder_input_ids": Field(("target_time",), "int64", pad_token_id),
         "decoder_attention_mask": Field(("target_time",), "int64", 0, "decoder_input_ids"),
     }
@@ -72,10 +85,15 @@ class Misalignment:
     expected: int
 
     def __str__(self) -> str:
-        return (
-            f"row {self.row}: column {self.column!r} has length {self.found}, "
-            f"but {self.other!r}, which it runs along, has length {self.expected}"
-        )
+        return f"row {self.row}: " + misaligned(self.column, self.found, self.other, self.expected)
+
+
+def misaligned(column: str, found: int, other: str, expected: int) -> str:
+    """What is wrong with a column whose length is not that of the column it belongs to."""
+    return (
+        f"column {column!r} has length {found}, but {other!r}, which it must match, has length "
+        f"{expected}"
+    )
 
 
 def find_misalignment(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.field import IGNORED
 from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
@@ -136,7 +137,7 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Ids and token labels within the vocabulary, rows within the model's positions."""
     if vocab_size is not None:
-        for name, unused in (("input_ids", None), ("labels", -100)):
+        for name, unused in (("input_ids", None), ("labels", IGNORED)):
             if name in store.fields and store.fields[name].rank == 1:
                 yield from _check_range(store, table, name, vocab_size, unused)
     if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from surefit.batches.field import well_known_fields
+from surefit.batches.field import IGNORED, well_known_fields
 from surefit.checks.encoded_rows import (
     NOTHING_LABELLED,
     ROWS_EXCEED_POSITIONS,
@@ -76,7 +76,6 @@ ACCUMULATION_WEIGHTS = rule(
 )
 
 
-IGNORED = -100
 PROBED_ROWS = 4
 
 

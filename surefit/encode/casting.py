@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import SEQUENCES, Field, find_misalignment
-from surefit.data.data_rules import (
+from surefit.batches.field import (
+    IGNORED,
     MISALIGNED_COLUMNS,
-    MISSING_COLUMN,
-    NOT_FINITE,
-    WRONG_SHAPE,
-    WRONG_TYPE,
+    SEQUENCES,
+    Field,
+    find_misalignment,
+    misaligned,
 )
+from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 
 
@@ -85,12 +86,9 @@ def cast_columns(
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:
-        raise RowFaultError(
-            MISALIGNED_COLUMNS,
-            f"column {column_of(fault.column)!r} has length {fault.found}, but "
-            f"{column_of(fault.other)!r}, which it runs along, has length {fault.expected}",
-            fault.column,
-        )
+        column, other = column_of(fault.column), column_of(fault.other)
+        message = misaligned(column, fault.found, other, fault.expected)
+        raise RowFaultError(MISALIGNED_COLUMNS, message, fault.column)
     return cast
 
 
@@ -99,4 +97,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int(np.count_nonzero(labels != -100))
+    return int(np.count_nonzero(labels != IGNORED))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.field import IGNORED
 from surefit.data.table import Table
 from surefit.encode.casting import cast_columns
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
@@ -70,7 +71,7 @@ def _side(row: int, parts: Parts) -> str | None:
 
 
 def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
-    learned = labels != -100 if labels is not None and labels.ndim == 1 else None
+    learned = labels != IGNORED if labels is not None and labels.ndim == 1 else None
     special = set(encoder.tokenizer.all_special_ids) | {*encoder.tokenizer.added_tokens_decoder}
     return [
         {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORED, SEQUENCES
 from surefit.findings import Finding, rule
 from surefit.kernels.sparse_head import SparseHead
 from surefit.kernels.varlen_attention import end_to_end_arguments
@@ -148,7 +148,7 @@ def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
         return loss * batch["num_targets"], batch["num_targets"]
     labels = batch.get("labels")
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
-        count = int((labels != -100).sum())
+        count = int((labels != IGNORED).sum())
     else:
         count = len(next(iter(batch.values())))
     return loss * count, count

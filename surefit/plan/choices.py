@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.batch_layout import IGNORED, Layout
+from surefit.batches.batch_layout import Layout
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORED, SEQUENCES
 from surefit.batches.loading import to_batch
 from surefit.config import RunConfig
 from surefit.encode.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORED, Field
 from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending, Tokenised
@@ -20,7 +20,7 @@ from surefit.tasks.causal_text import (
     read_ids,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import from_before, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 

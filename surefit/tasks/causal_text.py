@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.batches.field import IGNORED, MISALIGNED_COLUMNS, misaligned
+from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
-from surefit.tasks.metrics.token_metrics import IGNORED
 from surefit.tasks.task_spec import Sample
 
 
@@ -50,12 +50,8 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     mask = row.get("mask")
     for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
         if len(values) != len(ids):
-            raise RowFaultError(
-                MISALIGNED_COLUMNS,
-                f"column {name!r} has length {len(values)}, but 'input_ids', which it runs along, "
-                f"has length {len(ids)}",
-                name,
-            )
+            message = misaligned(name, len(values), "input_ids", len(ids))
+            raise RowFaultError(MISALIGNED_COLUMNS, message, name)
     if mask is None:
         return ids, labels
     kept = np.asarray(mask) != 0

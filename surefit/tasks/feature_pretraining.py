@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.field import Field
-from surefit.data.data_rules import MISALIGNED_COLUMNS
+from surefit.batches.field import MISALIGNED_COLUMNS, Field, misaligned
 from surefit.data.table import Table, array_rank, describe_type
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
 from surefit.encode.encoder import Encoder
@@ -47,11 +46,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         return read
     steps, mask, truncated = read
     if len(mask) != len(steps):
-        raise RowFaultError(
-            MISALIGNED_COLUMNS,
-            f"the mask has length {len(mask)}, the features have {len(steps)}",
-            "mask",
-        )
+        columns = [encoder.roles.get(role, role) for role in ("mask", "features")]
+        message = misaligned(columns[0], len(mask), columns[1], len(steps))
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "mask")
     visible = np.flatnonzero(np.asarray(mask))
     if not len(visible):
         return Skip("empty")

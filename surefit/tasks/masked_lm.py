@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORED, Field
 from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import rule
 from surefit.tasks.causal_text import is_overlong, read_ids, read_text
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import in_place, token_loss, token_metrics
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 NO_MASK_TOKEN = rule(

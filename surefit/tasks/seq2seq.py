@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORED, Field
 from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import in_place, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 

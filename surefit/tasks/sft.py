@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORED, Field
 from surefit.encode.encoded_row import Encoded, Remark, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Pending, Tokenised
@@ -27,7 +27,7 @@ from surefit.tasks.causal_text import (
     read_text,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import from_before, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import Field
-from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.batches.field import IGNORED, MISALIGNED_COLUMNS, Field, misaligned
+from surefit.data.data_rules import WRONG_TYPE
 from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
@@ -16,7 +16,6 @@ from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precisio
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 NO_WORD = -1
 
 
@@ -54,12 +53,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
             return Skip("no_label")
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
-            raise RowFaultError(
-                MISALIGNED_COLUMNS,
-                f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
-                f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
-                "tags",
-            )
+            roles = encoder.roles
+            message = misaligned(roles["tags"], len(tags), roles["tokens"], len(words))
+            raise RowFaultError(MISALIGNED_COLUMNS, message, "tags")
         if None in tags:
             return Skip("unknown_label")
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)

@@ -111,7 +111,7 @@ def test_faults_of_all_rows_are_gathered_by_kind(tmp_path: Path, cache: Path) ->
     assert sorted(found) == ["SF201", "SF207", "SF213"]
     assert found["SF201"].where == {"file": str(second), "row": 2, "column": "labels"}
     assert found["SF201"].message == (
-        "row 2: column 'labels' has length 1, but 'input_ids', which it runs along, has length 2 "
+        "row 2: column 'labels' has length 1, but 'input_ids', which it must match, has length 2 "
         "(2 more rows like it)"
     )
     assert found["SF213"].where["row"] == CHUNK_ROWS + 1 - 5

@@ -109,7 +109,7 @@ def test_faults_name_the_row(tmp_path: Path) -> None:
     (found,) = [f for f in plan.findings if f.severity == "error"]
     assert found.code == "SF201"
     assert found.where["row"] == 7
-    assert "which it runs along" in found.message
+    assert "which it must match" in found.message
 
 
 def test_tags_seen_only_in_evaluation_are_counted() -> None:

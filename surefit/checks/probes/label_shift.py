@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORED
 from surefit.checks.probes.probe_batch import Subject
 from surefit.findings import Finding, rule
 
@@ -28,9 +29,6 @@ LABELS_SHIFTED_TWICE = rule(
     why="The model learns to predict the token after the next one.",
     fix="Shift once: give labels equal to input_ids to a model that shifts them itself.",
 )
-
-
-IGNORED = -100
 
 
 def check_shift(subject: Subject) -> list[Finding]:

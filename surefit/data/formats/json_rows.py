@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
+from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, unequal_rows
 from surefit.data.formats import jsonl
 from surefit.data.formats.json_window import JsonWindow
 from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED, flatten
@@ -156,9 +156,9 @@ class _Reader:
         }
         if not lists or not all(isinstance(value, list) for value in lists.values()):
             raise self._no_rows(f"the keys are {', '.join(columns)[:80] or 'none'}")
-        if len({len(value) for value in lists.values()}) > 1:
-            counts = ", ".join(f"{name} has {len(value)}" for name, value in lists.items())
-            message = f"{self.path.name}: columns have different numbers of rows: {counts[:160]}"
+        counts = {name: len(value) for name, value in lists.items()}
+        if len(set(counts.values())) > 1:
+            message = f"{self.path.name}: {unequal_rows(counts)}"
             raise FILES_DO_NOT_MATCH.error(message, file=str(self.path))
         for values in zip(*lists.values(), strict=True):
             yield line, dict(zip(lists, values, strict=True))

@@ -27,6 +27,7 @@ from surefit.data.data_rules import (
     STRAY_AXIS_DROPPED,
     WRONG_SHAPE,
     WRONG_TYPE,
+    unequal_rows,
 )
 from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.text_records import Opened
@@ -197,10 +198,7 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
     columns |= {name: to_arrow(array) for name, array in plain.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
-        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
-        raise FILES_DO_NOT_MATCH.error(
-            f"{shown}: arrays have different numbers of rows: {counts}", file=shown
-        )
+        raise FILES_DO_NOT_MATCH.error(f"{shown}: {unequal_rows(rows)}", file=shown)
     return pa.table(columns)
 
 

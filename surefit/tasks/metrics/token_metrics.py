@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORED
 from surefit.tasks.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
 
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 Select = Callable[[Any, Batch], "tuple[torch.Tensor, torch.Tensor]"]
 """Logits (N, V) and labels (N,) of the learned positions."""
 
