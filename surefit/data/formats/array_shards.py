@@ -19,7 +19,7 @@ import pyarrow as pa
 from surefit.atomic import new_folder
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.data.table import is_array
 from surefit.findings import Finding, rule
 

@@ -13,33 +13,38 @@ from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.delimited_layout import TABLE_LAYOUT_INFERRED, Layout, find_layout
 from surefit.data.formats.number_columns import Cells, infer_columns
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 from surefit.findings import Finding
 
 if TYPE_CHECKING:
     from _csv import Reader
 
 
-def read_csv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def read_csv(path: Path, reading: Reading) -> Records:
     """Line number and row of each record, cells parted by commas unless they show otherwise."""
-    return _read(path, ",", reading, notes)
+    return _read(path, ",", reading)
 
 
-def read_tsv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def read_tsv(path: Path, reading: Reading) -> Records:
     """Line number and row of each record, cells parted by tabs unless they show otherwise."""
-    return _read(path, "\t", reading, notes)
+    return _read(path, "\t", reading)
 
 
-def _read(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def _read(path: Path, default: str, reading: Reading) -> Records:
     """A blank cell is missing (None)."""
-    layout = find_layout(path, default, reading, notes)
-    inferred = infer_columns(*_open_cells(path, reading, layout, []))
-    notes += inferred.findings(path)
-    names, rows = _open_cells(path, reading, layout, notes)
+    layout, found = find_layout(path, default, reading)
+    yield from found
+    names, rows, _ = _open_cells(TextFile(path, reading), layout)
+    inferred = infer_columns(names, rows)
+    yield from inferred.findings(path)
+    file = TextFile(path, reading)
+    names, rows, found = _open_cells(file, layout)
+    yield from found
     kinds = [column.kind for column in inferred.columns]
     for line, cells in rows:
         yield line, dict(zip(names, map(_convert, cells, kinds), strict=True))
+    yield from file.findings
 
 
 def _convert(cell: str, kind: type) -> Any:
@@ -49,13 +54,16 @@ def _convert(cell: str, kind: type) -> Any:
 
 
 def _open_cells(
-    path: Path, reading: Reading, layout: Layout, notes: list[Finding]
-) -> tuple[Sequence[str], Iterator[Cells]]:
-    """The names of the columns, and the line number and cells of each row."""
-    reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
-    with _named_line(path, reader):
-        names = layout.names or _read_header(path, next(filter(None, reader), []), notes)
-    return names, _rows(path, reader, names, layout)
+    file: TextFile, layout: Layout
+) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
+    """The names of the columns, line number and cells of each row, and what is said of names."""
+    reader = layout.reader(line for _, line in file.lines())
+    found: list[Finding] = []
+    names: Sequence[str] | None = layout.names
+    if names is None:
+        with _named_line(file.path, reader):
+            names, found = _read_header(file.path, next(filter(None, reader), []))
+    return names, _rows(file.path, reader, names, layout), found
 
 
 def _rows(path: Path, reader: Reader, names: Sequence[str], layout: Layout) -> Iterator[Cells]:
@@ -80,13 +88,14 @@ def _named_line(path: Path, reader: Reader) -> Iterator[None]:
         ) from None
 
 
-def _read_header(path: Path, names: list[str], notes: list[Finding]) -> Sequence[str]:
+def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]]:
+    found: list[Finding] = []
     if not names:
-        return ()
+        return [], found
     if len(names) > 1 and not names[0].strip() and "index" not in names:  # as pandas writes it
         names = ["index", *names[1:]]
         message = f"{path.name}, line 1: the first column has no name, and is called index."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
     name, count = Counter(names).most_common(1)[0]
     if count > 1 or not all(name.strip() for name in names):
         fault = f"column {name!r} twice" if count > 1 else "a column without a name"
@@ -96,7 +105,7 @@ def _read_header(path: Path, names: list[str], notes: list[Finding]) -> Sequence
             file=str(path),
             line=1,
         )
-    return names
+    return names, found
 
 
 def _other_width(

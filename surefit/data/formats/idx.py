@@ -17,8 +17,8 @@ from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
 from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
-from surefit.data.formats.text_records import Opened
 
 ENDING = ".idx"
 NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")

@@ -30,7 +30,7 @@ from surefit.data.data_rules import (
     unequal_rows,
 )
 from surefit.data.formats.label_files import labels_beside
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.findings import Finding, rule
 
 LABELS_FROM_FILE = rule(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from surefit.atomic import new_folder, write_json
+from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.arrow_types import map_arrow
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import cache_folder, file_fingerprint, fingerprint, module_fingerprint
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.opened import Opened, read_opened, write_findings
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
@@ -38,58 +36,49 @@ Record = tuple[int, dict[str, Any]]
 """The number of a line (or row), and the values found there."""
 
 
-@dataclass(frozen=True)
-class Opened:
-    """The rows of one file, and what was found or assumed while it was read."""
+Records = Iterator[Record | Finding]
+"""The records of a file in their order, and what is found or assumed while they are read."""
 
-    arrow: pa.Table
-    findings: tuple[Finding, ...] = ()
-
-
-ReadRecords = Callable[[Path, Reading, list[Finding]], Iterator[Record]]
-"""Reads a file record by record; what it assumes on the way goes to the list."""
+ReadRecords = Callable[[Path, Reading], Records]
 
 
 def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
-    """Convert a text file into the cache once, then memory-map it."""
-    key = fingerprint(FORMAT_VERSION, read.__module__, file_fingerprint(path), reading.model_dump())
+    """Convert a text file into the cache once, then memory-map it.
+
+    It is converted anew when the file, its settings or the code of its reader changes.
+    """
+    code = module_fingerprint(read.__module__)
+    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), reading.model_dump())
     folder = cache_folder() / "tables" / key
     if not folder.exists():
         with new_folder(folder) as temporary:
-            notes = _write(partial(read, path, reading), path, temporary / "table.arrow")
-            write_findings(temporary, notes)
+            found = _write(partial(read, path, reading), path, temporary / "table.arrow")
+            write_findings(temporary, found)
     return read_opened(folder)
 
 
-def read_opened(folder: Path) -> Opened:
-    """Memory-map a table that was converted into `folder`."""
-    with (folder / "findings.json").open(encoding="utf-8") as file:
-        found = tuple(Finding(**note) for note in json.load(file))
-    return Opened(map_arrow(folder / "table.arrow"), found)
-
-
-def _write(
-    read: Callable[[list[Finding]], Iterator[Record]], source: Path, target: Path
-) -> list[Finding]:
+def _write(read: Callable[[], Records], source: Path, target: Path) -> list[Finding]:
     """Stream the records into an Arrow file, whose columns get one type each; what was found."""
-    notes: list[Finding] = []
+    found: list[Finding] = []
+
+    def records() -> Iterator[Record]:
+        for item in read():
+            if isinstance(item, Finding):
+                found.append(item)
+            else:
+                yield item
 
     def values_of(name: str) -> Iterator[Any]:
-        for _, row in _until_fault(read([])):
+        for _, row in _until_fault(records()):
             yield row.get(name)
 
     try:
         with ArrowWriter(target, CORRUPT_FILE, values_of=values_of) as writer:
-            for chunk in _chunks(read(notes)):
+            for chunk in _chunks(records()):
                 writer.append(_columns(chunk, writer, str(source)), len(chunk))
     except ColumnFaultError as fault:
-        raise _named(fault, read([]), source) from None
-    return notes
-
-
-def write_findings(folder: Path, notes: Sequence[Finding]) -> None:
-    """Keep what was found in a file beside its table."""
-    write_json(folder / "findings.json", [asdict(note) for note in notes])
+        raise _named(fault, records(), source) from None
+    return found
 
 
 def _named(fault: ColumnFaultError, records: Iterator[Record], path: Path) -> FindingError:

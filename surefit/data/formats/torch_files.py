@@ -16,7 +16,7 @@ from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 from surefit.findings import Finding
