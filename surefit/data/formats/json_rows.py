@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, unequal_rows
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, unequal_rows
 from surefit.data.formats import jsonl
 from surefit.data.formats.json_window import JsonWindow
 from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED, flatten
@@ -133,12 +133,7 @@ class _Reader:
             if isinstance(value, str):
                 value = {"text": value}
             if not isinstance(value, dict):
-                raise CORRUPT_FILE.error(
-                    f"{self.path.name}, line {line}: expected an object such as "
-                    f'{{"prompt": …}}, found {type(value).__name__}: {str(value)[:60]!r}',
-                    file=str(self.path),
-                    line=line,
-                )
+                raise jsonl.no_object(self.path, line, value)
             yield line, value
             ends = self.window.peek() == "]"
             self.window.take(",]")

@@ -11,6 +11,7 @@ from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.nested_rows import flatten
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_records import Records
+from surefit.errors import FindingError
 from surefit.findings import Finding, rule
 
 ROW_NOT_UTF8 = rule(
@@ -46,14 +47,19 @@ def _objects(file: TextFile) -> Records:
                 line=number,
             ) from None
         if not isinstance(value, dict):
-            raise CORRUPT_FILE.error(
-                f"{path.name}, line {number}: expected an object such as "
-                f'{{"prompt": …}}, found {type(value).__name__}: {line.strip()[:60]!r}',
-                file=str(path),
-                line=number,
-            )
+            raise no_object(path, number, value)
         yield number, value
     yield from file.findings
+
+
+def no_object(path: Path, line: int, value: Any) -> FindingError:
+    """The fault of a value of a JSON file that should be a row."""
+    return CORRUPT_FILE.error(
+        f'{path.name}, line {line}: expected an object such as {{"prompt": …}}, found '
+        f"{type(value).__name__}: {json.dumps(value)[:60]!r}",
+        file=str(path),
+        line=line,
+    )
 
 
 def _without_broken(records: Records, file: TextFile) -> Records:
