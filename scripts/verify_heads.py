@@ -16,7 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
-from surefit.models.tiny import FAMILIES
+from surefit.batches.batch_layout import PADDING_FREE
+from surefit.models.tiny_architectures import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,9 +65,9 @@ def section(task: str, chosen: dict[str, dict[str, Any]]) -> str:
     """The part of the page about one task."""
     planned = {arch: choice for arch, choice in chosen.items() if "head" in choice}
     chunked = [a for a, c in planned.items() if "chunk" in c["head"]]
-    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "learned"}]
+    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "labelled"}]
     everywhere = [a for a, c in planned.items() if c["head"]["positions"] == "all"]
-    joined = [a for a, c in planned.items() if c["rows"] == "end to end"]
+    joined = [a for a, c in planned.items() if c["rows"] == PADDING_FREE]
     lines = [
         f"## {task}",
         f"Learned positions only, in chunks ({len(chunked)} of {len(chosen)}): {' '.join(chunked)}",

@@ -21,24 +21,6 @@ from pydantic import (
 
 from surefit.errors import UsageError
 
-Role = Literal[
-    "text",
-    "text_pair",
-    "label",
-    "prompt",
-    "answer",
-    "messages",
-    "source",
-    "target",
-    "tokens",
-    "tags",
-    "image",
-    "features",
-    "mask",
-]
-ROLES: tuple[str, ...] = get_args(Role)
-
-
 Switch = Literal["auto", "on", "off"]
 
 
@@ -221,7 +203,7 @@ class RunConfig(_Section):
     """A folder or hub id; the model's own if left out."""
     task: str | None = None
     """The task; worked out from the data if left out."""
-    columns: dict[Role, str] = {}
+    columns: dict[str, str] = {}
     """Which column plays which role, where the names do not say it."""
     ignore: tuple[str, ...] = ()
     """Columns that are not read, such as those that give the target away."""
@@ -463,8 +445,7 @@ def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[s
 def _describe(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
     if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
-        roles = [f"columns.{role}" for role in ROLES]
-        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys(), *roles]
+        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
         close = difflib.get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"Unknown key {key!r}.{hint}"

@@ -1,4 +1,4 @@
-"""How long work tells how far it is."""
+"""Progress callbacks for long-running stages."""
 
 from __future__ import annotations
 

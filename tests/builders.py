@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 from surefit.data.open_data import open_table
+from surefit.encode.encoded_row import Encoded
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import tokenise_rows
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -118,3 +121,9 @@ def fault_of(data: Any) -> Finding:
         open_table(data)
     assert len(caught.value.findings) == 1
     return caught.value.findings[0]
+
+
+def encode_one(encode: Any, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
+    """What a task's `encode` makes of one row, its texts tokenized."""
+    encoding = encode(row, encoder)
+    return encoding.finish(tokenise_rows([encoding], encoder.tokenizer)[0])

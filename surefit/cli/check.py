@@ -18,7 +18,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Plan only: would it run, and what would be learned?"""
-    from surefit.api import check_config, split_options
+    from surefit.api import check_request
     from surefit.cli.display import (
         Display,
         print_json,
@@ -27,14 +27,15 @@ def command(
         user_output_to_stderr,
     )
     from surefit.errors import UsageError
-    from surefit.run import choose_folder
+    from surefit.request import make_request
+    from surefit.run.run_folder import choose_folder
 
     if resume is not None:
         raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")
-    run_config, given = split_options(settings, config.parent if config is not None else None)
-    choose_folder(run_config.output, "run")
+    request = make_request(settings, config.parent if config is not None else None)
+    choose_folder(request.config.output, "run")
     with Display() as display, user_output_to_stderr():
-        plan = check_config(run_config, given, display.progress)
+        plan = check_request(request, display.progress)
     if json:
         print_json(plan.as_dict())
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 FOLDER = Path("runs/demo")
 DATA = Path("runs/demo-data/instructions.jsonl")
@@ -31,8 +31,9 @@ SETTINGS: dict[str, Any] = {
 
 def command() -> int:
     """Make a small instruction data set, check it, train a model from scratch, show answers."""
-    from surefit.api import split_options, train_config
     from surefit.cli.display import Display, show_plan
+    from surefit.request import make_request
+    from surefit.training.start import Listeners, start_run
 
     _write_rows()
     if FOLDER.exists():
@@ -45,7 +46,8 @@ def command() -> int:
             show_plan(plan, display.console)
             display.console.print("\nTraining:\n")
 
-        run = train_config(*split_options(SETTINGS), [display.observe], display.progress, on_plan)
+        listeners = Listeners((display.observe,), display.progress, on_plan)
+        run = start_run(make_request(SETTINGS), listeners)
     _show(run)
     return 0
 
@@ -53,7 +55,7 @@ def command() -> int:
 def _write_rows() -> None:
     from surefit import atomic
     from surefit.cli.demo_data import make_rows
-    from surefit.run import check_writable
+    from surefit.run.run_folder import check_writable
 
     check_writable(DATA.parent)
     DATA.parent.mkdir(parents=True, exist_ok=True)

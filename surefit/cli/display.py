@@ -106,7 +106,7 @@ class Display:
 
     def expect(self, plan: Plan) -> None:
         """Note how long the planned run is."""
-        self.num_steps = plan.parts.num_steps if plan.parts else None
+        self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
 
     def __exit__(self, *_: object) -> None:

@@ -18,8 +18,8 @@ def command(
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json, user_output_to_stderr
     from surefit.encode.encoder import load_encoder
-    from surefit.run import open_run
-    from surefit.training.events import without_nan
+    from surefit.run.events import without_nan
+    from surefit.run.run_folder import open_run
 
     with Display() as display, user_output_to_stderr():
         opened = open_run(run)

@@ -20,9 +20,9 @@ def command(
 
     from surefit import atomic
     from surefit.errors import UsageError
-    from surefit.models.adapter_folders import has_adapters, point_to_base
+    from surefit.models.lora_files import has_adapters, point_to_base
     from surefit.models.save_model import save_merged
-    from surefit.run import check_writable, open_run
+    from surefit.run.run_folder import check_writable, open_run
 
     opened = open_run(run)
     if not opened.finished:

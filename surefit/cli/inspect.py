@@ -96,17 +96,16 @@ def _plain_value(value: Any) -> Any:
 
 
 def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
-    from surefit.api import split_options
     from surefit.cli.display import Display
-    from surefit.encode.images.image_files import with_files
     from surefit.errors import FindingError
     from surefit.inspection.row_view import show_row
     from surefit.plan.stages import make_plan
+    from surefit.request import make_request
 
     # A row can be looked at though most of the others would be dropped.
-    config, given = split_options({"max_dropped_share": 1.0, **options})
+    request = make_request({"max_dropped_share": 1.0, **options})
     with Display() as display:
-        plan = make_plan(config, given, display.progress)
-    if plan.parts is None or plan.task is None:
+        plan = make_plan(request, display.progress)
+    if plan.job is None:
         raise FindingError(*(found for found in plan.findings if found.severity == "error"))
-    return show_row(with_files(table, plan.roles), row, plan.task, plan.parts)
+    return show_row(table, row, plan.job)

@@ -19,7 +19,7 @@ def command(
     from surefit.cli.display import user_output_to_stderr
     from surefit.encode.encoder import load_encoder
     from surefit.errors import UsageError
-    from surefit.run import open_run
+    from surefit.run.run_folder import open_run
 
     opened = open_run(run)
     if (data is None) == (text is None):

@@ -10,7 +10,7 @@ import typer
 def command(run: Annotated[str, typer.Argument(help="The run's folder.")]) -> int:
     """Write the run's report.html and name it."""
     from surefit.report.page import write_report
-    from surefit.run import open_run
+    from surefit.run.run_folder import open_run
 
     print(write_report(open_run(run)))
     return 0

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from surefit.memory.gigabytes import show_gb
+
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
-    from surefit.plan.plan import Parts, Plan
+    from surefit.pipeline.job import Job
+    from surefit.plan.plan import ModelChoice, Plan
 
 NAMES = {"loss": "eval loss", "token_f1": "Average F1 Score"}
 """Metrics that have a better known name."""
@@ -23,28 +26,28 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.task is not None:
         roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
         yield "task", f"{plan.task.name}{f' ({roles})' if roles else ''}"
-    if plan.parts is not None:
-        yield from _model_lines(plan, plan.parts)
+    if plan.model is not None:
+        yield from _model_lines(plan, plan.model)
     if plan.ledger is not None:
         yield from _row_lines(plan, plan.ledger)
-    if plan.parts is not None:
-        yield from _step_lines(plan.parts)
+    if plan.job is not None:
+        yield from _step_lines(plan.job)
     if "head" in plan.choices:
         yield "speed", _speed_line(plan.choices)
     yield from fit_lines(plan.fit)
 
 
-def _model_lines(plan: Plan, parts: Parts) -> Iterator[tuple[str, str]]:
+def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     from surefit.checks.machine import device_name
 
     counted = plan.as_dict()["model"]
     whole, trained = counted["parameters"], counted["trainable_parameters"]
     yield "model", f"{counted['name']}: {whole:,} parameters"
-    yield "trained", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {parts.lr:g}"
+    yield "trained", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {model.lr:g}"
     if counted["lora"] is not None:
         yield "lora", _lora_line(counted["lora"])
-    if parts.source.code is not None:
-        yield "code", f"{parts.source.code} is run for the model"
+    if model.source.code is not None:
+        yield "code", f"{model.source.code} is run for the model"
     yield "device", device_name()
 
 
@@ -80,8 +83,8 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
     )
 
 
-def _step_lines(parts: Parts) -> Iterator[tuple[str, str]]:
-    batches = parts.batches
+def _step_lines(job: Job) -> Iterator[tuple[str, str]]:
+    batches = job.batches
     rows, length = batches.longest()
     share, by_chance = batches.padding_share(), batches.random_padding_share()
     otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
@@ -90,7 +93,7 @@ def _step_lines(parts: Parts) -> Iterator[tuple[str, str]]:
         f"{batches.num_micro_batches():,} an epoch, the longest {rows} × {length}, "
         f"{share:.1%} padding{otherwise}",
     )
-    yield "steps", f"{batches.num_steps(0):,} an epoch, {parts.num_steps:,} in all"
+    yield "steps", f"{batches.num_steps(0):,} an epoch, {job.num_steps:,} in all"
 
 
 def _speed_line(choices: Mapping[str, Any]) -> str:
@@ -142,12 +145,11 @@ def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
     """Peak and time, as far as they are known."""
     lines = []
     if fit is not None and fit.peak_bytes is not None:
-        measured = f", measured {fit.measured_bytes / 1e9:.2f} GB" if fit.measured_bytes else ""
+        measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
         lines.append(
             (
                 "memory",
-                f"{fit.peak_bytes / 1e9:.2f} GB at most{measured}; "
-                f"{fit.limit.bytes / 1e9:.2f} GB {fit.limit.meaning}",
+                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}",
             )
         )
     if fit is not None and fit.total_seconds is not None:

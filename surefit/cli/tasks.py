@@ -14,7 +14,7 @@ def command(
 ) -> int:
     """The tasks, what each needs and gives."""
     if models:
-        from surefit.models.tiny import FAMILIES
+        from surefit.models.tiny_architectures import FAMILIES
 
         for family, names in FAMILIES.items():
             print(f"{family} ({len(names)}): {' '.join(names)}")

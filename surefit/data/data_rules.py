@@ -81,6 +81,14 @@ USER_DATA_CODE_FAILED = rule(
     fix="Make the named row readable: dataset[row] must work for every row.",
 )
 
+MISALIGNED_COLUMNS = rule(
+    "SF201",
+    "error",
+    "misaligned columns",
+    why="Columns that describe the same sequence must have the same length in every row.",
+    fix="Recompute the shorter column from the same tokens.",
+)
+
 MISSING_COLUMN = rule(
     "SF202",
     "error",

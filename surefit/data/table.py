@@ -17,6 +17,11 @@ from surefit.findings import Finding
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 26
 
+IMAGE_ENDINGS = (
+    *(".avif", ".bmp", ".gif", ".ico", ".jp2", ".jpeg", ".jpg", ".pcx", ".pgm", ".png", ".pnm"),
+    *(".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"),
+)
+
 
 @dataclass(frozen=True)
 class Source:

@@ -9,14 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import (
-    IGNORED,
-    MISALIGNED_COLUMNS,
+    IGNORE_INDEX,
     SEQUENCES,
     Field,
+    describe_misalignment,
     find_misalignment,
-    misaligned,
 )
-from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.data_rules import (
+    MISALIGNED_COLUMNS,
+    MISSING_COLUMN,
+    NOT_FINITE,
+    WRONG_SHAPE,
+    WRONG_TYPE,
+)
 from surefit.encode.encoded_row import RowFaultError
 
 
@@ -59,7 +64,7 @@ def cast_columns(
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:
         column, other = column_of(fault.column), column_of(fault.other)
-        message = misaligned(column, fault.found, other, fault.expected)
+        message = describe_misalignment(column, fault.found, other, fault.expected)
         raise RowFaultError(MISALIGNED_COLUMNS, message, fault.column)
     return cast
 
@@ -101,4 +106,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int(np.count_nonzero(labels != IGNORED))
+    return int(np.count_nonzero(labels != IGNORE_INDEX))

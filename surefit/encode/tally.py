@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from surefit.data.table import Table
-from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, Skip
+from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import RULES, Finding
 
@@ -65,7 +65,7 @@ class Tally:
     dropped: dict[str, list[int]] = field(default_factory=dict)
     dropped_views: Counter[str] = field(default_factory=Counter)
 
-    def drop_row(self, number: int, skip: Skip) -> None:
+    def drop_row(self, number: int, skip: SkipRowError) -> None:
         """Count a row that is left out."""
         self.dropped.setdefault(skip.reason, []).append(number)
         if skip.remark is not None:
@@ -75,7 +75,7 @@ class Tally:
         self,
         number: int,
         first: EncodedRow,
-        further: Sequence[tuple[int, EncodedRow | Skip, bool]],
+        further: Sequence[tuple[int, EncodedRow | SkipRowError, bool]],
     ) -> list[tuple[int, EncodedRow]]:
         """Count a row and its further views; returns the views that are kept, by number."""
         for remark in first.remarks:
@@ -86,7 +86,7 @@ class Tally:
             return kept
         for view, made, alike in further:
             self.counts["alike_views"] += alike
-            if isinstance(made, Skip):
+            if isinstance(made, SkipRowError):
                 self.dropped_views[made.reason] += 1
             else:
                 kept.append((view, made))

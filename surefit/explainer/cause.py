@@ -1,4 +1,4 @@
-"""What a cause of failure is made of: the forms of its message, why it happens, what to do."""
+"""What a cause consists of: the messages it is recognised by, why it happens, and the fix."""
 
 from __future__ import annotations
 
@@ -7,58 +7,80 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-Value = int | float | str
+from surefit.explainer.required_phrases import required_phrases
+
+Value = int | str
 
 
 @dataclass(frozen=True)
-class Form:
-    """One wording of a message, as a pattern searched in its text with white space made single.
+class Message:
+    """One wording of an error message, as a regular expression with named groups.
 
-    `seen` names an issue (owner/repository#number) with that wording; without one, a test
-    raises it. `libraries_only`: other software words it so, too, so a traceback must name a
-    library of training.
+    The pattern is searched in the message after every run of white space became one space. The
+    named groups are the values that `Context` gives. Limit every repetition of letters or of any
+    character (`\\w{1,60}`, `.{0,80}`), so that no text makes the search slow.
+
+    `seen` names an issue (owner/repository#number) that quotes this wording. A wording without one
+    is raised by a test. Set `needs_library` for words that other software uses as well: the text
+    must then name a training library, or be no traceback.
     """
 
     pattern: str
     seen: str = ""
-    libraries_only: bool = False
+    needs_library: bool = False
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
-        """The pattern, compiled when it is first needed."""
+        """The compiled pattern."""
         return re.compile(self.pattern)
+
+    @cached_property
+    def phrases(self) -> tuple[str, ...]:
+        """Phrases of which a matching text has at least one, in lower case if case is ignored."""
+        phrases = required_phrases(self.pattern)
+        return tuple(phrase.lower() for phrase in phrases) if self.ignores_case else phrases
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether the pattern matches upper and lower case alike."""
+        return self.pattern.startswith("(?i)")
 
 
 @dataclass(frozen=True)
 class Context:
-    """What there is to reason from: the values in the message, the whole text, known shapes."""
+    """What a cause is derived from: the values of the message, the whole text, known shapes."""
 
     values: Mapping[str, Value] = field(default_factory=dict)
     text: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def number(self, name: str) -> int:
-        """A value of the message that is a whole number."""
-        return int(self.values[name])
+    def number(self, name: str) -> int | None:
+        """A value that is a whole number; None if the message has no such value."""
+        value = self.values.get(name)
+        return value if isinstance(value, int) else None
+
+    def word(self, name: str) -> str:
+        """A value as text; empty if the message has no such value."""
+        return str(self.values.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause: how it is recognised, why it happens, the fix, and what does not help.
+    """One cause of failures.
 
-    `fix` is in terms of torch and transformers, `surefit` in those of this package. `derive`
-    draws conclusions from the values. `only_if` looks at the whole text for what a pattern
-    cannot say. A `notice` is a warning that stops nothing: it explains a text only if nothing
-    else in it does.
+    `fix` is for users of torch and transformers. `in_surefit` says what surefit does about it.
+    `derive` returns conclusions from the values and the text, or none. `only_if` decides from the
+    whole text where a pattern is not enough. A cause with `is_warning` stops no run: it explains a
+    text only if nothing else in it does.
     """
 
     code: str
     title: str
-    forms: tuple[Form, ...]
+    messages: tuple[Message, ...]
     why: str
     fix: str
-    surefit: str = ""
-    not_help: tuple[str, ...] = ()
+    in_surefit: str = ""
+    does_not_help: tuple[str, ...] = ()
     derive: Callable[[Context], list[str]] | None = None
     only_if: Callable[[Context], bool] | None = None
-    notice: bool = False
+    is_warning: bool = False

@@ -1,4 +1,4 @@
-"""What an explanation says, as text for people and as a dict for machines."""
+"""The result of `explain`: text for people, a dict for machines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from surefit.explainer.cause import Value
 
 TO_SEND = (
-    "the last 40 lines of the output, from the first 'Traceback' on",
+    "the last 40 lines of the output, with the whole traceback",
     "the versions of python, torch, transformers, accelerate, peft and datasets",
-    "the shapes and dtypes of the batch, without its content",
-    "the command or the lines that started the run",
+    "the shapes and dtypes of the batch, without its values",
+    "the command or the code that started the run",
 )
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The line that gave the cause away, and the values in it."""
+    """The line of the text that shows the cause, and the values in that line."""
 
     line: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The true cause of a failure, or that it is not known; prints itself."""
+    """The cause of a failure, or that it is unknown. `print` shows it for people."""
 
     known: bool
     evidence: Evidence
@@ -60,30 +60,30 @@ class Explanation:
         if not self.known:
             return self._unknown()
         parts = [f"{self.code}  {self.title}", "", *_block("evidence", self.evidence.line)]
-        parts += _block("values", _listed(self.evidence.values))
+        parts += _block("values", _list_values(self.evidence.values))
         parts += _block("cause", self.cause or "")
         for line in self.derived:
             parts += _block("derived", line)
-        parts += _block("shapes", _shown(self.shapes))
+        parts += _block("shapes", _list_shapes(self.shapes))
         parts += _block("fix", self.fix or "")
-        parts += _block("surefit", self.surefit or "")
+        parts += _block("in surefit", self.surefit or "")
         for line in self.does_not_help:
-            parts += _block("no help", line)
+            parts += _block("not a fix", line)
         return "\n".join(parts)
 
     def _unknown(self) -> str:
-        parts = ["unknown: surefit does not know the cause of this."]
-        parts += ["", *_block("last error", self.evidence.line or "none found in the text")]
-        parts += _block("shapes", _shown(self.shapes))
-        parts += ["", "To have it looked at, send:"]
+        parts = ["unknown: surefit does not know the cause of this failure."]
+        parts += ["", *_block("last error", self.evidence.line or "the text has none")]
+        parts += _block("shapes", _list_shapes(self.shapes))
+        parts += ["", "To get help, send:"]
         return "\n".join([*parts, *(f"  - {item}" for item in TO_SEND)])
 
 
-def _listed(values: Mapping[str, Value]) -> str:
+def _list_values(values: Mapping[str, Value]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _list_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 

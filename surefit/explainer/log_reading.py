@@ -1,105 +1,194 @@
-"""Text of any kind to the error messages in it, the likeliest root cause first."""
+"""A text of any kind to the error messages in it, the most likely root cause first."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from string import ascii_uppercase
 
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-RANK = re.compile(r"^\s*(?:\(\w[^()]{0,40}pid=\d+\)\s*)?\[(?:default|rank)?(\d+)\]:\s?")
-START = "Traceback (most recent call last)"
-CHAINED = re.compile(r"direct cause of the following exc|During handling of the above exc")
-RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s.*|:?)$")
-NAMED = re.compile(
-    r"^(?:E\s+)?(?:[\w.]+\.)?[A-Za-z_]*(?:Error|Exception|Warning|Interrupt|ArrowInvalid)\s*:"
+MAX_CHARS = 5_000_000
+"""Of a longer text the end is read, where the failure is."""
+MAX_LINE_CHARS = 4_000
+LINE_OVERLAP_CHARS = 400
+"""A longer line is read in pieces that overlap, so that a message on a border is still found."""
+MAX_MESSAGE_LINES = 40
+MAX_MESSAGE_CHARS = 10_000
+
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
+ASCII_LOWER = {ord(letter): letter.lower() for letter in ascii_uppercase}
+"""Unlike str.lower(), it keeps the length of a text."""
+BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n){2,}")
+RANK_PREFIX = re.compile(
+    r"[^\S\n]{0,40}(?:\(\w[^()\n]{0,40}pid=\d{1,10}\)[^\S\n]{0,40})?"
+    r"\[(?:default|rank)?(?P<rank>\d{1,6})\]:[^\S\n]?"
 )
-WRAPPERS = re.compile(
+TRACEBACK = "Traceback (most recent call last)"
+CHAINED = re.compile(r"direct cause of the following exc|During handling of the above exc")
+EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(?::\s.*|:?)")
+NAMED_ERROR = re.compile(
+    r"(?:E\s{1,40})?[\w.]{0,200}?(?:Error|Exception|Warning|Interrupt|ArrowInvalid)\s{0,40}:"
+)
+PROCESS_FAILED = re.compile(
     r"ChildFailedError|SignalException|CalledProcessError|ProcessRaisedException|"
     r"ProcessExitedException|DatasetGenerationError|DatasetGenerationCastError|"
-    r"Caught \w+ in (?:DataLoader worker|replica|pin memory)|^SystemExit|^KeyboardInterrupt|"
+    r"Caught \w{1,60} in (?:DataLoader worker|replica|pin memory)|^SystemExit|^KeyboardInterrupt|"
     r"^BrokenPipeError|^ConnectionResetError|RunFailedError"
 )
-BORDER = "│╭╰┃┏┗|"
-LONGEST_MESSAGE = 40
-"""Lines after which a message is taken to be over."""
+BOX_DRAWING = "│╭╰┃┏┗|"
+TRAINING_LIBRARY = re.compile(
+    r"\b(?:torch|transformers|peft|accelerate|datasets|tokenizers|safetensors|trl|lightning|"
+    r"pytorch_lightning|deepspeed|diffusers|huggingface_hub|sentence_transformers|surefit)\b"
+)
 
 
 @dataclass(frozen=True)
 class Log:
-    """A text: its lines without colour and rank, and the messages of its tracebacks in chains."""
+    """The lines of a text without colours and ranks, and the messages of its tracebacks in chains.
+
+    A chain has one message per exception, the first raised first.
+    """
 
     lines: tuple[str, ...]
     chains: tuple[tuple[str, ...], ...]
     has_ranks: bool = False
 
-    def roots(self) -> Iterator[str]:
-        """The messages of tracebacks, the likeliest root cause first.
+    @cached_property
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(self.lines)
 
-        Of a chain the exception raised first is the root. The last chain counts; one before it
-        only where the last tells of nothing but a process that failed. Of several processes
-        the one that failed first is the cause.
+    @cached_property
+    def joined(self) -> str:
+        """All lines as one, each run of white space as one space: contains every message."""
+        return " ".join(self._filled_lines)
+
+    @cached_property
+    def may_be_training(self) -> bool:
+        """Whether a traceback names a training library; a text without frames may be anything."""
+        return 'File "' not in self.text or TRAINING_LIBRARY.search(self.text) is not None
+
+    def root_messages(self) -> Iterator[str]:
+        """The messages of tracebacks, the most likely root cause first.
+
+        In a chain the exception raised first is the root. The last chain counts, and an earlier
+        one only if the last reports nothing but a failed process. With several ranks the first
+        chain counts, because the rank that failed first made the others fail.
         """
-        if self.has_ranks:
-            chains: Sequence[tuple[str, ...]] = self.chains
-        else:
-            chains = self.chains[::-1]
+        chains = self.chains if self.has_ranks else self.chains[::-1]
         for chain in chains:
-            yield from sorted(chain, key=is_wrapper)  # stable: wrappers last
-            if not self.has_ranks and not all(map(is_wrapper, chain)):
+            yield from sorted(chain, key=is_process_report)  # stable: reports come last
+            if not self.has_ranks and not all(map(is_process_report, chain)):
                 return
 
     @property
-    def only_wrappers(self) -> bool:
-        """Whether the tracebacks, if any, tell of nothing but processes that failed."""
-        return all(is_wrapper(message) for chain in self.chains for message in chain)
+    def only_process_reports(self) -> bool:
+        """Whether the tracebacks, if there are any, report nothing but failed processes."""
+        return all(is_process_report(message) for chain in self.chains for message in chain)
 
     def named_errors(self) -> Iterator[str]:
-        """Lines outside tracebacks that begin like an error's last line, the last one first."""
+        """Messages outside tracebacks that begin with the name of an error, the last one first."""
         for number in range(len(self.lines) - 1, -1, -1):
-            if NAMED.match(self.lines[number]):
+            if NAMED_ERROR.match(self.lines[number]):
                 yield _message(self.lines, number)[0]
 
-    def passages(self) -> Iterator[str]:
-        """Each line, then it with the one after it (messages get wrapped), the last one first."""
-        for number in range(len(self.lines) - 1, -1, -1):
-            if self.lines[number].strip():
-                yield _single(self.lines[number])
-                yield _single(" ".join(self.lines[number : number + 2]))
+    def has_phrase(self, phrases: Sequence[str], ignore_case: bool) -> bool:
+        """Whether the text has one of the phrases."""
+        text = self._lowered if ignore_case else self.joined
+        return any(phrase in text for phrase in phrases)
+
+    def lines_with(self, phrases: Sequence[str], ignore_case: bool) -> set[int]:
+        """Numbers of the filled lines in which one of the phrases begins."""
+        text = self._lowered if ignore_case else self.joined
+        places = (place for phrase in phrases for place in _places(text, phrase))
+        return {bisect_right(self._line_starts, place) - 1 for place in places}
+
+    def passages(self, numbers: set[int]) -> Iterator[str]:
+        """Lines alone and with the next one (terminals wrap messages), the last one first."""
+        for number in sorted(numbers | {number - 1 for number in numbers}, reverse=True):
+            if number >= 0:
+                yield self._filled_lines[number]
+                yield " ".join(self._filled_lines[number : number + 2])
+
+    @cached_property
+    def _lowered(self) -> str:
+        return self.joined.translate(ASCII_LOWER)
+
+    @cached_property
+    def _filled_lines(self) -> list[str]:
+        lines = (single_spaced(line) for line in self.lines)
+        return [line for line in lines if line]
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        lengths = (len(line) + 1 for line in self._filled_lines)
+        return [0, *accumulate(lengths)]
 
 
-def is_wrapper(message: str) -> bool:
-    """Whether a message says only that another process or worker failed."""
-    return WRAPPERS.search(message[:300]) is not None
+def is_process_report(message: str) -> bool:
+    """Whether a message reports only that another process or worker failed."""
+    return PROCESS_FAILED.search(message[:300]) is not None
+
+
+def single_spaced(text: str) -> str:
+    """The text with each run of white space as one space."""
+    return " ".join(text.split())
 
 
 def read_log(text: str) -> Log:
-    """Lines and tracebacks of a text: plain, of notebooks, of rich, of several processes."""
-    raw = ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    """Lines and tracebacks of a text: of Python, notebooks, rich, pytest and several processes."""
     ranks: dict[str, list[str]] = {}
-    for line in raw:
-        found = RANK.match(line)
-        if found is not None:
-            ranks.setdefault(found[1], []).append(line[found.end() :])
-    lines = [line for line in raw if RANK.match(line) is None]
-    streams = [*ranks.values(), lines]
+    rest: list[str] = []
+    for line in _clean(text[-MAX_CHARS:]).split("\n"):
+        prefix = RANK_PREFIX.match(line)
+        stream = rest if prefix is None else ranks.setdefault(prefix["rank"], [])
+        stream += _pieces(line if prefix is None else line[prefix.end() :])
+    streams = [*ranks.values(), rest]
     chains = [chain for stream in streams for chain in _chains(stream)]
     return Log(tuple(line for stream in streams for line in stream), tuple(chains), bool(ranks))
+
+
+def _clean(text: str) -> str:
+    """The text with plain line ends and without terminal codes and unprintable characters."""
+    text = TERMINAL_CODES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = LONE_SURROGATES.sub("\ufffd", CONTROL_CHARACTERS.sub("", text))
+    return BLANK_LINES.sub("\n\n", text)
+
+
+def _pieces(line: str) -> list[str]:
+    """A line, or the pieces of a long one; later pieces are indented, so none names an error."""
+    if len(line) <= MAX_LINE_CHARS:
+        return [line]
+    starts = range(0, len(line), MAX_LINE_CHARS - LINE_OVERLAP_CHARS)
+    pieces = [line[start : start + MAX_LINE_CHARS] for start in starts]
+    return [pieces[0], *(" " + piece for piece in pieces[1:])]
+
+
+def _places(text: str, phrase: str) -> Iterator[int]:
+    place = text.find(phrase)
+    while place >= 0:
+        yield place
+        place = text.find(phrase, place + len(phrase))
 
 
 def _chains(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
     chain: list[str] = []
     number = 0
     while number < len(lines):
-        if START not in lines[number]:
+        if TRACEBACK not in lines[number]:
             number += 1
             continue
-        nested = "Original " + START in lines[number]
-        before = [line for line in lines[max(0, number - 4) : number] if line.strip()]
-        if chain and not nested and not any(CHAINED.search(line) for line in before):
+        is_nested = "Original " + TRACEBACK in lines[number]
+        before = lines[max(0, number - 4) : number]
+        if chain and not is_nested and not any(CHAINED.search(line) for line in before):
             yield tuple(chain)
             chain = []
-        last = _last_line(lines, number + 1)
+        last = _exception_line(lines, number + 1)
         if last is None:
             break
         message, number = _message(lines, last)
@@ -108,33 +197,35 @@ def _chains(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(chain)
 
 
-def _last_line(lines: Sequence[str], number: int) -> int | None:
-    """The line that names the exception: the first one that is not indented and looks so."""
-    for place in range(number, len(lines)):
-        line = lines[place].removeprefix("E   ")
-        if RAISED.match(line):
-            return place
-        if START in line:
-            return None if place == number else _last_line(lines, place + 1)
+def _exception_line(lines: Sequence[str], start: int) -> int | None:
+    """The line that names the exception: the first that is not indented and looks like one."""
+    for number in range(start, len(lines)):
+        if EXCEPTION_LINE.fullmatch(lines[number].removeprefix("E   ")):
+            return number
     return None
 
 
-def _message(lines: Sequence[str], number: int) -> tuple[str, int]:
+def _message(lines: Sequence[str], start: int) -> tuple[str, int]:
     """The message that begins at a line, as one line, and the number of the line after it."""
-    taken = [lines[number].strip()]
-    place = number + 1
-    while place < min(len(lines), number + LONGEST_MESSAGE):
-        line = lines[place]
-        empty = not line.strip()
-        if START in line or CHAINED.search(line) or (empty and not taken[-1].endswith(":")):
-            break
-        if NAMED.match(line) or line.startswith("```") or (line[:1] in BORDER and not empty):
-            break
-        if not empty:
+    taken = [lines[start].strip()]
+    number = start + 1
+    while number < min(len(lines), start + MAX_MESSAGE_LINES):
+        line = lines[number]
+        if line.strip():
+            if _begins_something_else(line):
+                break
             taken.append(line.strip())
-        place += 1
-    return _single(" ".join(taken)), place
+        elif not taken[-1].endswith(":"):
+            break
+        number += 1
+    return single_spaced(" ".join(taken)[:MAX_MESSAGE_CHARS]), number
 
 
-def _single(text: str) -> str:
-    return " ".join(text.split())
+def _begins_something_else(line: str) -> bool:
+    return (
+        TRACEBACK in line
+        or line.startswith("```")
+        or line[0] in BOX_DRAWING
+        or NAMED_ERROR.match(line) is not None
+        or CHAINED.search(line) is not None
+    )

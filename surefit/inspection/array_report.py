@@ -28,7 +28,7 @@ Chunks = Sequence[Any]
 
 @dataclass(frozen=True)
 class ArrayReport:
-    """One array of a file; `fault` says why a file could not be read, and the rest is None."""
+    """One array of a file. If the file could not be read, `fault` is why, and the rest is None."""
 
     file: str
     array: str | None

@@ -13,7 +13,7 @@ from surefit.config import RunConfig
 from surefit.data.data_rules import STRAY_AXIS_DROPPED
 from surefit.data.formats.array_shards import SHARD_RESHAPED
 from surefit.data.open_data import as_paths, files_of, open_table, opener_of
-from surefit.data.roles import resolve_roles
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
@@ -52,7 +52,7 @@ def inspect_opened(
 ) -> DataReport:
     """The report on a table that is open already."""
     report = inspect_table(table, progress)
-    roles = resolve_roles(table, (("features",),), ("mask",), _chosen(config))
+    roles = resolve_roles(table, ((get_role("features"),),), (get_role("mask"),), _chosen(config))
     if roles is None:
         return replace(report, arrays=arrays)
     layout = _layout(table, roles["features"], config, model)
@@ -94,7 +94,7 @@ def _shown(found: Finding) -> str:
 
 
 def _expected(model: Any, config: RunConfig) -> tuple[Hints, str | None]:
-    """What a model says of feature sequences, as hints and in words."""
+    """What a model expects of feature sequences, as hints and in words."""
     if model is None:
         return Hints(), None
     from surefit.models.open_model import open_model

@@ -1,4 +1,4 @@
-"""tiny:mlp: a small untrained network for tabular rows."""
+"""Opens `tiny:mlp`, a small untrained network for tabular rows."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _build(head: Head | None, encoder: Encoder) -> Built:
     width = encoder.fitted.get("width")
     if width is None or head is None or head.size is None or "features" in encoder.roles:
         raise UNSUITABLE_MODEL.error(
-            f"{NAME} reads rows of numbers and categories, and the task {encoder.task} reads "
-            f"{', '.join(encoder.roles.values()) or 'rows as they are'}.",
+            f"{NAME} reads tabular rows, and the task {encoder.task} reads "
+            f"{', '.join(encoder.roles.values()) or 'whole rows'}.",
             fix="Choose another model, or the task tabular-classification or regression.",
         )
     return Built(make_mlp(width, head.size(encoder)))

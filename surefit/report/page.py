@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 
 if TYPE_CHECKING:
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;

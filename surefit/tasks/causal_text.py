@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import IGNORED, MISALIGNED_COLUMNS, misaligned
-from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
+from surefit.batches.field import IGNORE_INDEX, describe_misalignment
+from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.tasks.task_spec import Sample
@@ -29,7 +29,7 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
-    """Ids and labels of a row that is tokenised already; without labels, all is learned.
+    """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
 
     Positions that an attention mask of the data's own calls padding are left out.
     """
@@ -39,7 +39,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     given = row.get("labels")
     labels = ids if given is None else np.asarray(given)
     if predicting:  # all of it is prompt
-        labels = np.full_like(ids, IGNORED)
+        labels = np.full_like(ids, IGNORE_INDEX)
     for name, values in (("input_ids", ids), ("labels", labels)):
         if values.ndim != 1:
             raise RowFaultError(
@@ -50,8 +50,11 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     mask = row.get("mask")
     for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
         if len(values) != len(ids):
-            message = misaligned(name, len(values), "input_ids", len(ids))
-            raise RowFaultError(MISALIGNED_COLUMNS, message, name)
+            raise RowFaultError(
+                MISALIGNED_COLUMNS,
+                describe_misalignment(name, len(values), "input_ids", len(ids)),
+                name,
+            )
     if mask is None:
         return ids, labels
     kept = np.asarray(mask) != 0
@@ -71,7 +74,7 @@ def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
 
 def count_targets(columns: Mapping[str, Any]) -> int:
     """Labels a causal model can learn: each is predicted from the position before it."""
-    return int(np.count_nonzero(columns["labels"][1:] != IGNORED))
+    return int(np.count_nonzero(columns["labels"][1:] != IGNORE_INDEX))
 
 
 def answer(
@@ -86,8 +89,8 @@ def answer(
         ids = np.asarray(row["input_ids"])
         end = max(1, int(row["prompt_length"])) if "prompt_length" in row else len(ids)
         prompts.append(ids[:end])
-        told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
-        expected.append(told if end < len(ids) else None)
+        reference = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
+        expected.append(reference if end < len(ids) else None)
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
         max_new_tokens = min(max_new_tokens, positions // 2)

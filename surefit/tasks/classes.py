@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from surefit.batches.field import Field
 from surefit.data.numbers import read_number
 from surefit.data.table import Table, is_scalar_number
-from surefit.encode.encoded_row import RowFaultError, Skip
+from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks.task_spec import Batch, Metric, full_precision
@@ -168,20 +168,22 @@ def label_field(encoder: Encoder) -> Field:
 
 
 def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """The output number of the row's label; a Skip where it has none the model can learn.
+    """The output number of the row's label; a row without one the model can learn is skipped.
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value = row["label"]
     if _is_missing(value):
-        return Skip("no_label")
+        raise SkipRowError("no_label")
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            return Skip("unknown_label")
+            raise SkipRowError("unknown_label")
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
-    return Skip("unknown_label") if place is None else place
+    if place is None:
+        raise SkipRowError("unknown_label")
+    return place
 
 
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:

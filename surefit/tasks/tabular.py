@@ -27,14 +27,14 @@ COLUMNS_LEFT_OUT = rule(
     "SF231",
     "info",
     "columns left out",
-    why="They cannot be read as numbers, categories or dates, or tell rows apart only by number.",
+    why="They are not numbers, categories or dates, or only number the rows.",
     fix="Nothing to do, unless a column should have been read.",
 )
 
 NO_INPUT_COLUMN = rule(
     "SF233",
     "error",
-    "no column to learn from",
+    "no input column",
     why="Beside the target, rows need numbers, categories or dates that differ.",
     fix="Check columns.label and ignore, or give data with such columns.",
 )
@@ -240,7 +240,7 @@ def _numbers(name: str, part: str | None, series: _Series) -> list[dict[str, Any
 
 
 def _category(name: str, part: str | None, series: _Series) -> dict[str, Any]:
-    """A value seen once in many rows counts as unknown, so that unknown is learned, too."""
+    """A value seen once in many rows counts as unknown, so that `unknown` is trained as well."""
     rare = 1 if sum(series.values.values()) >= MIN_ROWS_FOR_RARE else 0
     values = sorted(v for v, count in series.values.items() if count > rare) or [*series.values]
     known = [*values, None] if series.blanks else values

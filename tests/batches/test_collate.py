@@ -447,7 +447,7 @@ MISALIGNED = [
     ),
     (
         [{"inputs_embeds": np.ones((2, width))} for width in (3, 3, 4)],
-        r"row 2: 'inputs_embeds' has width \[4\], but row 0 has \[3\]",
+        r"row 2: 'inputs_embeds' has feature size \[4\], but row 0 has \[3\]",
     ),
 ]
 

@@ -34,7 +34,7 @@ def test_a_misaligned_column_is_found_and_says_so() -> None:
     assert fault == Misalignment(17, "labels", 434, "input_ids", 512)
     assert str(fault) == (
         "row 17: column 'labels' has length 434, "
-        "but 'input_ids', which it must match, has length 512"
+        "but 'input_ids', which it is aligned with, has length 512"
     )
 
 

@@ -23,7 +23,7 @@ def test_a_known_cause_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "log.txt").write_text(KNOWN, encoding="utf-8")
     assert run(["explain", str(tmp_path / "log.txt")]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("SF601  rows of unequal length")
+    assert said.out.startswith("SF601  rows of different lengths were not padded")
     assert all(len(line) <= 100 for line in said.out.splitlines())
     assert said.err == ""
 

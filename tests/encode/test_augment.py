@@ -48,8 +48,8 @@ def task_rows(count: int) -> list[dict[str, str]]:
 
 def texts(plan: Plan, row: int) -> list[tuple[str, str]]:
     """Prompt and answer of every view of a row, as the model reads them."""
-    assert plan.parts is not None
-    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    assert plan.job is not None
+    store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     made = []
     for place in np.flatnonzero(store.source_row == row):
         ids, end = store.row(int(place))["input_ids"], int(store.row(int(place))["prompt_length"])
@@ -66,12 +66,12 @@ def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
     )
     assert plan.ok
     assert plan.ledger is not None
-    assert plan.parts is not None
-    ledger, store = plan.ledger, plan.parts.train
+    assert plan.job is not None
+    ledger, store = plan.ledger, plan.job.train
     assert (ledger.rows, ledger.train_rows, ledger.eval_rows) == (1000, 900, 100)
-    assert (ledger.train_views, len(store), len(plan.parts.evaluation)) == (2700, 2700, 100)
+    assert (ledger.train_views, len(store), len(plan.job.validation)) == (2700, 2700, 100)
     assert ledger.used_rows == ledger.rows_learning_eos == 1000
-    assert plan.parts.batches.num_steps(0) == 675
+    assert plan.job.batches.num_steps(0) == 675
     assert plan.as_dict()["batches"]["count"] == 675
     assert ledger.tokens == int(store.lengths.sum())
     assert ledger.trained_tokens == int(store.num_targets.sum())
@@ -82,9 +82,9 @@ def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
 def test_first_view_is_the_row_and_every_answer_stays() -> None:
     rows = task_rows(40)
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=4)
-    assert plan.parts is not None
-    eos = plan.parts.encoder.tokenizer.eos_token
-    for row in sorted({*plan.parts.train.source_row.tolist()}):
+    assert plan.job is not None
+    eos = plan.job.pipeline.encoder.tokenizer.eos_token
+    for row in sorted({*plan.job.train.source_row.tolist()}):
         made = texts(plan, row)
         assert made[0][0] == rows[row]["prompt"]
         assert len({prompt for prompt, _ in made}) == 4
@@ -94,14 +94,14 @@ def test_first_view_is_the_row_and_every_answer_stays() -> None:
 def test_evaluation_rows_are_never_augmented() -> None:
     rows = task_rows(40)
     plain, augmented = (
-        surefit.check(data=rows, model="tiny:llama", augmentation_factor=factor).parts
+        surefit.check(data=rows, model="tiny:llama", augmentation_factor=factor).job
         for factor in (1, 3)
     )
     assert plain is not None
     assert augmented is not None
-    assert augmented.evaluation.key == plain.evaluation.key
-    assert not augmented.evaluation.view[:].any()
-    assert not {*augmented.train.source_row.tolist()} & {*plain.evaluation.source_row.tolist()}
+    assert augmented.validation.key == plain.validation.key
+    assert not augmented.validation.view[:].any()
+    assert not {*augmented.train.source_row.tolist()} & {*plain.validation.source_row.tolist()}
 
 
 def test_alike_views_are_counted() -> None:
@@ -136,8 +136,8 @@ def _encoded(text: str) -> Any:
 def test_views_over_the_limit_are_left_out_and_counted() -> None:
     rows = task_rows(40)
     whole = surefit.check(data=rows, model="tiny:llama")
-    assert whole.parts is not None
-    limit = int(max(whole.parts.train.lengths.max(), whole.parts.evaluation.lengths.max()))
+    assert whole.job is not None
+    limit = int(max(whole.job.train.lengths.max(), whole.job.validation.lengths.max()))
     plan = surefit.check(
         data=rows,
         model="tiny:llama",
@@ -278,8 +278,8 @@ def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> No
         )
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
     assert plan.ok
-    assert plan.parts is not None
-    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    assert plan.job is not None
+    store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     assert len(store) == 3 * 27
     for place in range(0, len(store), 3):
         views_of = [store.row(place + view) for view in range(3)]
@@ -334,14 +334,14 @@ def test_own_function_by_name_and_from_python(tmp_path: Path) -> None:
     data = str(write_jsonl(tmp_path / "rows.jsonl", task_rows(30)))
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps({"augmentation_factor": 3, "augment": {"function": "mine:shout"}}))
-    from surefit.api import split_options
     from surefit.config import read_yaml
     from surefit.plan.stages import make_plan
+    from surefit.request import make_request
 
     settings = {**read_yaml(config), "data": data, "model": "tiny:llama"}
-    plan = make_plan(*split_options(settings, tmp_path))
-    assert plan.parts is not None
-    row = int(plan.parts.train.source_row[0])
+    plan = make_plan(make_request(settings, tmp_path))
+    assert plan.job is not None
+    row = int(plan.job.train.source_row[0])
     plain, *others = [prompt for prompt, _ in texts(plan, row)]
     assert all(prompt.rstrip("!") == plain and prompt != plain for prompt in others)
     (named,) = [found for found in plan.findings if found.code == "SF288"]
@@ -400,7 +400,7 @@ def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyError, match="cut"):
         surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
-    with pytest.raises(UsageError, match=r"was a Python function \(shout\)"):
+    with pytest.raises(UsageError, match=r"augment \(shout\)"):
         surefit.train(**options, resume=run)
     assert surefit.train(**options, augment=shout, resume=run).finished
 
@@ -455,14 +455,14 @@ def test_texts_to_classify_are_changed_but_not_reworded() -> None:
         data=rows, model="tiny:bert", task="text-classification", augmentation_factor=3
     )
     assert plan.ok
-    assert plan.parts is not None
-    assert len(plan.parts.train) == 3 * 54
-    labels = plan.parts.train.values("labels").reshape(-1, 3)
+    assert plan.job is not None
+    assert len(plan.job.train) == 3 * 54
+    labels = plan.job.train.values("labels").reshape(-1, 3)
     assert (labels == labels[:, :1]).all()
     for place in range(12):
-        ids = plan.parts.train.row(place)["input_ids"]
-        said = plan.parts.encoder.tokenizer.decode(ids, skip_special_tokens=True)
-        source = rows[int(plan.parts.train.source_row[place])]
+        ids = plan.job.train.row(place)["input_ids"]
+        said = plan.job.pipeline.encoder.tokenizer.decode(ids, skip_special_tokens=True)
+        source = rows[int(plan.job.train.source_row[place])]
         assert "task" not in said.lower()
         assert source["label"] in said
 

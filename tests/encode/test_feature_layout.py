@@ -196,10 +196,10 @@ def test_every_form_gives_the_same_rows(form: str) -> None:
     options = {"model": "tiny:bert", "eval_share": 0.0, "features": {"width": 4}}
     plain = surefit.check(data=laid_out("plain", rows), **options)
     other = surefit.check(data=laid_out(form, rows), **options)
-    assert plain.parts is not None
-    assert other.parts is not None
+    assert plain.job is not None
+    assert other.job is not None
     for place in range(40):
-        expected, got = plain.parts.train.row(place), other.parts.train.row(place)
+        expected, got = plain.job.train.row(place), other.job.train.row(place)
         assert all((expected[name] == got[name]).all() for name in expected)
 
 

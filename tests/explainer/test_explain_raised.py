@@ -1,4 +1,4 @@
-"""Every form of a message is raised here by the installed libraries, or cited by its issue."""
+"""The installed libraries raise every message of every cause, or an issue quotes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explainer.raised.cited import CITED
 import surefit
 from surefit.explainer.cause_registry import CAUSES
 from surefit.explainer.log_reading import read_log
-from surefit.explainer.match import matching
+from surefit.explainer.match import candidates, matches_in
 
 RAISED = {**torch_messages.RAISED, **hf_messages.RAISED}
 CITATION = re.compile(r"[\w.-]+/[\w.-]+#\d+|seed 00\d")
@@ -55,26 +55,31 @@ def test_raised_messages_are_explained(name: str, outcomes: dict[str, Exception 
     assert found.fix
 
 
-def test_every_form_is_raised_or_cited(outcomes: dict[str, Exception | str]) -> None:
+def test_every_message_is_raised_or_cited(outcomes: dict[str, Exception | str]) -> None:
     raised = set()
     for said in outcomes.values():
         text = said if isinstance(said, str) else "".join(traceback.format_exception(said))
         log = read_log(text)
-        for message in [*log.roots(), *log.passages(), *log.named_errors()]:
-            raised |= {found.form.pattern for found in matching(message, CAUSES.values(), text, {})}
+        lines = [*log.root_messages(), *log.named_errors(), log.joined]
+        for found in (
+            match for line in lines for match in matches_in(line, candidates(log), log, {})
+        ):
+            raised.add((found.cause.code, found.message.pattern))
     quoted = {(issue, code) for issue, code, _ in CITED}
     for cause in CAUSES.values():
-        for form in cause.forms:
-            cited = (form.seen, cause.code) in quoted
-            assert cited or form.pattern in raised, f"{cause.code}: {form.pattern}"
+        for message in cause.messages:
+            cited = (message.seen, cause.code) in quoted
+            assert cited or (cause.code, message.pattern) in raised, (
+                f"{cause.code}: {message.pattern}"
+            )
 
 
 @pytest.mark.parametrize(("issue", "code", "message"), CITED, ids=lambda part: part[:40])
-def test_cited_messages_are_explained_by_the_form_that_cites_them(
+def test_cited_messages_are_explained_by_the_pattern_that_cites_them(
     issue: str, code: str, message: str
 ) -> None:
     assert CITATION.fullmatch(issue)
     found = surefit.explain(message)
     assert found.code == code, f"{found}"
-    forms = [form for form in CAUSES[code].forms if form.seen == issue]
-    assert any(form.regex.search(" ".join(message.split())) for form in forms)
+    citing = [known for known in CAUSES[code].messages if known.seen == issue]
+    assert any(known.regex.search(" ".join(message.split())) for known in citing)

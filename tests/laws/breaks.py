@@ -64,13 +64,14 @@ BREAKS = (
     Break(
         4,
         "pipeline/evaluation.py",
-        "outputs = self.call(module, batch)",
-        'outputs = self.call(module, batch); self.__dict__.setdefault("kept", []).append(outputs)',
+        "outputs = pipeline.outputs(batch)",
+        "outputs = pipeline.outputs(batch); pipeline.module.__dict__.setdefault('kept', []).append("
+        "outputs)",
     ),
     Break(
         5,
         "training/loop.py",
-        "seed_step(seed, place.step, accelerator.process_index)",
+        "seed_step(pipeline.seed, place.step, accelerator.process_index)",
         "pass",
     ),
     Break(
@@ -100,8 +101,8 @@ BREAKS = (
     Break(
         7,
         "plan/prepare_data.py",
-        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)',
-        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder, views)',
+        'accepted, data.validation, progress=progress, stage="encoding validation rows"',
+        'accepted, data.validation, views, progress=progress, stage="encoding validation rows"',
     ),
     Break(
         8,
@@ -111,7 +112,7 @@ BREAKS = (
     ),
     Break(
         8,
-        "models/adapter_folders.py",
+        "models/lora_files.py",
         'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
         "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),

@@ -139,10 +139,10 @@ def test_untouched_weights_are_those_of_the_file(
     model, tokenizer = llama
     path = write_gguf(tmp_path / "small.gguf", model, tokenizer, True)
     plan = surefit.check(data=echo_rows(20), model=str(path), task="sft")
-    assert plan.parts is not None
+    assert plan.job is not None
     batch = {"input_ids": torch.tensor([[1, 50, 60, 70]])}
     with torch.no_grad():
-        expected, got = model(**batch).logits, plan.parts.module(**batch).logits
+        expected, got = model(**batch).logits, plan.job.pipeline.module(**batch).logits
     got = got[..., : model.config.vocab_size]  # transformers adds an <|endoftext|> to the tokenizer
     assert (expected - got).abs().max() < 0.02 * expected.abs().max()
     assert "GGUF tensors" not in capfd.readouterr().err  # the reader's bar
@@ -154,7 +154,7 @@ def test_files_that_cannot_be_read(
     whole = write_gguf(tmp_path / "small.gguf", *llama, True).read_bytes()
     (tmp_path / "cut.gguf").write_bytes(whole[:700])
     (tmp_path / "text.gguf").write_text("not weights at all")
-    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "no file")):
+    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "does not exist")):
         with pytest.raises(UsageError, match=said):
             open_model(str(tmp_path / f"{name}.gguf"), beside=None)
     arguments = ["check", "--data", "rows.jsonl", "--model", str(tmp_path / "none.gguf")]

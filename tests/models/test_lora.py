@@ -20,16 +20,17 @@ import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
 from surefit.cli import run as command
 from surefit.config import Lora
-from surefit.models.lora import adapt, bare, merge, trainable_names
+from surefit.models.lora import adapt, trainable_names
+from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import Built
-from surefit.models.tiny import tiny_config
+from surefit.models.tiny_config import TinySizes, tiny_config
 
 QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
 
 
-def tiny(arch: str, **more: Any) -> Any:
+def tiny(arch: str) -> Any:
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(tiny_config(arch, vocab_size=97, **more)).eval()
+    return AutoModelForCausalLM.from_config(tiny_config(arch, TinySizes(97))).eval()
 
 
 def adapted(module: nn.Module, **settings: Any) -> nn.Module:
@@ -62,7 +63,7 @@ def codes(plan: Any) -> list[str]:
 def test_targets_are_all_linear_layers_but_the_output(arch: str, ends: set[str]) -> None:
     done, _ = adapt(Built(tiny(arch)), Lora(r=4), None, "AutoModelForCausalLM")
     assert {name.rpartition(".")[2] for name in done.targets} == ends
-    assert not done.kept
+    assert not done.fully_trained
 
 
 def test_names_and_regular_expressions_choose_targets() -> None:
@@ -106,7 +107,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
 ) -> None:
     """Four ragged rows in one batch, and the same rows one at a time."""
     from surefit.batches.collator import Collator
-    from surefit.tasks.metrics.token_metrics import from_before, token_loss
+    from surefit.tasks.metrics.token_metrics import next_token, token_loss
 
     module = adapted(tiny(arch)).to(dtype)
     set_everything(module)
@@ -126,7 +127,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
                 attention_mask=mask,
                 position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
             )
-            token_loss(from_before)(outputs, given)[0].backward()
+            token_loss(next_token)(outputs, given)[0].backward()
         return [parameter.grad.clone() for parameter in trained]
 
     together, alone = gradients([rows]), gradients([[row] for row in rows])
@@ -147,10 +148,10 @@ def test_merged_model_has_the_logits_of_the_adapted_one(arch: str, how: dict[str
         assert torch.allclose(module(ids).logits, plain, atol=1e-5)  # B starts at zero
         set_everything(module)
         changed = module(ids).logits
-        with bare(module):
+        with without_adapters(module):
             assert torch.equal(module(ids).logits, plain)
         assert torch.equal(module(ids).logits, changed)
-        merged = merge(module)(ids).logits
+        merged = merge_adapters(module)(ids).logits
     assert (changed - plain).abs().max() > 1e-2
     assert torch.allclose(merged, changed, atol=1e-5)
     assert not any("lora" in name for name, _ in module.named_parameters())
@@ -168,13 +169,13 @@ def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
         "0",
         *(f"1.layers.{layer}.linear{number}" for layer in (0, 1) for number in (1, 2)),
     )
-    assert done.kept == ("2",)
+    assert done.fully_trained == ("2",)
     set_everything(module)
     steps = torch.randn(2, 5, 4)
     slow = module(steps)
     with torch.no_grad():
         assert torch.allclose(module(steps), slow, atol=1e-6)
-        assert torch.allclose(merge(module)(steps), slow, atol=1e-5)
+        assert torch.allclose(merge_adapters(module)(steps), slow, atol=1e-5)
 
 
 def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
@@ -221,15 +222,15 @@ def test_local_base_is_named_and_not_copied(
     base = AutoModelForCausalLM.from_pretrained("whole/model")
     nn.init.normal_(base.model.layers[0].mlp.up_proj.weight)
     base.save_pretrained("whole/model")
-    with pytest.raises(surefit.UsageError, match="other weights"):
+    with pytest.raises(surefit.UsageError, match="has changed since"):
         surefit.load("run")
     (whole.path / "model").rename(tmp_path / "gone")
-    with pytest.raises(surefit.UsageError, match="not there"):
+    with pytest.raises(surefit.UsageError, match="was not found"):
         surefit.load("run")
     capsys.readouterr()
     assert command(["train", "--data", "x.jsonl", "--model", "run"]) == 2
     assert command(["predict", "run", "--text", "red"]) == 2
-    assert "not there" in capsys.readouterr().err
+    assert "was not found" in capsys.readouterr().err
 
 
 def test_classifier_trains_its_head_in_full(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 from surefit.cli import run as command
-from surefit.training.checkpoints import latest_checkpoint
+from surefit.run.checkpoints import latest_checkpoint
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.formats.text_records import Records
-from surefit.encode.text.messages import storable
+from surefit.data.stored_messages import storable
 from surefit.findings import Finding, rule
 
 NESTED_ROWS_FLATTENED = rule(

@@ -18,6 +18,7 @@ from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
 from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
+from surefit.data.stored_messages import storable
 from surefit.data.table import (
     CHUNK_ROWS,
     Source,
@@ -28,7 +29,6 @@ from surefit.data.table import (
     is_text,
 )
 from surefit.data.type_merging import list_axes, nested_list
-from surefit.encode.text.messages import storable
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20

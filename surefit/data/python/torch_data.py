@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import MISALIGNED_COLUMNS
-from surefit.data.data_rules import USER_DATA_CODE_FAILED, WRONG_TYPE, unequal_rows
+from surefit.data.data_rules import (
+    MISALIGNED_COLUMNS,
+    USER_DATA_CODE_FAILED,
+    WRONG_TYPE,
+    unequal_rows,
+)
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.table import Table
 from surefit.errors import UsageError

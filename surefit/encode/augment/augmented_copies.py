@@ -11,7 +11,7 @@ import numpy as np
 
 from surefit.encode.augment import CHANGES
 from surefit.encode.augment.words import words_of
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, Skip
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.findings import rule
 
 AUGMENT_FUNCTION_FAILED = rule(
@@ -63,22 +63,25 @@ class Views:
         row: Mapping[str, Any],
         number: int,
         first: EncodedRow,
-        encode: Callable[[Mapping[str, Any]], EncodedRow | Skip],
-    ) -> Iterator[tuple[int, EncodedRow | Skip, bool]]:
+        encode: Callable[[Mapping[str, Any]], EncodedRow],
+    ) -> Iterator[tuple[int, EncodedRow | SkipRowError, bool]]:
         """Each view of the row but the first, encoded, and whether it equals one before it.
 
         Views are compared as the model sees them: a change that the tokenizer undoes is none.
         """
         seen = {first.content()}
         for view in range(1, self.factor):
-            made: EncodedRow | Skip = first
-            for drawn in self.draw(row, number, view):
-                made = encode(drawn)
-                if isinstance(made, Skip) or made.content() not in seen:
-                    break
-            alike = isinstance(made, EncodedRow) and made.content() in seen
-            if isinstance(made, EncodedRow):
-                seen.add(made.content())
+            made = first
+            try:
+                for drawn in self.draw(row, number, view):
+                    made = encode(drawn)
+                    if made.content() not in seen:
+                        break
+            except SkipRowError as skip:
+                yield view, skip, False
+                continue
+            alike = made.content() in seen
+            seen.add(made.content())
             yield view, made, alike
 
     def draw(self, row: Mapping[str, Any], number: int, view: int) -> Iterator[dict[str, Any]]:

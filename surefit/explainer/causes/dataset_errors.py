@@ -1,172 +1,179 @@
-"""Data sets and what Trainer makes of them."""
+"""Datasets, and what Trainer does with their columns."""
 
 from __future__ import annotations
 
-from surefit.explainer.cause import Cause, Context, Form
+from surefit.explainer.cause import Cause, Context, Message
 
 
-def _dropped(context: Context) -> list[str]:
-    columns = context.values.get("columns")
-    if columns is None:
+def _ignored_columns(context: Context) -> list[str]:
+    columns = context.word("columns")
+    if not columns:
         return []
-    text = " The rows were not tokenised." if "text" in str(columns) else ""
-    return [f"Ignored columns: {columns}.{text}"]
+    untokenised = " The rows were not tokenised." if "text" in columns else ""
+    return [f"Columns of the dataset: {columns}.{untokenised}"]
+
+
+def _no_labels(context: Context) -> list[str]:
+    inputs = context.word("inputs")
+    if not inputs or "labels" in inputs:
+        return []
+    return [f"The model received {inputs}, and no labels."]
+
+
+def _too_long(context: Context) -> list[str]:
+    return [f"The row has {context.word('found')} tokens, the limit is {context.word('limit')}."]
 
 
 CAUSES = (
     Cause(
         "SF693",
-        "a column with two types, or files with different columns",
-        (
-            Form(
-                r"JSON parse error: Column\((?P<column>[^)]*)\) changed from (?P<was>\w+) to "
-                r"(?P<now>\w+) in row (?P<row>\d+)",
+        "a column has two types, or files have different columns",
+        messages=(
+            Message(
+                r"JSON parse error: Column\((?P<column>[^)]{0,120})\) changed from "
+                r"(?P<was>\w{1,40}) to (?P<now>\w{1,40}) in row (?P<row>\d+)",
                 seen="huggingface/datasets#7322",
             ),
-            Form(
-                r"Could not convert (?P<value>.{1,60}?) with type (?P<now>\w+): tried to convert "
-                r"to (?P<was>\w+)"
+            Message(
+                r"Could not convert (?P<value>.{1,60}?) with type (?P<now>\w{1,40}): tried to "
+                r"convert to (?P<was>\w{1,40})"
             ),
-            Form(r"Couldn't cast .{0,2000}because column names don't match"),
-            Form(
-                r"Couldn't cast array of type .{1,200}? to .{1,200}",
+            Message(r"Couldn't cast .{0,2000}because column names don't match"),
+            Message(r"Couldn't cast array of type .{1,200}? to .{1,200}"),
+            Message(
+                r"Failed to parse string: '(?P<value>[^']{0,60})' as a scalar of type "
+                r"(?P<was>\w{1,40})"
             ),
-            Form(
-                r"Failed to parse string: '(?P<value>[^']{0,60})' as a scalar of type (?P<was>\w+)"
-            ),
-            Form(r"The features can't be aligned because the key (?P<column>\S+) of features"),
-            Form(r"All the data files must have the same columns", seen="allenai/OLMoE#21"),
+            Message(r"The features can't be aligned because the key (?P<column>\S{1,120}) of"),
+            Message(r"All the data files must have the same columns", seen="allenai/OLMoE#21"),
         ),
-        "Arrow gives each column one type, guessed from the first block of rows; a later row (or "
-        "file) has another: a number where there was text, a list where there was a string, a "
-        "column more or fewer.",
-        "Write every value of the column with one type (json.dumps for mixed ones), give "
-        "load_dataset(features=…), or load files with different columns apart.",
-        "Every row is read: SF103 names file, line and column; files with other columns are a "
-        "warning.",
-        ("Deleting the cache: the file is read the same way again.",),
+        why="Arrow gives every column one type, inferred from the first rows. A later row or file "
+        "has another type (a number instead of text, a list instead of a string), or other "
+        "columns.",
+        fix="Write every value of a column with one type (json.dumps for mixed values), pass "
+        "load_dataset(features=…), or load files with different columns separately.",
+        in_surefit="surefit reads every row. SF103 names file, line and column, and files with "
+        "other columns are a warning.",
+        does_not_help=("Deleting the cache: the file is read in the same way again.",),
     ),
     Cause(
         "SF694",
-        "a line that is no JSON",
-        (
-            Form(r"JSON parse error: (?!Column)(?P<what>[A-Z][^.]{2,80})\. in row (?P<row>\d+)"),
-            Form(
+        "a line of the file is not valid JSON",
+        messages=(
+            Message(r"JSON parse error: (?!Column)(?P<what>[A-Z][^.]{2,80})\. in row (?P<row>\d+)"),
+            Message(
                 r"JSON parse error: (?:Missing a|Invalid|The document)",
                 seen="huggingface/datasets#6315",
             ),
         ),
-        "The file has a line that is not one JSON object: cut off, empty, a list over several "
-        "lines, or another format under a .json name.",
-        "The row counts from 0 within a block: look there. One object per line for .jsonl; a list "
-        "of objects is .json.",
-        "SF102 names the file and the line.",
+        why="A line is not one JSON object: it is truncated or empty, a list spans several lines, "
+        "or a file named .json has another format.",
+        fix="Look at the row in the message; it counts from 0 within a block. Write one object per "
+        "line in .jsonl, and a list of objects in .json.",
+        in_surefit="SF102 names the file and the line.",
     ),
     Cause(
         "SF695",
-        "map() returned columns of another length",
-        (
-            Form(
-                r"Column \d+ named (?P<column>\S+) expected length (?P<expected>\d+) but got "
+        "map() returned columns of different lengths",
+        messages=(
+            Message(
+                r"Column \d+ named (?P<column>\S{1,120}) expected length (?P<expected>\d+) but got "
                 r"length (?P<found>\d+)"
             ),
         ),
-        "A batched map that returns more or fewer rows than it was given must also drop the old "
-        "columns; otherwise their lengths differ.",
-        "dataset.map(fn, batched=True, remove_columns=dataset.column_names), or return one value "
-        "per row.",
-        "Rows that are split, dropped or augmented are counted in the ledger.",
+        why="A batched map() that returns more or fewer rows than it received must remove the old "
+        "columns. Otherwise old and new columns have different lengths.",
+        fix="Use dataset.map(fn, batched=True, remove_columns=dataset.column_names), or return one "
+        "value per row.",
+        in_surefit="The ledger counts rows that are split, dropped or augmented.",
     ),
     Cause(
         "SF696",
         "Trainer removed every column",
-        (
-            Form(
+        messages=(
+            Message(
                 r"No columns in the dataset match the model's forward method signature"
-                r"(?:.{0,400}?have been ignored: \[(?P<columns>[^\]]*)\])?"
+                r"(?:.{0,400}?have been ignored: \[(?P<columns>[^\]]{0,400})\])?"
             ),
-            Form(r"Invalid key: (?P<key>\d+) is out of bounds for size 0"),
-            Form(
+            Message(r"Invalid key: (?P<key>\d+) is out of bounds for size 0"),
+            Message(
                 r"You should supply an encoding or a list of encodings to this method that "
-                r"includes input_ids, but you provided (?P<columns>\[[^\]]*\])"
+                r"includes input_ids, but you provided (?P<columns>\[[^\]]{0,400}\])"
             ),
         ),
-        "Trainer keeps only columns whose names are arguments of the model's forward; these rows "
-        "have none of them: they were not tokenised, tokenise() returned nothing, or the model (a "
-        "peft or compiled wrapper) hides its arguments behind **kwargs.",
-        "Tokenise first, so that input_ids is there; then remove_unused_columns=False only if "
-        "your own collator makes the model's inputs; label_names=['labels'] for wrapped models.",
-        "Columns get roles, and forward is given what it names; what is left out is reported.",
-        derive=_dropped,
+        why="Trainer keeps only columns with the name of an argument of forward(). These rows have "
+        "none: they were not tokenised, the tokenise function returned nothing, or a peft or "
+        "compiled wrapper hides the arguments behind **kwargs.",
+        fix="Tokenise first, so that input_ids exists. Set remove_unused_columns=False only if "
+        "your own collator creates the model's inputs. For wrapped models, set "
+        "label_names=['labels'].",
+        in_surefit="surefit assigns roles to columns, passes forward() the arguments it names, and "
+        "reports unused columns.",
+        derive=_ignored_columns,
     ),
     Cause(
         "SF697",
-        "the model returned no loss",
-        (
-            Form(
+        "the model did not return a loss",
+        messages=(
+            Message(
                 r"The model did not return a loss from the inputs, only the following keys: "
-                r"(?P<outputs>[\w,]+)\. For reference, the inputs it received are "
-                r"(?P<inputs>[\w,]+)"
+                r"(?P<outputs>[\w,]{1,200})\. For reference, the inputs it received are "
+                r"(?P<inputs>[\w,]{1,200})"
             ),
-            Form(
+            Message(
                 r"forward\(\) got an unexpected keyword argument "
                 r"'(?P<argument>labels|label|attention_mask|token_type_ids|num_items_in_batch)'"
             ),
         ),
-        "Trainer expects the model to return a loss, which it does when it is given labels: the "
-        "batch has none (the column has another name, or was dropped), or the model's forward "
-        "takes none.",
-        "Name the column labels; for a model of your own override compute_loss, or let forward "
-        "take labels and return {'loss': …, 'logits': …}.",
-        "The loss is the task's; a module only returns logits.",
-        derive=lambda context: (
-            [f"The model was given {context.values['inputs']}: labels are not among them."]
-            if "inputs" in context.values and "labels" not in str(context.values["inputs"])
-            else []
-        ),
+        why="Trainer expects the model to return a loss, and a model does so only if it receives "
+        "labels. The batch has no labels (another column name, or a dropped column), or forward() "
+        "does not accept them.",
+        fix="Name the column labels. For your own model, override compute_loss, or let forward() "
+        "accept labels and return {'loss': …, 'logits': …}.",
+        in_surefit="The task computes the loss; a module only returns logits.",
+        derive=_no_labels,
     ),
     Cause(
         "SF698",
-        "both or neither of input_ids and inputs_embeds",
-        (
-            Form(
+        "the model received both or neither of input_ids and inputs_embeds",
+        messages=(
+            Message(
                 r"You must specify exactly one of (?:decoder_)?input_ids or "
                 r"(?:decoder_)?inputs_embeds"
             ),
-            Form(
+            Message(
                 r"You (?:cannot specify both|have to specify either) (?:decoder_)?input_ids "
                 r"(?:and|or)",
                 seen="huggingface/transformers#3626",
             ),
         ),
-        "The model was given both ids and embeddings, or neither: the batch has other names, or an "
-        "encoder-decoder got no labels to make its decoder's inputs from.",
-        "Give one of them; for T5 and BART pass labels (DataCollatorForSeq2Seq(tokenizer, "
-        "model=model)).",
-        "Tokens go to input_ids, features to inputs_embeds.",
+        why="The batch uses other names, or an encoder-decoder received no labels from which to "
+        "create its decoder inputs.",
+        fix="Pass exactly one of them. For T5 and BART, pass labels: "
+        "DataCollatorForSeq2Seq(tokenizer, model=model).",
+        in_surefit="surefit passes tokens as input_ids and features as inputs_embeds.",
     ),
     Cause(
         "SF699",
-        "rows longer than the model's positions",
-        (
-            Form(
+        "a row is longer than the model's maximum",
+        messages=(
+            Message(
                 r"Token indices sequence length is longer than the specified maximum sequence "
                 r"length for this model \((?P<found>\d+) > (?P<limit>\d+)\)"
             ),
-            Form(
+            Message(
                 r"Input length of input_ids is (?P<found>\d+), but `max_length` is set to "
                 r"(?P<limit>\d+)"
             ),
         ),
-        "A row has more tokens than the model (or generation) allows. The tokenizer only warns; "
-        "the model then fails with 'index out of range' or a device-side assert, or gives "
+        why="A row has more tokens than the model or generate() allows. The tokenizer only warns. "
+        "The model then fails with 'index out of range' or a device-side assert, or returns "
         "nonsense.",
-        "tokenizer(…, truncation=True, max_length=limit), or split long rows; for generation "
-        "max_new_tokens instead of max_length.",
-        "`overlong` cuts, drops or refuses such rows, counts them, and keeps the answer's end.",
-        derive=lambda context: [
-            f"{context.values['found']} tokens, {context.values['limit']} allowed."
-        ],
-        notice=True,
+        fix="Use tokenizer(…, truncation=True, max_length=limit), or split long rows. For "
+        "generation, set max_new_tokens instead of max_length.",
+        in_surefit="`overlong` truncates, drops or refuses such rows, and the ledger counts them. "
+        "Truncation keeps the end of the answer.",
+        derive=_too_long,
+        is_warning=True,
     ),
 )

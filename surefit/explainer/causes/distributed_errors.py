@@ -1,21 +1,23 @@
-"""Several processes: workers of a DataLoader, DDP, NCCL, launchers."""
+"""Several processes: DataLoader workers, DDP, NCCL and launchers."""
 
 from __future__ import annotations
 
-from surefit.explainer.cause import Cause, Context, Form
+from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.numbers_in_text import factor
 
 
-def _product(context: Context) -> list[str]:
-    values = [context.values.get(name) for name in ("total", "micro", "accumulation", "world")]
-    if any(value is None for value in values):
+def _batch_size_product(context: Context) -> list[str]:
+    total, micro = context.number("total"), context.number("micro_batch")
+    accumulation, processes = context.number("accumulation"), context.number("processes")
+    if total is None or micro is None or accumulation is None or processes is None:
         return []
-    total, micro, accumulation, world = (int(value) for value in values if value is not None)
-    lines = [f"{micro} × {accumulation} × {world} = {micro * accumulation * world}, not {total}."]
-    wanted = total // (micro * accumulation) if total % (micro * accumulation) == 0 else None
-    if world == 1 and wanted and wanted > 1:
+    product = micro * accumulation * processes
+    lines = [f"{micro} × {accumulation} × {processes} = {product}, not {total}."]
+    needed = factor(total, micro * accumulation)
+    if processes == 1 and needed is not None:
         lines.append(
-            f"{total} would fit {wanted} processes: the launcher started only one, or "
-            "DeepSpeed read the world size before it was set up."
+            f"{total} would fit {needed} processes: the launcher started only one, or DeepSpeed "
+            "read the world size before it was set."
         )
     return lines
 
@@ -23,207 +25,221 @@ def _product(context: Context) -> list[str]:
 CAUSES = (
     Cause(
         "SF656",
-        "too many open files",
-        (
-            Form(
+        "too many files are open",
+        messages=(
+            Message(
                 r"\[Errno 24\] Too many open files",
-                libraries_only=True,
+                needs_library=True,
                 seen="kuleshov-group/caduceus#58",
             ),
-            Form(r"received 0 items of ancdata", seen="pytorch/pytorch#973"),
-            Form(
+            Message(r"received 0 items of ancdata", seen="pytorch/pytorch#973"),
+            Message(
                 r"Too many open files\. Communication with the workers is no longer possible",
                 seen="pytorch/pytorch#34768",
             ),
         ),
-        "Workers pass each tensor as an open file, and the limit (often 1024) is reached: many "
-        "tensors per batch, or batches kept by the main process (a list of outputs).",
-        "torch.multiprocessing.set_sharing_strategy('file_system'), ulimit -n 65536; do not keep "
-        "the tensors of earlier batches: .clone() or .cpu().numpy().copy().",
-        "Batches are made by a thread; no tensor is passed as a file.",
+        why="Workers pass every tensor as an open file, and the limit (often 1024) is reached. "
+        "There are many tensors per batch, or the main process keeps batches, for example in a "
+        "list of outputs.",
+        fix="Call torch.multiprocessing.set_sharing_strategy('file_system'), or run ulimit -n "
+        "65536. Do not keep tensors of earlier batches: use .clone() or .cpu().numpy().copy().",
+        in_surefit="A thread creates the batches, so no tensor is passed as a file.",
     ),
     Cause(
         "SF657",
-        "something that cannot be sent to a worker",
-        (
-            Form(
-                r"Can't (?:pickle|get) local (?:object|attribute) '?(?P<name>[\w.<>]+)",
-                libraries_only=True,
+        "an object cannot be sent to a worker process",
+        messages=(
+            Message(
+                r"Can't (?:pickle|get) local (?:object|attribute) '?(?P<name>[\w.<>]{1,120})",
+                needs_library=True,
             ),
-            Form(
-                r"Can't pickle <(?P<name>function [\w.<> ]+)",
-                libraries_only=True,
-            ),
-            Form(r"[Cc]annot pickle '(?P<name>[\w.]+)' object", libraries_only=True),
+            Message(r"Can't pickle <(?P<name>function [\w.<> ]{1,120})", needs_library=True),
+            Message(r"[Cc]annot pickle '(?P<name>[\w.]{1,120})' object", needs_library=True),
         ),
-        "Workers that are spawned (macOS, Windows, or by choice) get dataset and collate_fn by "
-        "pickle, and a lambda, a function inside a function, or an open handle cannot be pickled.",
-        "Define collate_fn and transforms at the top of a module; use functools.partial instead "
-        "of a lambda; open files and locks inside __getitem__; or num_workers=0.",
-        "Batches are made by a thread, so nothing is pickled.",
+        why="Spawned workers (macOS, Windows, or by choice) receive the dataset and collate_fn by "
+        "pickle. A lambda, a function inside a function, and an open file or lock cannot be "
+        "pickled.",
+        fix="Define collate_fn and transforms at the top level of a module, use functools.partial "
+        "instead of a lambda, and open files inside __getitem__. Or set num_workers=0.",
+        in_surefit="A thread creates the batches, so nothing is pickled.",
     ),
     Cause(
         "SF658",
-        "the main module starts processes when it is imported",
-        (
-            Form(
+        "the script starts training when a worker imports it",
+        messages=(
+            Message(
                 r"An attempt has been made to start a new process before the current process has "
                 r"finished its bootstrapping phase",
                 seen="Project-MONAI/MONAI#755",
             ),
         ),
-        "Spawned workers import the script again; a script that trains at its top level starts "
-        "training again in each of them.",
-        "Put the calls under if __name__ == '__main__':, or num_workers=0.",
-        "`surefit train` is a command: no script is imported again.",
+        why="Spawned workers import the script again. A script that trains at its top level starts "
+        "training again in every worker.",
+        fix="Put the calls under if __name__ == '__main__':, or set num_workers=0.",
+        in_surefit="`surefit train` is a command, so no script is imported again.",
     ),
     Cause(
         "SF659",
-        "CUDA in a forked worker",
-        (Form(r"Cannot re-initialize CUDA in forked subprocess", seen="pytorch/pytorch#40403"),),
-        "A worker that was forked after CUDA was in use cannot use it: the dataset or collate_fn "
-        "moves tensors to the GPU, or map(num_proc=…) runs a model.",
-        "Keep the data on the CPU in workers and move the batch in the loop; for models in map() "
-        "use multiprocess.set_start_method('spawn').",
-        "Rows are encoded on the CPU, and each batch is moved by the loop.",
-        ("pin_memory: it does not change where the worker computes.",),
+        "CUDA is used in a forked worker",
+        messages=(
+            Message(
+                r"Cannot re-initialize CUDA in forked subprocess", seen="pytorch/pytorch#40403"
+            ),
+        ),
+        why="A worker that was forked after CUDA was initialised cannot use CUDA. The dataset or "
+        "collate_fn moves tensors to the GPU, or map(num_proc=…) runs a model.",
+        fix="Keep the data on the CPU in workers and move the batch in the training loop. For "
+        "models in map(), call multiprocess.set_start_method('spawn').",
+        in_surefit="surefit encodes rows on the CPU, and the training loop moves each batch.",
+        does_not_help=("pin_memory: it does not change where the worker computes.",),
     ),
     Cause(
         "SF660",
-        "DDP waits for parameters that got no gradient",
-        (
-            Form(
+        "DDP waits for parameters without a gradient",
+        messages=(
+            Message(
                 r"Expected to have finished reduction in the prior iteration before starting a "
                 r"new one",
                 seen="pytorch/pytorch#43259",
             ),
         ),
-        "Parameters of the model took no part in this step's loss (a branch not taken, a frozen or "
-        "unused head, a pooler), and DDP waits for their gradients.",
-        "Freeze or remove what is unused, or find_unused_parameters=True (TrainingArguments: "
-        "ddp_find_unused_parameters=True). TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.",
-        "DDP is told to look for unused ones.",
+        why="Some parameters took no part in the loss of this step (a branch that was not taken, "
+        "an unused head or pooler), and DDP waits for their gradients.",
+        fix="Freeze or remove unused parameters, or set find_unused_parameters=True "
+        "(TrainingArguments: ddp_find_unused_parameters=True). TORCH_DISTRIBUTED_DEBUG=DETAIL "
+        "names the parameters.",
+        in_surefit="surefit runs DDP with find_unused_parameters=True.",
     ),
     Cause(
         "SF661",
-        "DDP and reentrant checkpointing",
-        (Form(r"Expected to mark a variable ready only once", seen="huggingface/accelerate#389"),),
-        "Reentrant gradient checkpointing runs backward inside backward, so that DDP sees a "
-        "parameter twice; find_unused_parameters=True or shared layers do the same.",
-        "gradient_checkpointing_kwargs={'use_reentrant': False}, and "
-        "ddp_find_unused_parameters=False if nothing is unused.",
+        "DDP sees a parameter twice in one backward pass",
+        messages=(
+            Message(
+                r"Expected to mark a variable ready only once", seen="huggingface/accelerate#389"
+            ),
+        ),
+        why="Reentrant gradient checkpointing runs backward inside backward, so DDP sees a "
+        "parameter twice. find_unused_parameters=True and shared layers have the same effect.",
+        fix="Set gradient_checkpointing_kwargs={'use_reentrant': False}, and "
+        "ddp_find_unused_parameters=False if no parameter is unused.",
     ),
     Cause(
         "SF662",
-        "the processes do not wait for each other",
-        (
-            Form(r"Watchdog caught collective operation timeout", seen="pytorch/pytorch#118369"),
-            Form(
+        "one process did not reach a collective operation",
+        messages=(
+            Message(r"Watchdog caught collective operation timeout", seen="pytorch/pytorch#118369"),
+            Message(
                 r"Timed out after \d+ (?:ms|seconds) waiting for clients",
                 seen="OpenRLHF/OpenRLHF#1040",
             ),
         ),
-        "One process did not arrive at an operation that all must do together. Seldom the "
-        "network: one rank failed (look for its traceback above), has fewer batches, evaluates or "
-        "saves alone, or tokenises for longer than the timeout.",
-        "Find the first error of any rank. Equal numbers of batches per rank; call evaluate, save "
-        "and gather on all ranks; preprocess before launching, or ddp_timeout=7200.",
-        "Each process takes an equal share of every step.",
-        ("A longer timeout, if a rank has died: it only waits longer.",),
+        why="All processes must take part in a collective operation, and one did not. The network "
+        "is rarely the cause: one rank failed (look for its traceback above), has fewer batches, "
+        "evaluates or saves alone, or tokenises for longer than the timeout.",
+        fix="Find the first error of any rank. Give every rank the same number of batches, and "
+        "call evaluate, save and gather on all ranks. Preprocess before launching, or set "
+        "ddp_timeout=7200.",
+        in_surefit="Every process takes an equal share of every step.",
+        does_not_help=("A longer timeout, if a rank has failed: the others only wait longer.",),
     ),
     Cause(
         "SF663",
         "NCCL cannot connect the GPUs",
-        (
-            Form(
+        messages=(
+            Message(
                 r"NCCL [Ee]rror.{0,200}?(?:unhandled (?:system|cuda) error|internal error|invalid "
                 r"usage|remote process exited)",
                 seen="NVIDIA/nccl#1016",
             ),
-            Form(
+            Message(
                 r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage",
                 seen="NVIDIA/nccl#1016",
             ),
         ),
-        "The GPUs' communication failed to set up or broke: two ranks on one GPU, a wrong network "
-        "interface, too little /dev/shm in a container, or a rank that died first.",
-        "NCCL_DEBUG=INFO names the reason. One GPU per rank (torch.cuda.set_device(local_rank)); "
-        "--shm-size or --ipc=host; NCCL_SOCKET_IFNAME=…; NCCL_P2P_DISABLE=1 to test.",
+        why="The communication between the GPUs could not be set up, or broke. Common causes: two "
+        "ranks on one GPU, the wrong network interface, too little /dev/shm in a container, or a "
+        "rank that failed first.",
+        fix="Set NCCL_DEBUG=INFO to see the reason. Use one GPU per rank "
+        "(torch.cuda.set_device(local_rank)), docker with --shm-size or --ipc=host, and "
+        "NCCL_SOCKET_IFNAME=…. Set NCCL_P2P_DISABLE=1 as a test.",
     ),
     Cause(
         "SF664",
-        "the launcher's port is taken",
-        (
-            Form(
+        "the port of the launcher is in use",
+        messages=(
+            Message(
                 r"The server socket has failed to (?:listen on any local network address|bind)",
                 seen="meta-pytorch/torchtune#1025",
             ),
-            Form(
+            Message(
                 r"EADDRINUSE.{0,40}address already in use",
-                libraries_only=True,
+                needs_library=True,
                 seen="om-ai-lab/VLM-R1#289",
             ),
         ),
-        "Another run on this machine uses the same port (29500 by default), or one that crashed "
+        why="Another run on this machine uses the same port (29500 by default), or a crashed run "
         "still holds it.",
-        "torchrun --master_port 29501, accelerate launch --main_process_port 0, or end the old "
-        "process.",
+        fix="Use torchrun --master_port 29501 or accelerate launch --main_process_port 0, or end "
+        "the old process.",
     ),
     Cause(
         "SF665",
-        "batch sizes that do not multiply",
-        (
-            Form(
+        "the batch size does not fit the number of processes",
+        messages=(
+            Message(
                 r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* "
-                r"world_size ?(?P<total>\d+) != (?P<micro>\d+) \* (?P<accumulation>\d+) \* "
-                r"(?P<world>\d+)",
+                r"world_size ?(?P<total>\d+) != (?P<micro_batch>\d+) \* (?P<accumulation>\d+) \* "
+                r"(?P<processes>\d+)",
                 seen="deepspeedai/DeepSpeed#6914",
             ),
-            Form(
-                r"To use .{1,40} in `split_batches` mode, the batch size \((?P<batch>\d+)\) "
-                r"needs to be a round multiple of the number of processes \((?P<processes>\d+)\)"
+            Message(
+                r"in `split_batches` mode, the batch size \((?P<batch_size>\d+)\) needs to be a "
+                r"round multiple of the number of processes \((?P<processes>\d+)\)"
             ),
         ),
-        "The batch size of the config and what the processes make of it contradict each other.",
-        "DeepSpeed: leave train_batch_size at 'auto'. accelerate with split_batches: a batch size "
-        "that the number of processes divides.",
-        "--batch-size is per process; the effective batch is that × grad-accum × processes.",
-        derive=_product,
+        why="The batch size in the config contradicts the number of processes.",
+        fix="In DeepSpeed, leave train_batch_size at 'auto'. In accelerate with split_batches, use "
+        "a batch size that is a multiple of the number of processes.",
+        in_surefit="--batch-size is per process. The effective batch size is batch size × "
+        "grad-accum × processes.",
+        derive=_batch_size_product,
     ),
     Cause(
         "SF666",
-        "a model spread by device_map in several processes",
-        (
-            Form(
+        "device_map spreads the model in a run with several processes",
+        messages=(
+            Message(
                 r"You can't train a model that has been loaded with `device_map='auto'` in any "
                 r"distributed mode",
                 seen="huggingface/transformers#31557",
             ),
-            Form(
-                r"You can't train a model that has been loaded in 8-bit (?:or 4-bit "
-                r")?(?:precision )?on a different device than the one you're training on",
+            Message(
+                r"You can't train a model that has been loaded in 8-bit (?:or 4-bit )?(?:precision "
+                r")?on a different device than the one you're training on",
                 seen="yangjianxin1/Firefly#270",
             ),
         ),
-        "device_map='auto' spreads one model over all GPUs; DDP wants a whole model on each.",
-        "Several processes: device_map={'': PartialState().process_index} or none. One process: "
-        "python script.py instead of torchrun.",
+        why="device_map='auto' spreads one model over all GPUs, but DDP needs a whole model on "
+        "each.",
+        fix="With several processes, use device_map={'': PartialState().process_index} or no "
+        "device_map. With one process, start python script.py instead of torchrun.",
     ),
     Cause(
         "SF667",
         "the tokenizer was used before a fork",
-        (
-            Form(
+        messages=(
+            Message(
                 r"huggingface/tokenizers: The current process just got forked, after parallelism "
                 r"has already been used",
                 seen="huggingface/text-generation-inference#1035",
             ),
         ),
-        "A warning, not a failure: the tokenizer's threads do not survive a fork, so it switches "
-        "them off in the workers. It becomes a hang only if a worker was forked in the midst of "
-        "tokenising.",
-        "TOKENIZERS_PARALLELISM=false before starting, or tokenise before the DataLoader.",
-        "Rows are tokenised once, before the first batch.",
-        notice=True,
+        why="This is a warning, not a failure. The threads of the tokenizer do not survive a fork, "
+        "so it disables them in the workers. A run can hang only if a worker is forked while the "
+        "tokenizer runs.",
+        fix="Set TOKENIZERS_PARALLELISM=false before the start, or tokenise before creating the "
+        "DataLoader.",
+        in_surefit="surefit tokenises rows once, before the first batch.",
+        is_warning=True,
     ),
 )

@@ -1,216 +1,275 @@
-"""Tensors of different dtypes or on different devices that meet."""
+"""Tensors whose dtypes do not go together, or that an operation does not accept."""
 
 from __future__ import annotations
 
-from surefit.explainer.cause import Cause, Context, Form
+from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.causes.label_errors import LOSS_FUNCTION, MATRIX_PRODUCT
+from surefit.explainer.dtype_names import SPELLED, Dtype, read_dtype
+
+DTYPE_GROUPS = ("first", "second", "third", "found", "expected", "labels", "predictions")
+
+DIFFERENT_DTYPES = (
+    Message(
+        rf"mat2 must have the same dtype(?:, but got (?P<first>{SPELLED}) and "
+        rf"(?P<second>{SPELLED}))?"
+    ),
+    Message(
+        rf"expected scalar type (?P<expected>{SPELLED}) but found (?P<found>{SPELLED})",
+        seen="hiyouga/LlamaFactory#1233",
+    ),
+    Message(
+        rf"to have the same dtype, but got: (?P<first>{SPELLED}) ?!= (?P<second>{SPELLED})",
+        seen="zjukg/KoPA#11",
+    ),
+    Message(
+        rf"Found dtype (?P<labels>{SPELLED}) but expected (?P<predictions>{SPELLED})",
+        seen="huggingface/sentence-transformers#770",
+    ),
+    Message(
+        r"Expected query, key, and value to have the same dtype, but got query\.dtype: "
+        rf"(?P<first>{SPELLED}) key\.dtype: (?P<second>{SPELLED})"
+    ),
+    Message(
+        rf"addmv input tensors must have the same dtype, but got (?P<first>{SPELLED}), "
+        rf"(?P<second>{SPELLED}), and (?P<third>{SPELLED})"
+    ),
+    Message(
+        r"dot : expected both vectors to have same dtype, but found "
+        rf"(?P<first>{SPELLED}) and (?P<second>{SPELLED})"
+    ),
+    Message(
+        rf"Input dtypes must be the same, got: input (?P<first>{SPELLED}), batch1: "
+        rf"(?P<second>{SPELLED}), batch2: (?P<third>{SPELLED})"
+    ),
+    Message(
+        rf"Input type \((?P<first>{SPELLED})\) and (?:weight|bias) type "
+        rf"\((?P<second>{SPELLED})\) should be the same"
+    ),
+    Message(
+        rf"RNN input dtype \((?P<first>{SPELLED})\) does not match weight dtype "
+        rf"\((?P<second>{SPELLED})\)"
+    ),
+    Message(
+        r"Index put requires the source and destination dtypes match, got "
+        rf"(?P<expected>{SPELLED}) for the destination and (?P<found>{SPELLED}) for the source"
+    ),
+    Message(
+        rf"\(\): self \((?P<expected>{SPELLED})\) and source \((?P<found>{SPELLED})\) must have "
+        r"the same scalar type"
+    ),
+    Message(
+        r"masked_scatter: expected self and source to have same dtypes but got ?"
+        rf"(?P<expected>{SPELLED}) and (?P<found>{SPELLED})"
+    ),
+)
+"""Wordings that name two dtypes. The dtypes decide between SF640 and SF648."""
 
 
-def _dtypes(context: Context) -> list[str]:
-    found, expected = str(context.values.get("found", "")), str(context.values.get("expected", ""))
-    if "Double" in (found, expected):
+def dtypes_of(context: Context) -> list[Dtype]:
+    """The dtypes that a message names."""
+    found = (read_dtype(context.word(name)) for name in DTYPE_GROUPS)
+    return [dtype for dtype in found if dtype is not None]
+
+
+def devices_differ(context: Context) -> bool:
+    """Whether a message names tensors on two devices."""
+    return len({dtype.device for dtype in dtypes_of(context)} - {""}) > 1
+
+
+def _needs_floating(context: Context) -> bool:
+    """Whether an integer or boolean tensor met an operation on floating point."""
+    if devices_differ(context):
+        return False
+    if context.word("cast"):
+        return LOSS_FUNCTION.search(context.text) is None  # else the labels: SF623
+    expected = read_dtype(context.word("expected"))
+    if expected is not None and expected.name == "torch.int64":
+        return MATRIX_PRODUCT.search(context.text) is not None  # else the labels: SF623
+    dtypes = dtypes_of(context)
+    return not dtypes or any(dtype.kind in ("integer", "boolean") for dtype in dtypes)
+
+
+def _needs_one_dtype(context: Context) -> bool:
+    """Whether tensors of different dtypes met and none of them is an integer tensor."""
+    dtypes = dtypes_of(context)
+    kinds = {dtype.kind for dtype in dtypes}
+    return not devices_differ(context) and not kinds & {"integer", "boolean"}
+
+
+def _different_dtypes(context: Context) -> list[str]:
+    dtypes = dtypes_of(context)
+    names = list(dict.fromkeys(dtype.name for dtype in dtypes))
+    lines = _two_names(context) if len(names) > 1 else []
+    halves = {dtype.name for dtype in dtypes if dtype.is_half}
+    if "torch.float64" in names:
+        lines.append(
+            "float64 is the default of NumPy, and torch.from_numpy keeps it. Use .float() or "
+            "astype(np.float32)."
+        )
+    elif len(halves) == 2:
+        lines.append("Both are half precision but in two formats. Use one of them everywhere.")
+    elif halves:
+        lines.append(
+            f"{halves.pop()} is half precision, the other is not. The model, an added head or a "
+            "LoRA adapter was loaded in another dtype than its input. Use torch.autocast, or one "
+            "dtype for all."
+        )
+    return lines
+
+
+def _two_names(context: Context) -> list[str]:
+    labels, predictions = (read_dtype(context.word(name)) for name in ("labels", "predictions"))
+    if labels is not None and predictions is not None:
         return [
-            "Double is NumPy's default: torch.from_numpy keeps float64. Use .float() or np.float32."
+            f"In a loss, the labels are {labels.name} ({labels.kind}) and the predictions are "
+            f"{predictions.name} ({predictions.kind})."
         ]
-    if "Long" in (found, expected) or "Int" in (found, expected):
+    found, expected = (read_dtype(context.word(name)) for name in ("found", "expected"))
+    if found is not None and expected is not None:
         return [
-            "Whole numbers went where floating point is wanted: features or regression targets "
-            "were stored as integers. Use .float()."
+            f"The operation found {found.name} ({found.kind}) and expected {expected.name} "
+            f"({expected.kind})."
         ]
-    if {"Half", "BFloat16"} & {found, expected}:
-        return [
-            "One side is half precision and the other is not: the model (or a head added later, "
-            "or a LoRA adapter) was loaded in another dtype than the batch is computed in. Use "
-            "autocast, or one dtype for all."
-        ]
+    named = {dtype.name: f"{dtype.name} ({dtype.kind})" for dtype in dtypes_of(context)}
+    return [f"The tensors are {' and '.join(named.values())}."]
+
+
+def _integer_operand(context: Context) -> list[str]:
+    dtypes = dtypes_of(context)
+    lines = _two_names(context) if len({dtype.name for dtype in dtypes}) > 1 else []
+    found = read_dtype(context.word("cast") or context.word("found"))
+    if not lines and found is not None:
+        lines.append(f"The tensor is {found.name} ({found.kind}).")
+    if context.word("labels"):
+        lines.append("Use labels.float() for mse_loss, huber_loss and binary_cross_entropy.")
+    elif context.word("operation"):
+        lines.append(f"{context.word('operation')} has no implementation for this dtype.")
+    return lines
+
+
+def _mask_dtype(context: Context) -> list[str]:
+    found, query = (read_dtype(context.word(name)) for name in ("found", "query"))
+    if found is not None and query is not None:
+        return [f"The mask is {found.name} ({found.kind}), the query is {query.name}."]
+    if found is not None:
+        return [f"The mask is {found.name} ({found.kind})."]
+    if context.word("minus"):
+        return ["The tensor is boolean, so `-` is not defined. Use ~mask instead of 1 - mask."]
     return []
-
-
-def _sides(context: Context) -> list[str]:
-    inputs, weights = str(context.values["inputs"]), str(context.values["weights"])
-    input_gpu, weight_gpu = "cuda" in inputs, "cuda" in weights
-    if input_gpu != weight_gpu:
-        left, right = ("the GPU", "the CPU") if input_gpu else ("the CPU", "the GPU")
-        return [f"The batch is on {left}, the layer on {right}."]
-    return [f"Both are on one device, but the input is {inputs} and the weight {weights}."]
 
 
 CAUSES = (
     Cause(
         "SF640",
-        "two floating dtypes meet",
-        (
-            Form(
-                r"mat1 and mat2 must have the same dtype(?:, but got (?P<found>\w+) and "
-                r"(?P<expected>\w+))?"
+        "tensors of different dtypes meet in one operation",
+        messages=(
+            *DIFFERENT_DTYPES,
+            Message(
+                r"mixed dtype \(CPU\): (?:all inputs must share same datatype|expect parameter to "
+                r"have scalar type of Float)"
             ),
-            Form(
-                r"expected scalar type (?P<expected>Float|Half|BFloat16|Double) but found "
-                r"(?P<found>\w+)",
-                seen="hiyouga/LlamaFactory#1233",
-            ),
-            Form(
-                r"expected (?:m1 and m2|mat1 and mat2) to have the same dtype, but got: "
-                r"(?:struct )?(?:c10::)?(?P<found>\w+) ?!= (?:struct )?(?:c10::)?(?P<expected>\w+)",
-                seen="zjukg/KoPA#11",
-            ),
-            Form(
-                r"Found dtype (?P<found>\w+) but expected (?P<expected>\w+)",
-                seen="huggingface/sentence-transformers#770",
-            ),
-            Form(
-                r"Expected query, key, and value to have the same dtype, but got query\.dtype: "
-                r"(?P<found>[\w.:]+) key\.dtype: (?P<expected>[\w.:]+)"
-            ),
+            Message(r"scatter\(\): Expected self\.dtype to be equal to src\.dtype"),
         ),
-        "An operation got two dtypes: features as float64 from NumPy, labels as integers, or a "
-        "model in half precision whose inputs or added layers are float32.",
-        "Cast the data once: features.float(), labels.float() for regression. Keep trainable "
-        "weights in float32 and compute under torch.autocast, or cast added heads with "
-        ".to(model.dtype).",
-        "Fields have one dtype, features are float32; precision is set for the whole run.",
-        ("model.double(): twice the memory for the same data.",),
-        _dtypes,
+        why="Torch does not convert dtypes in this operation. Common causes: features are float64 "
+        "because NumPy's default is float64, or the model is in half precision and its inputs or "
+        "added layers are float32.",
+        fix="Convert the data once, with features.float(). Keep trainable weights in float32 and "
+        "compute under torch.autocast, or convert added layers with .to(model.dtype).",
+        in_surefit="Every field has one dtype and features are float32. `precision` applies to the "
+        "whole run.",
+        does_not_help=("model.double(): it doubles the memory and changes nothing in the data.",),
+        derive=_different_dtypes,
+        only_if=_needs_one_dtype,
     ),
     Cause(
-        "SF641",
-        "the batch and the model are on different devices",
-        (
-            Form(
-                r"Input type \((?P<inputs>[\w.]*(?:cuda|mps)?[\w.]*)\) and (?:weight|bias) type "
-                r"\((?P<weights>[\w.]+)\) should be the same"
+        "SF648",
+        "an integer or boolean tensor is used where floating point is required",
+        messages=(
+            *DIFFERENT_DTYPES,
+            Message(
+                r"\"(?P<operation>(?!nll_loss\w{0,60}_index)\w{1,60})\" not implemented for "
+                r"'(?P<found>Long|Int|Short|Char|Byte|Bool)'"
+            ),
+            Message(
+                r"result type \w{1,20} can't be cast to the desired output type "
+                r"(?P<cast>Long|Int|Short|Char|Byte|Bool)"
+            ),
+            Message(
+                r"Input dtype must be either a floating point or complex dtype\. Got: "
+                rf"(?P<found>{SPELLED})"
+            ),
+            Message(r"std and var only support floating point and complex dtypes"),
+            Message(
+                rf"Expected a floating point or complex tensor as input\. Got (?P<found>{SPELLED})"
+            ),
+            Message(
+                r"(?i)only Tensors of floating point (?:and complex )?dtype can require gradients"
             ),
         ),
-        "The layer's weight and its input differ in device or dtype: the model was moved to the "
-        "GPU and the batch was not (or the reverse), or a layer stands in a plain list, which "
-        "model.to(device) does not see.",
-        "model.to(device) once, and {k: v.to(device) for k, v in batch.items()} for every batch; "
-        "layers in nn.ModuleList; .float() if only the dtype differs.",
-        "Every batch is made on the device of the model.",
-        ("Installing another CUDA version: the tensors stay where they are.",),
-        _sides,
+        why="Layers, losses and means compute in floating point, and Torch does not convert "
+        "integers for them. The features or the labels of a regression were stored as integers, or "
+        "a mask is used as a factor.",
+        fix="Convert the tensor: features.float() before a layer, labels.float() for a regression "
+        "or several labels per row, mask.float() before a product, counts.float().mean() for a "
+        "mean. Only token ids and class indices stay int64.",
+        in_surefit="Features are float32, and the task sets the dtype of the labels.",
+        does_not_help=("model.long(): weights cannot be trained as integers.",),
+        derive=_integer_operand,
+        only_if=_needs_floating,
     ),
     Cause(
-        "SF642",
-        "tensors on two devices",
-        (
-            Form(
-                r"Expected all tensors to be on the same device, but (?:found at least two "
-                r"devices, (?P<one>[\w:]+)(?: and|,) (?P<other>[\w:]+)|got "
-                r".{0,40}(?P<argument>\w+))",
-                seen="kijai/ComfyUI-FluxTrainer#116",
+        "SF649",
+        "a mask has the wrong dtype",
+        messages=(
+            Message(
+                r"only supports boolean masks, but got (?:mask with )?dtype "
+                rf"(?P<found>{SPELLED})"
             ),
-            Form(
-                r"Tensor on device (?P<one>[\w:]+) is not on the expected device (?P<other>[\w:]+)"
+            Message(
+                r"where expected condition to be a boolean tensor, but got a tensor with dtype "
+                rf"(?P<found>{SPELLED})"
             ),
-            Form(
-                r"Expected object of (?:device type|backend) (?P<one>\w+) but got (?:device "
-                r"type|backend) (?P<other>\w+)",
-                seen="yangjianxin1/GPT2-chitchat#8",
+            Message(
+                r"Expected attn_mask dtype to be bool or .{0,30}match query dtype, but got "
+                rf"attn_mask\.dtype: (?P<found>{SPELLED}) and query\.dtype: (?P<query>{SPELLED})"
             ),
+            Message(r"only bool and floating types of (?P<mask>\w{1,60}) are supported"),
+            Message(
+                r"(?P<minus>Subtraction|Negation), the `-` operator, (?:with|on) (?:a|two) bool "
+                r"tensors? is not supported"
+            ),
+            Message(r"~ \(operator\.invert\) is only implemented on integer and Boolean-type"),
         ),
-        "Two tensors of one operation live on different devices: a batch that was not moved, a "
-        "tensor made inside forward() without a device, or a model spread by device_map whose "
-        "labels or loss weights are elsewhere.",
-        "Move the batch; make tensors with device=x.device; register constants with "
-        "register_buffer; with device_map='auto' leave the moving to accelerate.",
-        "Every batch is made on the device of the model.",
-        derive=lambda context: (
-            ["'meta' tensors have no data: weights were never loaded, or device_map left them out."]
-            if "meta" in (context.values.get("one"), context.values.get("other"))
-            else []
+        why="masked_fill, torch.where and ~ expect a boolean mask. Attention accepts a boolean "
+        "mask, or a floating-point mask in the dtype of the query. Tokenizers return "
+        "attention_mask as int64. The reverse fails as well: arithmetic such as 1 - mask is not "
+        "defined for a boolean mask.",
+        fix="Use mask.bool(), and ~mask instead of 1 - mask. Check what True means: a position to "
+        "overwrite in masked_fill, to attend to in scaled_dot_product_attention, and to ignore in "
+        "key_padding_mask.",
+        in_surefit="The collator creates attention masks from the lengths of the rows.",
+        does_not_help=(
+            "mask.float() for attention: a floating-point mask is added to the scores, so 0 and 1 "
+            "hide nothing.",
         ),
+        derive=_mask_dtype,
     ),
     Cause(
-        "SF643",
-        "weights without data",
-        (Form(r"Cannot copy out of meta tensor; no data!"),),
-        "The module is on the meta device: its weights were never filled (an offloaded or partly "
-        "loaded model, low_cpu_mem_usage with missing keys).",
-        "Load again without device_map or offloading, see that no key is reported missing; "
-        "model.to_empty(device) only if the weights are loaded afterwards.",
-        "Models are loaded whole, and missing weights are reported.",
-    ),
-    Cause(
-        "SF644",
-        "no CUDA here",
-        (
-            Form(r"Torch not compiled with CUDA enabled"),
-            Form(
-                r"Attempting to deserialize object on a CUDA device but "
-                r"torch\.cuda\.is_available\(\) is False"
-            ),
-            Form(r"No CUDA GPUs are available", seen="thuml/Anomaly-Transformer#74"),
-            Form(r"Found no NVIDIA driver on your system", seen="princeton-nlp/SimCSE#244"),
-        ),
-        "The code asks for a GPU that this torch or this machine does not have: a CPU build of "
-        "torch, no driver, a container without --gpus, or a checkpoint saved on a GPU.",
-        "device = 'cuda' if torch.cuda.is_available() else 'cpu'; torch.load(…, "
-        "map_location='cpu'); docker run --gpus all; a CUDA build of torch.",
-        "The device is chosen by what is there; checkpoints are safetensors, which name none.",
-    ),
-    Cause(
-        "SF645",
-        "torch was not built for this GPU",
-        (
-            Form(
-                r"no kernel image is available for execution on the device",
-                seen="vllm-project/vllm#18835",
-            ),
-            Form(
-                r"with CUDA capability sm_\d+ is not compatible with the current PyTorch "
-                r"installation",
-                seen="pytorch/pytorch#45028",
+        "SF668",
+        "a constant is too large for the dtype",
+        messages=(
+            Message(
+                rf"value cannot be converted to type (?P<dtype>{SPELLED}) without overflow",
             ),
         ),
-        "The installed torch, or an extension of it, has no kernels for this GPU's architecture: "
-        "the GPU is newer or older than the build.",
-        "Install the torch build of a CUDA version that knows the GPU (torch.cuda.get_arch_list() "
-        "lists the architectures); rebuild extensions such as flash-attn.",
-    ),
-    Cause(
-        "SF646",
-        "bf16 or fp16 that this device cannot do",
-        (
-            Form(r"Your setup doesn't support bf16(?:/gpu)?"),
-            Form(
-                r"(?:FP16 )?Mixed precision training with AMP or APEX \(`--fp16`\).{0,80} can "
-                r"only be used on CUDA devices",
-                seen="princeton-nlp/SimCSE#273",
-            ),
-            Form(
-                r"bf16 mixed precision requires PyTorch >= 1\.10 and a supported device",
-                seen="huggingface/accelerate#3064",
-            ),
-            Form(r"\"(?P<operation>\w+)\" not implemented for 'Half'", seen="X-PLUG/mPLUG-Owl#81"),
-        ),
-        "Half precision was asked for on a device without it: bf16 needs an Ampere GPU or newer "
-        "(or use_cpu), fp16 training needs CUDA, and several operations have no fp16 on the CPU.",
-        "fp16=True on GPUs before Ampere (V100, T4), neither on a CPU (bf16=True, use_cpu=True "
-        "works there); load models in float32 on the CPU.",
-        "precision=auto takes bf16 where CUDA has it, else fp32, and refuses what is not there.",
-    ),
-    Cause(
-        "SF647",
-        "FlashAttention is not installed or does not fit",
-        (
-            Form(
-                r"FlashAttention\d? has been toggled on, but it cannot be used due to the "
-                r"following error"
-            ),
-            Form(
-                r"FlashAttention only supports? Ampere GPUs or newer",
-                seen="Dao-AILab/flash-attention#762",
-            ),
-            Form(
-                r"(?:Flash ?Attention|FlashAttention).{0,20} only supports? (?:fp16 and "
-                r"bf16|torch\.float16)",
-                seen="unslothai/unsloth#827",
-            ),
-            Form(r"No module named 'flash_attn'", seen="lm-sys/FastChat#1664"),
-        ),
-        "The config or the call asks for attn_implementation='flash_attention_2', which needs the "
-        "flash-attn package, an Ampere GPU or newer, and half precision.",
-        "attn_implementation='sdpa', which is nearly as fast; else pip install flash-attn "
-        "--no-build-isolation on a fitting GPU, and bf16.",
+        why="A constant was written into a tensor whose dtype cannot hold it. float16 ends at "
+        "65504, so -1e9 does not fit; integers have no infinity.",
+        fix="In masked_fill, use torch.finfo(scores.dtype).min instead of a constant such as -1e9. "
+        "Convert integer tensors with .float() first.",
+        derive=lambda context: [
+            f"The tensor is {dtype.name} ({dtype.kind})."
+            for dtype in [read_dtype(context.word("dtype"))]
+            if dtype is not None
+        ],
     ),
 )

@@ -1,93 +1,96 @@
-"""Memory: of the GPU, of the machine, of /dev/shm, and room on disk."""
+"""Memory of the GPU, of the machine and of /dev/shm, and space on the disk."""
 
 from __future__ import annotations
 
 import re
 
-from surefit.explainer.cause import Cause, Context, Form
+from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.numbers_in_text import read_decimal, read_whole
 
-LESS = (
-    "--batch-size with more --grad-accum keeps the effective batch, --max-tokens bounds a "
-    "micro-batch by its padded positions, and an evaluation begins with its longest batch."
+LESS_MEMORY = (
+    "A smaller --batch-size with a larger --grad-accum keeps the effective batch size. "
+    "--max-tokens limits the padded positions of a micro-batch. An evaluation starts with its "
+    "longest batch."
 )
+SIZE = r"(?<![\d.])([\d.]{1,20}) ?(bytes|[KMGT]i?B)\b"
+POWERS = {"b": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+FRAGMENTED = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 
 
-def _gpu(context: Context) -> list[str]:
-    text = context.text
+def _gpu_memory(context: Context) -> list[str]:
+    text = " ".join(context.text.split())
+    requested = _size(rf"Tried to allocate {SIZE}", text)
+    free = _size(rf"of which {SIZE} is free", text) or _size(rf"{SIZE} free;", text)
+    total = _size(rf"total capaci?ty of {SIZE}", text) or _size(rf"{SIZE} total capacity", text)
+    unused = _size(rf"{SIZE} is reserved by PyTorch but unallocated", text)
     lines = []
-    tried, free = _bytes(text, r"Tried to allocate"), _bytes(text, r"of which", r"is free")
-    total = _bytes(text, r"total capaci?ty of") or _before(text, r"total capacity")
-    free = free or _before(text, r"free;")
-    reserved = _before(text, r"is reserved by PyTorch but unallocated")
-    if tried and free is not None and total:
-        lines.append(f"{_gb(tried)} were asked for, {_gb(free)} of {_gb(total)} were free.")
-    if tried and free is not None and free > tried:
+    if requested and free is not None and total:
         lines.append(
-            "More was free than was asked for, but in no single piece: the memory is fragmented. "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps."
+            f"The request was {_shown(requested)}; {_shown(free)} of {_shown(total)} were free."
         )
-    if tried and total and tried > total:
+    if requested and total and requested > total:
         lines.append(
-            "The single request is larger than the whole GPU: the logits "
-            "(rows × length × vocabulary × 4 bytes) or attention over one very long row; a "
-            "smaller batch alone may not do."
+            "The single request is larger than the GPU: the logits (rows × length × vocabulary × 4 "
+            "bytes), or attention over one very long row. A smaller batch may not be enough."
         )
-    if reserved and tried and reserved > tried:
+    elif requested and free and free > requested:
         lines.append(
-            f"{_gb(reserved)} are reserved but unused, more than was asked for: the memory "
-            "is fragmented; rows of very different lengths do that. "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps."
+            "More memory was free than requested, but not in one piece: the memory is fragmented. "
+            + FRAGMENTED
         )
-    if re.search(r"(?i)evaluat|prediction_step|evaluation_loop|nested_concat", text):
+    elif requested and unused and unused > requested:
         lines.append(
-            "It happened in evaluation: Trainer gathers all logits on the GPU. Use "
-            "eval_accumulation_steps, or preprocess_logits_for_metrics=argmax."
+            f"{_shown(unused)} are reserved but unused, more than requested: the memory is "
+            f"fragmented, as it gets with rows of very different lengths. {FRAGMENTED}"
+        )
+    return [*lines, *_when(text)]
+
+
+def _when(text: str) -> list[str]:
+    """At which point of a run the memory ran out, as far as the text shows it."""
+    lines = []
+    if re.search(r"\bin (?:evaluate|evaluation_loop|prediction_step|nested_concat)\b", text):
+        lines.append(
+            "It happened during evaluation, where Trainer gathers all logits on the GPU. Set "
+            "eval_accumulation_steps, or return argmax from preprocess_logits_for_metrics."
         )
     if re.search(r"optimizer\.step|_init_group|exp_avg|adamw\.py", text):
         lines.append(
-            "It happened in the first optimizer step, where AdamW adds 8 bytes per "
+            "It happened in the optimizer step. In the first one, AdamW allocates 8 bytes per "
             "trained parameter."
         )
-    steps = re.findall(r"(\d+)/\d+ \[", text)
-    if steps and int(steps[-1]) > 10:
+    steps = re.findall(r"(?<!\d)(\d{1,9})/\d{1,9} \[", text)
+    last = read_whole(steps[-1]) if steps else None
+    if last is not None and last > 10:
         lines.append(
-            f"The run had done {steps[-1]} steps: a longer batch came later. The longest "
-            "batch decides, not the first."
+            f"The run had finished {last} steps: a longer batch came later. The longest batch "
+            "decides, not the first."
         )
     return lines
 
 
-def _bytes(text: str, before: str, after: str = "") -> float | None:
-    found = re.search(
-        before + r"\s+([\d.]+)\s*(bytes|[KMGT]i?B)\b" + (r"\s+" + after if after else ""), text
-    )
-    return _number(found) if found else None
+def _size(pattern: str, text: str) -> float | None:
+    """The bytes that a pattern names; None if the text has none, or no number."""
+    found = re.search(pattern, text)
+    number = read_decimal(found[1]) if found else None
+    return None if found is None or number is None else number * 1024.0 ** POWERS[found[2][0]]
 
 
-def _before(text: str, after: str) -> float | None:
-    found = re.search(r"([\d.]+)\s*(bytes|[KMGT]i?B)\s+" + after, text)
-    return _number(found) if found else None
+def _shown(size_bytes: float) -> str:
+    if size_bytes >= 2**28:
+        return f"{size_bytes / 2**30:.2f} GiB"
+    return f"{size_bytes / 2**20:.0f} MiB"
 
 
-def _number(found: re.Match[str]) -> float:
-    powers = {"b": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-    return float(found[1]) * 1024.0 ** powers[found[2][0]]
-
-
-def _gb(size_bytes: float) -> str:
-    return (
-        f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.0f} MiB"
-    )
-
-
-def _request(context: Context) -> list[str]:
-    size = context.values.get("bytes")
-    if size is None:
+def _one_tensor(context: Context) -> list[str]:
+    size_bytes = context.number("bytes")
+    if size_bytes is None:
         return []
-    lines = [f"One tensor of {int(size) / 1e9:.1f} GB was asked for."]
-    if int(size) > 10**11:
+    lines = [f"One tensor of {size_bytes / 1e9:.1f} GB was requested."]
+    if size_bytes > 10**11:
         lines.append(
-            "That is no batch: a size was computed wrongly, or a whole data set became one tensor."
+            "A batch is never that large: a size was computed wrongly, or a whole dataset became "
+            "one tensor."
         )
     return lines
 
@@ -95,142 +98,144 @@ def _request(context: Context) -> list[str]:
 CAUSES = (
     Cause(
         "SF650",
-        "the GPU's memory is full",
-        (
-            Form(r"CUDA (?:error: )?out of memory", seen="pytorch/pytorch#16417"),
-            Form(r"(?:torch\.|torch\.cuda\.)OutOfMemoryError", seen="murong-xu/CADS#4"),
-            Form(r"CUBLAS_STATUS_ALLOC_FAILED", seen="QwenLM/Qwen3#873"),
-            Form(r"MPS backend out of memory", seen="Comfy-Org/ComfyUI#7372"),
-            Form(r"HIP out of memory", seen="pytorch/pytorch#138002"),
+        "the GPU is out of memory",
+        messages=(
+            Message(r"CUDA (?:error: )?out of memory", seen="pytorch/pytorch#16417"),
+            Message(r"torch\.(?:cuda\.)?OutOfMemoryError", seen="murong-xu/CADS#4"),
+            Message(r"CUBLAS_STATUS_ALLOC_FAILED", seen="QwenLM/Qwen3#873"),
+            Message(r"MPS backend out of memory", seen="Comfy-Org/ComfyUI#7372"),
+            Message(r"HIP out of memory", seen="pytorch/pytorch#138002"),
         ),
-        "Weights, gradients, optimizer state and the activations of this batch do not fit "
+        why="Weights, gradients, optimizer state and the activations of this batch do not fit "
         "together. Activations grow with rows × length (attention without a fused kernel with "
-        "length²), the logits with rows × length × vocabulary.",
-        "In this order: a smaller per_device_train_batch_size with more "
+        "length²), and logits with rows × length × vocabulary.",
+        fix="Try in this order: a smaller per_device_train_batch_size with more "
         "gradient_accumulation_steps; shorter rows (truncation, grouping by length); "
-        "gradient_checkpointing=True; bf16; LoRA, which drops gradients and optimizer state of the "
-        "body. End other processes on the GPU (nvidia-smi).",
-        LESS,
-        (
-            "torch.cuda.empty_cache(): torch frees its own cache before it gives up.",
-            "del and gc.collect() in the loop, unless you keep tensors of earlier steps yourself.",
-            "Loading the data in smaller parts: the data set is not on the GPU, one batch is.",
+        "gradient_checkpointing=True; bf16; LoRA, which needs no gradients and optimizer state for "
+        "the base model. End other processes on the GPU (nvidia-smi).",
+        in_surefit=LESS_MEMORY,
+        does_not_help=(
+            "torch.cuda.empty_cache(): torch empties its cache before it raises this error.",
+            "del and gc.collect() in the loop, unless your code keeps tensors of earlier steps.",
+            "Loading the data in smaller parts: the GPU holds one batch, not the dataset.",
         ),
-        _gpu,
+        derive=_gpu_memory,
     ),
     Cause(
         "SF651",
-        "the machine's memory is full",
-        (
-            Form(
+        "the machine is out of memory",
+        messages=(
+            Message(
                 r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to "
                 r"allocate (?P<bytes>\d+) bytes"
             ),
-            Form(
-                r"Unable to allocate (?P<size>[\d.]+) (?P<unit>[KMGT]iB) for an array with shape "
-                r"\((?P<shape>[\d, ]+)\)",
-                libraries_only=True,
+            Message(
+                r"Unable to allocate (?P<size>[\d.]{1,20}) (?P<unit>[KMGT]iB) for an array with "
+                r"shape \((?P<shape>[\d, ]{1,60})\)",
+                needs_library=True,
             ),
-            Form(r"\[enforce fail at \w*alloc_cpu\.cpp"),
+            Message(r"\[enforce fail at \w{0,40}alloc_cpu\.cpp"),
         ),
-        "One request was larger than what the machine or container has left: the whole data set "
-        "was loaded or converted at once (float64 doubles it), or the batch is too large.",
-        "Keep the data on disk (datasets, np.load(…, mmap_mode='r')), convert batch by batch, "
-        "float32 instead of float64, a smaller batch.",
-        "Columns stay on disk; memory does not grow with the rows. " + LESS,
-        ("More swap: training would wait for the disk.",),
-        _request,
+        why="One request was larger than the free memory of the machine or container. The whole "
+        "dataset was loaded or converted at once (float64 doubles it), or the batch is too large.",
+        fix="Keep the data on disk (datasets, np.load(…, mmap_mode='r')), convert it batch by "
+        "batch, use float32 instead of float64, or use a smaller batch.",
+        in_surefit="Columns stay on disk, so memory does not grow with the number of rows. "
+        + LESS_MEMORY,
+        does_not_help=("More swap: training would wait for the disk.",),
+        derive=_one_tensor,
     ),
     Cause(
         "SF652",
-        "killed by the system for lack of memory",
-        (
-            Form(r"Signal 9 \(SIGKILL\) received by PID", seen="fidelity/stoke#31"),
-            Form(r"\(exitcode: -9\)", seen="hpcaitech/ColossalAI#3514"),
-            Form(r"(?i)^\S{0,40}\s?\bkilled\s*$", seen="hiyouga/LlamaFactory#1138"),
-            Form(
-                r"(?i)(?:out of memory: killed process|oom[- ]kill(?:er)?\b|OOMKilled)",
+        "the system killed the process because memory ran out",
+        messages=(
+            Message(r"Signal 9 \(SIGKILL\) received by PID", seen="fidelity/stoke#31"),
+            Message(r"\(exitcode: -9\)", seen="hpcaitech/ColossalAI#3514"),
+            Message(r"(?i)^\S{0,40}\s?\bkilled\s*$", seen="hiyouga/LlamaFactory#1138"),
+            Message(
+                r"(?i)out of memory: killed process|oom[- ]kill(?:er)?\b|OOMKilled",
                 seen="DagnyT/hardnet#19",
             ),
-            Form(
-                r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
+            Message(
+                r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,60}\) is killed by signal: Killed",
                 seen="pytorch/pytorch#8976",
             ),
-            Form(r"died with <Signals\.SIGKILL: 9>", seen="Linaqruf/kohya-trainer#148"),
-            Form(
-                r"(?i)exit(?:ed)? (?:with )?(?:code|status)[ :=]*137\b",
+            Message(r"died with <Signals\.SIGKILL: 9>", seen="Linaqruf/kohya-trainer#148"),
+            Message(
+                r"(?i)exit(?:ed)? (?:with )?(?:code|status)[ :=]{0,4}137\b",
                 seen="open-mmlab/mmpretrain#1939",
             ),
         ),
-        "Linux (or the container's limit) killed the process because memory ran out; no Python "
-        "message is possible then. Usual sources: the data set as Python lists, copied by every "
-        "DataLoader worker; a model loaded in every process; evaluation keeping all logits.",
-        "dmesg | grep -i kill shows it. Fewer workers, data memory-mapped (datasets, numpy mmap) "
-        "instead of lists, low_cpu_mem_usage, eval_accumulation_steps; a larger container limit.",
-        "Columns stay on disk, and metrics take constant memory.",
-        ("A smaller learning rate or fewer epochs.",),
+        why="Linux, or the limit of the container, killed the process. Python cannot print a "
+        "message then. Common causes: a dataset as Python lists, copied by every DataLoader "
+        "worker; a model loaded in every process; an evaluation that keeps all logits.",
+        fix="Confirm it with dmesg | grep -i kill. Use fewer workers, memory-mapped data "
+        "(datasets, numpy mmap) instead of lists, low_cpu_mem_usage and eval_accumulation_steps, "
+        "or raise the limit of the container.",
+        in_surefit="Columns stay on disk, and metrics take constant memory.",
+        does_not_help=("A smaller learning rate or fewer epochs.",),
     ),
     Cause(
         "SF653",
-        "shared memory is full, or a worker of the DataLoader died",
-        (
-            Form(
-                r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Bus "
+        "shared memory is full, or a DataLoader worker died",
+        messages=(
+            Message(
+                r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,60}\) (?:is killed by signal: Bus "
                 r"error|exited unexpectedly)",
                 seen="pytorch/pytorch#5040",
             ),
-            Form(
+            Message(
                 r"(?i)unexpected bus error encountered in worker", seen="facebookresearch/mmf#441"
             ),
-            Form(
+            Message(
                 r"unable to (?:open|write|mmap|resize).{0,40} shared memory (?:object|file)",
                 seen="pytorch/pytorch#73644",
             ),
-            Form(
-                r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
-                r"(?P<signal>\w[\w ]+)",
+            Message(
+                r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,60}\) is killed by signal: "
+                r"(?P<signal>\w[\w ]{1,40})",
                 seen="facebookresearch/SlowFast#443",
             ),
         ),
-        "Workers hand batches over in /dev/shm, which is 64 MB in a container by default; a "
-        "worker that cannot write there dies of a bus error. One that 'exited unexpectedly' died "
-        "for another reason, which num_workers=0 shows.",
-        "docker run --shm-size=8g (or --ipc=host); fewer workers or smaller batches; "
-        "num_workers=0 to see the real error; "
-        "torch.multiprocessing.set_sharing_strategy('file_system').",
-        "Batches are made by a thread, not by processes: nothing passes through /dev/shm.",
-        ("More GPU memory: this is memory of the machine.",),
+        why="Workers pass batches through /dev/shm, which has 64 MB in a container by default. A "
+        "worker that cannot write there dies with a bus error. A worker that 'exited unexpectedly' "
+        "died for another reason, which num_workers=0 shows.",
+        fix="Run docker with --shm-size=8g or --ipc=host, use fewer workers or smaller batches, or "
+        "call torch.multiprocessing.set_sharing_strategy('file_system'). Set num_workers=0 to see "
+        "the original error.",
+        in_surefit="A thread creates the batches, so nothing passes through /dev/shm.",
+        does_not_help=("More GPU memory: this is memory of the machine.",),
     ),
     Cause(
         "SF654",
         "the disk is full",
-        (
-            Form(r"PytorchStreamWriter failed writing file", seen="zai-org/ChatGLM-6B#1166"),
-            Form(
+        messages=(
+            Message(r"PytorchStreamWriter failed writing file", seen="zai-org/ChatGLM-6B#1166"),
+            Message(
                 r"SafetensorError.{0,120}No space left on device", seen="hiyouga/LlamaFactory#5155"
             ),
-            Form(
+            Message(
                 r"\[Errno 28\] No space left on device",
                 seen="NVIDIA/Megatron-LM#878",
-                libraries_only=True,
+                needs_library=True,
             ),
         ),
-        "A checkpoint, a cache or /tmp has no room left. A checkpoint with AdamW is three times "
-        "the size of the weights, and Trainer keeps every one of them unless told otherwise.",
-        "save_total_limit=2; free or move the caches (HF_HOME, HF_DATASETS_CACHE); df -h for the "
-        "disk and for /dev/shm.",
-        "`keep` bounds the checkpoints; a file is written whole or not at all, so the last one is "
-        "good.",
+        why="There is no space left for a checkpoint, a cache or /tmp. A checkpoint with AdamW has "
+        "three times the size of the weights, and Trainer keeps every checkpoint by default.",
+        fix="Set save_total_limit=2. Free or move the caches (HF_HOME, HF_DATASETS_CACHE). df -h "
+        "shows the disks and /dev/shm.",
+        in_surefit="`keep` limits the number of checkpoints. surefit writes a file completely or "
+        "not at all, so the last checkpoint is intact.",
     ),
     Cause(
         "SF655",
-        "no batch size is small enough",
-        (Form(r"No executable batch size found, reached zero"),),
-        "find_executable_batch_size halved the batch after each lack of memory until nothing was "
-        "left: even one row does not fit. It also retries after other errors that look like one.",
-        "Shorter rows, gradient checkpointing, LoRA, a smaller model; look at the first error of "
-        "the log, before the retries.",
-        LESS,
-        ("Smaller batches: one row is already too much.",),
+        "even a batch of one row does not fit into memory",
+        messages=(Message(r"No executable batch size found, reached zero"),),
+        why="find_executable_batch_size halved the batch size after every out-of-memory error "
+        "until it reached zero. It also retries after other errors that look similar.",
+        fix="Use shorter rows, gradient checkpointing, LoRA or a smaller model. Look at the first "
+        "error in the log, before the retries.",
+        in_surefit=LESS_MEMORY,
+        does_not_help=("Smaller batches: one row is already too large.",),
     ),
 )

@@ -1,275 +1,264 @@
-"""Shapes that do not fit: widths, lengths, axes and channels."""
+"""Shapes that do not match: feature sizes, lengths and axes."""
 
 from __future__ import annotations
 
-from surefit.explainer.cause import Cause, Context, Form
-from surefit.explainer.matmul_sizes import product_findings
+from math import prod
+
+from surefit.explainer import matmul_sizes
+from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.numbers_in_text import factor, read_whole
+
+USUAL_POSITIONS = (77, 128, 256, 512, 514, 1024, 2048, 4096, 8192)
 
 
 def _two_sizes(context: Context) -> list[str]:
-    a, b = context.number("a"), context.number("b")
-    low, high = sorted((a, b))
-    if "position" in context.text or "attention" in context.text.lower() or high in LIMITS:
-        return (
-            [
-                f"{low} and {high}: if {low} is the model's max_position_embeddings, the rows are "
-                "longer than the model has positions."
-            ]
-            if low in LIMITS
-            else []
-        )
+    first, second = context.number("size_a"), context.number("size_b")
+    if first is None or second is None:
+        return []
+    low, high = sorted((first, second))
+    text = context.text.lower()
+    if low in USUAL_POSITIONS and (
+        high in USUAL_POSITIONS or "position" in text or "attention" in text
+    ):
+        return [
+            f"If {low} is the model's max_position_embeddings, then rows of length {high} are too "
+            "long for the model."
+        ]
     if high - low == 1:
         return [
-            f"{a} and {b} differ by one: one side was shifted (labels, bos, cls) or truncated "
-            "by a token, the other was not."
+            f"{first} and {second} differ by one. One tensor was shifted or truncated by one token "
+            "(labels, bos, cls), the other was not."
         ]
     return []
 
 
-LIMITS = (77, 128, 256, 512, 514, 1024, 2048, 4096, 8192)
-
-
-def _batch_sizes(context: Context) -> list[str]:
-    inputs, targets = context.number("inputs"), context.number("targets")
-    if targets > inputs and targets % inputs == 0:
+def _predictions_and_labels(context: Context) -> list[str]:
+    predictions, labels = context.number("predictions"), context.number("labels")
+    if predictions is None or labels is None:
+        return []
+    if labels == 0:
+        return [f"There are {predictions} predictions and no labels: the label tensor is empty."]
+    if predictions == 0:
+        return [f"There are {labels} labels and no predictions: the batch has no rows."]
+    per_row = factor(labels, predictions)
+    if per_row is not None:
         return [
-            f"{targets} = {inputs} × {targets // inputs}: each of {inputs} rows has "
-            f"{targets // inputs} labels, but the model gives one vector per row. The labels are "
-            "per token (or one-hot), the head is per row."
+            f"{labels} = {predictions} × {per_row}. Each row has {per_row} labels, but the model "
+            "predicts once per row. The labels are per token or one-hot, the head is per row."
         ]
-    if inputs > targets and inputs % targets == 0:
+    per_row = factor(predictions, labels)
+    if per_row is not None:
         return [
-            f"{inputs} = {targets} × {inputs // targets}: the model gives {inputs // targets} "
-            f"vectors per row, but there is one label per row. Pool the steps, or take the last."
+            f"{predictions} = {labels} × {per_row}. The model makes {per_row} predictions per row, "
+            "but each row has one label. Pool over the sequence, or use its last position."
         ]
     return [
-        f"{inputs} scored positions, {targets} targets: labels and inputs were padded, cut or "
-        "shifted to different lengths."
+        f"There are {predictions} predictions and {labels} labels. Inputs and labels were padded, "
+        "truncated or shifted differently."
     ]
+
+
+def _elements(context: Context) -> list[str]:
+    size = context.number("elements")
+    sizes = [read_whole(text.strip()) for text in context.word("shape").split(",")]
+    known = [number for number in sizes if number is not None and number != -1]
+    if size is None or None in sizes:
+        return []
+    product, shown = prod(known), " × ".join(map(str, known))
+    if len(known) == len(sizes):
+        return [f"{shown} = {product}, but the tensor has {size} elements."]
+    return [f"{size} elements cannot be divided by {shown}."] if known else []
 
 
 CAUSES = (
     Cause(
         "SF610",
-        "the data has another width than the layer",
-        (
-            Form(
-                r"mat1 and mat2 shapes cannot be multiplied"
-                r"(?: \((?P<m>\d+)x(?P<k>\d+) and (?P<n>\d+)x(?P<p>\d+)\))?"
+        "the feature size of the input does not match the layer",
+        messages=(
+            Message(
+                r"mat1 and mat2 shapes cannot be multiplied(?: \((?P<rows>\d+)x(?P<features>\d+) "
+                r"and (?P<in_features>\d+)x(?P<out_features>\d+)\))?"
             ),
-            Form(
-                r"size mismatch, m1: \[(?P<m>\d+) x (?P<k>\d+)\], m2: \[(?P<n>\d+) x (?P<p>\d+)\]",
+            Message(
+                r"size mismatch, m1: \[(?P<rows>\d+) x (?P<features>\d+)\], "
+                r"m2: \[(?P<in_features>\d+) x (?P<out_features>\d+)\]",
                 seen="bamos/densenet.pytorch#19",
             ),
         ),
-        "The last axis of the input is not as wide as the layer's weight. The two numbers on the "
-        "right are the layer (in, out); of the two on the left the second is the width it was "
-        "given, the first all other axes multiplied.",
-        "Print input.shape before the layer. Build the layer from the data "
-        "(nn.Linear(batch.shape[-1], hidden)), or bring the data to the configured width; a "
-        "fixed layer that is rebuilt must also be in the optimizer and in the checkpoint.",
-        "surefit.AdaptiveProjection.for_data(sample, hidden_size) takes its width from the data "
-        "and is saved with the model; `surefit check` finds the mismatch (SF305) before the first "
-        "step.",
-        (
-            "reshape or view to the expected width without knowing the axes: it mixes rows.",
-            "A smaller batch size: it changes the first number, not the width.",
+        why="The last axis of the input must have the size that the layer was built for. In the "
+        "message, the second pair is the layer (in_features, out_features). The first pair is the "
+        "input: all leading axes multiplied, then the feature size.",
+        fix="Print input.shape before the layer. Build the layer from the data, "
+        "nn.Linear(batch.shape[-1], hidden), or bring the data to the expected feature size. If "
+        "you replace the layer, add the new one to the optimizer and to the checkpoint.",
+        in_surefit="surefit.AdaptiveProjection.for_data(sample, hidden_size) takes its feature "
+        "size from the data and is saved with the model. `surefit check` reports the mismatch "
+        "(SF305) before the first step.",
+        does_not_help=(
+            "reshape or view to the expected size: it mixes rows if the axes mean something else.",
+            "A smaller batch size: it changes the first number, not the feature size.",
         ),
-        lambda context: product_findings(context) if "m" in context.values else [],
+        derive=matmul_sizes.conclusions,
     ),
     Cause(
         "SF611",
         "a tensor has too few or too many axes",
-        (
-            Form(
+        messages=(
+            Message(
                 r"Expected (?P<expected>\d)-?D tensor,? (?:but )?got (?P<found>\d)-?D",
                 seen="seed 003",
             ),
-            Form(
+            Message(
                 r"[Ee]xpected (?P<expected>\d)D(?: or (?P<also>\d)D)? input \(got (?P<found>\d)D "
                 r"input\)"
             ),
-            Form(
+            Message(
                 r"Expected (?P<expected>\d)D \(unbatched\) or (?P<also>\d)D \(batched\) input to "
-                r"(?P<layer>\w+), but got input of size: \[(?P<size>[\d, ]+)\]"
+                r"(?P<layer>\w{1,60}), but got input of size: \[(?P<size>[\d, ]{1,60})\]"
             ),
-            Form(r"Expected input to be (?P<expected>\d)D or (?P<also>\d)D, got (?P<found>\d)D"),
-            Form(
+            Message(r"Expected input to be (?P<expected>\d)D or (?P<also>\d)D, got (?P<found>\d)D"),
+            Message(
                 r"Expected (?P<expected>\d)-dimensional input for (?P=expected)-dimensional weight "
-                r"\[(?P<weight>[\d, ]+)\], but got (?P<found>\d)-dimensional input",
+                r"\[(?P<weight>[\d, ]{1,60})\], but got (?P<found>\d)-dimensional input",
                 seen="shaofengzeng/SuperPoint-Pytorch#2",
             ),
         ),
-        "The layer counts axes: batch, steps or channels, width. One is missing (a single row "
-        "without its batch axis, features without their steps) or one is too many.",
-        "Print the shape. A missing batch axis: x.unsqueeze(0); a missing channel axis: "
-        "x.unsqueeze(1); steps and width in one axis: x.view(batch, steps, width), only if their "
-        "product is that axis.",
-        "Feature rows are [steps, width], and the axes are checked row by row before the first "
-        "step.",
-        ("squeeze() without an axis: it also drops a batch of one.",),
+        why="A layer expects a fixed number of axes, such as [batch, length, features] or [batch, "
+        "channels, height, width]. One axis is missing (a single row without its batch axis, "
+        "features without their sequence axis), or there is one too many.",
+        fix="Print the shape. Add a missing batch axis with x.unsqueeze(0), a missing channel axis "
+        "with x.unsqueeze(1). Split a flattened axis with x.view(batch, length, features) if the "
+        "sizes multiply to that axis.",
+        in_surefit="Feature rows are [sequence length, feature size]. surefit checks the axes of "
+        "every row before the first step.",
+        does_not_help=("squeeze() without an axis: it also removes a batch axis of size 1.",),
     ),
     Cause(
         "SF612",
-        "two tensors of different lengths are combined",
-        (
-            Form(
-                r"The size of tensor a \((?P<a>\d+)\) must match the size of tensor b "
-                r"\((?P<b>\d+)\) at non-singleton dimension (?P<axis>\d+)"
+        "two tensors with different sizes are combined",
+        messages=(
+            Message(
+                r"The size of tensor a \((?P<size_a>\d+)\) must match the size of tensor b "
+                r"\((?P<size_b>\d+)\) at non-singleton dimension (?P<axis>\d+)"
             ),
-            Form(
+            Message(
                 r"Sizes of tensors must match except in dimension (?P<axis>\d+)\. Expected size "
-                r"(?P<a>\d+) but got size (?P<b>\d+)"
+                r"(?P<size_a>\d+) but got size (?P<size_b>\d+)"
             ),
-            Form(
-                r"The expanded size of the tensor \((?P<a>\d+)\) must match the existing size "
-                r"\((?P<b>\d+)\) at non-singleton dimension (?P<axis>\d+)"
+            Message(
+                r"The expanded size of the tensor \((?P<size_a>\d+)\) must match the existing size "
+                r"\((?P<size_b>\d+)\) at non-singleton dimension (?P<axis>\d+)"
             ),
-            Form(r"Tensors must have same number of dimensions: got (?P<a>\d+) and (?P<b>\d+)"),
+            Message(
+                r"Tensors must have same number of dimensions: got (?P<axes_a>\d+) and "
+                r"(?P<axes_b>\d+)"
+            ),
         ),
-        "Two tensors meet whose sizes differ on an axis that must be equal: a row longer than the "
-        "model's positions, a mask of another length than its inputs, or batches of unequal "
-        "padding being concatenated (in an evaluation, too).",
-        "Truncate to model.config.max_position_embeddings (tokenizer(…, truncation=True, "
-        "max_length=…)); make the attention mask together with the ids; pad before torch.cat "
-        "(Trainer: pad_across_processes or a fixed length for evaluation).",
-        "Rows longer than the model's positions are cut or dropped as `overlong` says, and "
-        "counted; masks are made from the lengths.",
+        why="The tensors must have the same number of axes and the same size on this axis. Common "
+        "causes: a row is longer than the model's maximum number of positions, a mask and its "
+        "inputs have different lengths, or batches with different padding are concatenated, also "
+        "during evaluation.",
+        fix="Truncate to model.config.max_position_embeddings: tokenizer(…, truncation=True, "
+        "max_length=…). Create the attention mask together with the ids. Pad before torch.cat; in "
+        "Trainer, use pad_across_processes or a fixed length for evaluation.",
+        in_surefit="`overlong` decides whether surefit truncates or drops rows that are longer "
+        "than the model's positions, and the ledger counts them. Masks follow from the lengths.",
         derive=_two_sizes,
     ),
     Cause(
         "SF613",
-        "logits and labels do not belong together",
-        (
-            Form(
-                r"Expected input batch_size \((?P<inputs>\d+)\) to match target batch_size "
-                r"\((?P<targets>\d+)\)"
+        "the numbers of predictions and labels differ",
+        messages=(
+            Message(
+                r"Expected input batch_size \((?P<predictions>\d+)\) to match target batch_size "
+                r"\((?P<labels>\d+)\)"
             ),
         ),
-        "cross_entropy wants one target per row of scores, and the counts differ: per-token labels "
-        "for a per-row head or the reverse, or inputs and labels of different lengths.",
-        "Take the head that fits the labels (AutoModelForTokenClassification for labels per "
-        "token, AutoModelForSequenceClassification for one per row); pad labels to the length of "
-        "input_ids with -100.",
-        "The task is chosen from the columns, and a probe compares logits with labels (SF305).",
-        ("flatten() on the labels: the counts stay different.",),
-        _batch_sizes,
+        why="cross_entropy needs one label per prediction. Common causes: labels per token with a "
+        "head that predicts once per row, the reverse, or inputs and labels of different lengths.",
+        fix="Choose the head that fits the labels: AutoModelForTokenClassification for one label "
+        "per token, AutoModelForSequenceClassification for one label per row. Pad labels with -100 "
+        "to the length of input_ids.",
+        in_surefit="surefit infers the task from the columns. A probe compares logits with labels "
+        "before the first step (SF305).",
+        does_not_help=("flatten() on the labels: the numbers still differ.",),
+        derive=_predictions_and_labels,
     ),
     Cause(
         "SF614",
-        "labels have the wrong shape for the loss",
-        (
-            Form(r"(?:0D or 1D|1D) target tensor expected, multi-target not supported"),
-            Form(r"Expected target size \[(?P<expected>[\d, ]+)\], got \[(?P<found>[\d, ]+)\]"),
-            Form(
-                r"Target size \(torch\.Size\(\[(?P<targets>[\d, ]*)\]\)\) must be the same as "
-                r"input size \(torch\.Size\(\[(?P<inputs>[\d, ]*)\]\)\)"
+        "the labels have the wrong shape for the loss",
+        messages=(
+            Message(r"1D target tensor expected, multi-target not supported"),
+            Message(
+                r"Expected target size \[(?P<expected>[\d, ]{1,60})\], got "
+                r"\[(?P<found>[\d, ]{1,60})\]"
             ),
-            Form(
-                r"size mismatch \(got input: \[(?P<inputs>[\d, ]+)\]\s*,\s*target: "
-                r"\[(?P<targets>[\d, ]+)\]"
+            Message(
+                r"Target size \(torch\.Size\(\[(?P<labels>[\d, ]{0,60})\]\)\) must be the same as "
+                r"input size \(torch\.Size\(\[(?P<predictions>[\d, ]{0,60})\]\)\)"
+            ),
+            Message(
+                r"size mismatch \(got input: \[(?P<predictions>[\d, ]{1,60})\] ?, ?target: "
+                r"\[(?P<labels>[\d, ]{1,60})\]"
             ),
         ),
-        "Class numbers, one-hot rows and maps of classes have different shapes, and each loss "
-        "takes one of them: cross_entropy class numbers without the class axis (scores are "
-        "[batch, classes, …]), BCEWithLogits a target of exactly the scores' shape.",
-        "For one class per row: labels of shape [batch] and dtype long (labels.argmax(-1) from "
-        "one-hot, squeeze(-1) from [batch, 1]). For token scores [batch, steps, classes]: "
-        "cross_entropy(logits.transpose(1, 2), labels) or flatten both. For several labels per "
-        "row: float targets [batch, classes], or problem_type='multi_label_classification'.",
-        "Labels per row, per token or several per row are told apart from the data.",
-    ),
-    Cause(
-        "SF615",
-        "a picture or sequence has other channels than the layer",
-        (
-            Form(
-                r"Given groups=\d+, weight of size \[(?P<weight>[\d, ]+)\], expected "
-                r"input\[(?P<input>[\d, ]+)\] to have (?P<expected>\d+) channels, but got "
-                r"(?P<found>\d+) channels instead"
-            ),
-            Form(r"running_mean should contain (?P<found>\d+) elements not (?P<expected>\d+)"),
-        ),
-        "The channel axis (the second) has another size than the layer: grey pictures for a colour "
-        "model, or the channels standing last (height, width, channels).",
-        "Grey to colour: image.convert('RGB') or x.expand(-1, 3, -1, -1). Channels last: "
-        "x.permute(0, 3, 1, 2).",
-        "Pictures of any mode become [3, height, width] by the model's own processor.",
-        derive=lambda context: [
-            f"{context.values['found']} channels at axis 1 where {context.values['expected']} are "
-            "expected; if that number is your height or width, the channels stand last."
-        ],
+        why="Each loss accepts one format of labels. cross_entropy accepts class indices without a "
+        "class axis, and its logits have shape [batch, classes, …]. BCEWithLogitsLoss accepts "
+        "labels of exactly the shape of the logits.",
+        fix="One class per row: labels of shape [batch] and dtype int64, by labels.argmax(-1) from "
+        "one-hot labels or squeeze(-1) from [batch, 1]. One class per token: "
+        "cross_entropy(logits.transpose(1, 2), labels) for logits of shape [batch, length, "
+        "classes]. Several labels per row: float labels of shape [batch, classes], and "
+        "problem_type='multi_label_classification' in transformers.",
+        in_surefit="surefit infers from the data whether a row has one label, one per token or "
+        "several.",
     ),
     Cause(
         "SF616",
-        "a view that does not hold the numbers",
-        (
-            Form(r"shape '\[(?P<shape>[-\d, ]+)\]' is invalid for input of size (?P<size>\d+)"),
-            Form(r"view size is not compatible with input tensor's size and stride"),
+        "a tensor cannot be viewed with this shape",
+        messages=(
+            Message(
+                r"shape '\[(?P<shape>[-\d, ]{1,60})\]' is invalid for input of size "
+                r"(?P<elements>\d+)"
+            ),
+            Message(r"view size is not compatible with input tensor's size and stride"),
         ),
-        "view() keeps the numbers and their order: the sizes must multiply to the number of "
-        "elements, and the memory must be contiguous. Sizes written down for one batch size or "
-        "picture size fail on another, the last batch above all.",
-        "Take sizes from the tensor: x.view(x.size(0), -1); after transpose or permute use "
-        "reshape.",
-        "`surefit check` runs the longest and the shortest row through the module first.",
+        why="view() keeps all elements in their order: the sizes must multiply to the number of "
+        "elements, and the memory must be contiguous. Sizes that are hard-coded for one batch size "
+        "or image size fail for another, most often for the last batch.",
+        fix="Take sizes from the tensor: x.view(x.size(0), -1). After transpose or permute, call "
+        "reshape instead.",
+        in_surefit="`surefit check` runs the longest and the shortest row through the model first.",
+        derive=_elements,
     ),
     Cause(
         "SF617",
-        "the input has another width than a layer was built for",
-        (
-            Form(
-                r"Given normalized_shape=\[(?P<expected>[\d, ]+)\], expected input with shape "
-                r"\[\*, [\d, ]+\], but got input of size ?\[(?P<found>[\d, ]+)\]"
+        "the last axis of the input does not match the layer",
+        messages=(
+            Message(
+                r"Given normalized_shape=\[(?P<expected>[\d, ]{1,60})\], expected input with shape "
+                r"\[\*, [\d, ]{1,60}\], but got input of size ?\[(?P<found>[\d, ]{1,60})\]"
             ),
-            Form(
+            Message(
                 r"input\.size\(-1\) must be equal to input_size\. Expected (?P<expected>\d+), got "
                 r"(?P<found>\d+)"
             ),
-            Form(r"was expecting embedding dimension of (?P<expected>\d+), but got (?P<found>\d+)"),
-            Form(
-                r"Expected size for first two dimensions of batch2 tensor to be: "
-                r"\[(?P<expected>[\d, ]+)\] but got: \[(?P<found>[\d, ]+)\]"
+            Message(
+                r"was expecting embedding dimension of (?P<expected>\d+), but got (?P<found>\d+)"
             ),
-            Form(
+            Message(
+                r"Expected size for first two dimensions of batch2 tensor to be: "
+                r"\[(?P<expected>[\d, ]{1,60})\] but got: \[(?P<found>[\d, ]{1,60})\]"
+            ),
+            Message(
                 r"size mismatch, got input \(\d+\), mat \((?P<expected>\d+x\d+)\), vec "
                 r"\((?P<found>\d+)\)"
             ),
         ),
-        "The last axis of the input differs from the size the layer was built with; often the axes "
-        "[batch, steps, width] stand in another order (batch_first).",
-        "Print the shape before the layer; build the layer with that width, set batch_first=True, "
-        "or project first: nn.Linear(width, hidden).",
-        "A projection takes its width from the data; exchanged axes are SF308.",
-    ),
-    Cause(
-        "SF618",
-        "a batch of one row for batch normalisation",
-        (
-            Form(
-                r"Expected more than 1 value per channel when training, got input size "
-                r"torch\.Size\(\[(?P<size>[\d, ]+)\]\)"
-            ),
-        ),
-        "BatchNorm needs more than one value per channel in training, and this batch has one row: "
-        "usually the last, incomplete batch of an epoch.",
-        "DataLoader(…, drop_last=True), or GroupNorm/LayerNorm instead; model.eval() if this was "
-        "meant to be an evaluation.",
-        "`surefit check` warns of it from the batch sizes of the whole run, and names the layer.",
-        ("batch_size=1 with more accumulation: each micro-batch still has one row.",),
-    ),
-    Cause(
-        "SF619",
-        "the input is smaller than the kernel",
-        (
-            Form(
-                r"Calculated padded input size per channel: \((?P<input>[\dx ]+)\)\. Kernel size: "
-                r"\((?P<kernel>[\dx ]+)\)\. Kernel size can't be greater than actual input size"
-            ),
-        ),
-        "The picture or sequence is shorter than the convolution's kernel, at the input or after "
-        "several poolings.",
-        "Use larger inputs (resize, or pad short rows), or a smaller kernel and fewer poolings.",
-        "`image.size` resizes; the shortest row is tried before the first step.",
+        why="The last axis has another size than the layer was built for. Often the axes are in "
+        "another order, such as [length, batch, features] instead of [batch, length, features].",
+        fix="Print the shape before the layer. Build the layer with that size, set "
+        "batch_first=True, or project first: nn.Linear(features, hidden).",
+        in_surefit="A projection takes its feature size from the data. SF308 reports swapped axes.",
     ),
 )

@@ -93,6 +93,12 @@ CITED: tuple[tuple[str, str, str], ...] = (
         "RuntimeError: Found dtype Double but expected Float",
     ),
     (
+        "rish-16/tokenlearner-pytorch#4",
+        "SF641",
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) "
+        "should be the same",
+    ),
+    (
         "kijai/ComfyUI-FluxTrainer#116",
         "SF642",
         "Expected all tensors to be on the same device, but found at least two devices, cpu and "

@@ -130,6 +130,40 @@ def split_unevenly() -> None:
     BatchSamplerShard(sampler, num_processes=2, split_batches=True)
 
 
+def huber(labels: torch.Tensor) -> None:
+    functional.huber_loss(trained(2), labels).backward()
+
+
+def mixed(call: Callable[[torch.dtype], Any], dtype: torch.dtype) -> Call:
+    return lambda _: call(dtype)
+
+
+FLOATING, INTEGER = torch.float64, torch.int64
+MIXED: dict[str, Callable[[torch.dtype], Any]] = {
+    "linear": lambda dtype: nn.Linear(2, 1)(zeros(2, 2, dtype=dtype)),
+    "linear without bias": lambda dtype: nn.Linear(2, 1, bias=False)(zeros(2, dtype=dtype)),
+    "addmm": lambda dtype: torch.addmm(zeros(2, 2), zeros(2, 2), zeros(2, 2, dtype=dtype)),
+    "bmm": lambda dtype: torch.bmm(zeros(2, 2, 2, dtype=dtype), zeros(2, 2, 2)),
+    "class weights": lambda dtype: functional.cross_entropy(
+        zeros(2, 3), longs(0, 1), weight=zeros(3, dtype=dtype)
+    ),
+    "huber": lambda dtype: huber(zeros(2, dtype=dtype)),
+    "attention": lambda dtype: functional.scaled_dot_product_attention(
+        zeros(1, 1, 2, 4, dtype=dtype), zeros(1, 1, 2, 4), zeros(1, 1, 2, 4)
+    ),
+    "vector": lambda dtype: zeros(2, 2) @ zeros(2, dtype=dtype),
+    "dot": lambda dtype: zeros(2) @ zeros(2, dtype=dtype),
+    "baddbmm": lambda dtype: torch.baddbmm(
+        zeros(2, 2, 2, dtype=dtype), zeros(2, 2, 2), zeros(2, 2, 2)
+    ),
+    "convolution": lambda dtype: nn.Conv1d(3, 8, 3)(zeros(2, 3, 8, dtype=dtype)),
+    "recurrent": lambda dtype: nn.LSTM(4, 8)(zeros(2, 3, 4, dtype=dtype)),
+    "assignment": lambda dtype: zeros(2, 2).__setitem__(longs(0, 1), zeros(2, 2, dtype=dtype)),
+    "index_add": lambda dtype: zeros(2, 2).index_add_(0, longs(0, 1), zeros(2, 2, dtype=dtype)),
+    "masked_scatter": lambda dtype: zeros(2).masked_scatter(zeros(2).bool(), zeros(2, dtype=dtype)),
+}
+"""Operations on a tensor of that dtype and on float32 tensors."""
+
 CELL = lambda row: row  # noqa: E731  a worker cannot be sent a lambda
 
 RAISED: dict[str, tuple[str, Call]] = {
@@ -209,14 +243,53 @@ RAISED: dict[str, tuple[str, Call]] = {
     "nan sampling": ("SF637", lambda _: torch.multinomial(torch.tensor([float("nan"), 1.0]), 1)),
     "numpy with graph": ("SF638", lambda _: trained(2).numpy()),
     "deepcopy with graph": ("SF638", lambda _: copy.deepcopy(trained(2) * 2)),
+    "id dtype of one_hot": ("SF624", lambda _: functional.one_hot(zeros(2))),
+    "id dtype of gather": ("SF624", lambda _: zeros(2).gather(0, zeros(2))),
+    "id dtype of index_select": ("SF624", lambda _: zeros(2).index_select(0, zeros(2))),
+    "id dtype of an index": ("SF624", lambda _: zeros(2)[zeros(2)]),
     "double": ("SF640", lambda _: nn.Linear(2, 1)(zeros(2, 2, dtype=torch.double))),
+    "layer norm dtype": ("SF640", lambda _: nn.LayerNorm(2)(zeros(2, 2, dtype=torch.double))),
+    "scatter dtype": ("SF640", lambda _: zeros(2).scatter(0, longs(0), zeros(1).half())),
+    **{f"{name} of two dtypes": ("SF640", mixed(call, FLOATING)) for name, call in MIXED.items()},
+    **{f"{name} of integers": ("SF648", mixed(call, INTEGER)) for name, call in MIXED.items()},
+    "softmax of integers": ("SF648", lambda _: functional.softmax(longs(1, 2), 0)),
+    "add to integers": ("SF648", lambda _: longs(1, 2).add_(0.5)),
+    "mean of integers": ("SF648", lambda _: longs(1, 2).mean()),
+    "spread of integers": ("SF648", lambda _: longs(1, 2).std()),
+    "norm of integers": ("SF648", lambda _: longs(1, 2).norm()),
+    "gradient of integers": ("SF648", lambda _: longs(1, 2).requires_grad_()),
+    "integer parameter": ("SF648", lambda _: nn.Parameter(longs(1, 2))),
+    "integer mask": ("SF649", lambda _: zeros(2).masked_fill(longs(0, 1), 1.0)),
+    "integer condition": ("SF649", lambda _: torch.where(longs(0, 1), zeros(2), zeros(2))),
+    "integer attention mask": (
+        "SF649",
+        lambda _: functional.scaled_dot_product_attention(
+            *[zeros(1, 1, 2, 4)] * 3, attn_mask=zeros(2, 2).long()
+        ),
+    ),
+    "integer padding mask": (
+        "SF649",
+        lambda _: nn.MultiheadAttention(8, 2)(
+            *[zeros(2, 3, 8)] * 3, key_padding_mask=zeros(3, 2).long()
+        ),
+    ),
+    "one minus a mask": ("SF649", lambda _: 1 - zeros(2).bool()),
+    "minus a mask": ("SF649", lambda _: -zeros(2).bool()),
+    "not of a floating-point mask": ("SF649", lambda _: ~zeros(2)),
+    "constant in half precision": (
+        "SF668",
+        lambda _: zeros(2).half().masked_fill(zeros(2).bool(), -1e9),
+    ),
+    "infinity among integers": (
+        "SF668",
+        lambda _: longs(1, 2).masked_fill(zeros(2).bool(), float("-inf")),
+    ),
     "attention dtype": (
         "SF640",
         lambda _: functional.scaled_dot_product_attention(
             zeros(1, 1, 2, 4).double(), zeros(1, 1, 2, 4), zeros(1, 1, 2, 4)
         ),
     ),
-    "convolution dtype": ("SF641", lambda _: nn.Conv1d(3, 8, 3)(zeros(2, 3, 8).double())),
     "meta": ("SF642", lambda _: zeros(2, 2) + torch.zeros(2, 2, device="meta")),
     "meta to cpu": ("SF643", lambda _: torch.zeros(2, device="meta").cpu()),
     "no cuda": ("SF644", lambda _: zeros(1).cuda()),

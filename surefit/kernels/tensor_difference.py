@@ -1,4 +1,4 @@
-"""How far two tensors are apart, without copies of them: gradients and logits may be large."""
+"""Compares two large tensors in slices, without full-size copies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     import torch
 
 AT_ONCE = 2**20
-"""Numbers that are compared at once."""
+"""Values per slice."""
 
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The largest difference of two tensors, and the largest size of each; of NaN, NaN."""
+    """The largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
     import torch
 
     parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]

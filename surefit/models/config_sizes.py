@@ -1,4 +1,4 @@
-"""Sizes of a transformers body that reads features, planned before anything is built."""
+"""Reads and sets the sizes in a transformers config: positions, embedding size, vocabulary."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from typing import Any
 
 LEAST_POSITIONS = 64
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+OFFSET_POSITIONS = (
+    *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke"),
+    *("markuplm", "mpnet", "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
+    *("xlm-roberta-xl", "xmod"),
+)
+"""Architectures that number positions from pad_token_id + 1."""
 
 
 @dataclass(frozen=True)
 class ProjectionPlan:
-    """From the width of the data to the width of the body."""
+    """The projection from the data's feature size to the input size of a body."""
 
-    width: int
+    feature_size: int
     input_size: int
-    """What the body takes as `inputs_embeds`; some bodies widen it themselves."""
+    """The size of the body's `inputs_embeds`; some bodies project it to their hidden size."""
     hidden_size: int
     longest: int
+    """The sequence length of the longest training row."""
     positions: int | None
-    """Most steps the body can tell apart; None where nothing limits them."""
+    """The longest sequence that the body accepts; None where nothing limits it."""
 
     @property
     def cuts_rows(self) -> bool:
@@ -27,36 +34,38 @@ class ProjectionPlan:
         return self.positions is not None and self.longest > self.positions
 
 
-def plan_projection(width: int, longest: int, config: Any) -> ProjectionPlan:
-    """Plan the projection of rows of `width`, the longest of `longest` steps, into a model.
+def plan_projection(feature_size: int, longest: int, config: Any) -> ProjectionPlan:
+    """Plan the projection of rows of up to `longest` steps into a model.
 
     >>> from types import SimpleNamespace
     >>> config = SimpleNamespace(hidden_size=256, max_position_embeddings=512, model_type="bert")
     >>> plan_projection(4000, 999, config)
-    ProjectionPlan(width=4000, input_size=256, hidden_size=256, longest=999, positions=512)
+    ProjectionPlan(feature_size=4000, input_size=256, hidden_size=256, longest=999, positions=512)
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return ProjectionPlan(width, input_size(text), text.hidden_size, longest, max_positions(text))
+    text = _text_config(config)
+    return ProjectionPlan(
+        feature_size, input_size(text), text.hidden_size, longest, max_positions(text)
+    )
 
 
 def input_size(text: Any) -> int:
-    """The width of `inputs_embeds`; some bodies widen it themselves."""
+    """The size of `inputs_embeds`; some bodies project it to their hidden size."""
     sizes = (getattr(text, name, None) for name in ("embedding_size", "word_embed_proj_dim"))
     return next((size for size in sizes if isinstance(size, int)), int(text.hidden_size))
 
 
-def follow_data(config: Any, width: int, longest: int) -> list[str]:
-    """Size the config of an untrained body after the rows; what was changed, in words.
+def resize_config(config: Any, feature_size: int, longest: int) -> list[str]:
+    """Size the config of an untrained body to the data; returns the changes.
 
     >>> from types import SimpleNamespace
     >>> config = SimpleNamespace(vocab_size=271, max_position_embeddings=20, model_type="bert")
-    >>> follow_data(config, 4000, 999)
+    >>> resize_config(config, 4000, 999)
     ['vocab_size 271 → 4000', 'max_position_embeddings 20 → 999']
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text_config(config)
     changed = []
     special = (getattr(text, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
-    vocabulary = max([width, *(each + 1 for each in special if isinstance(each, int))])
+    vocabulary = max([feature_size, *(each + 1 for each in special if isinstance(each, int))])
     if getattr(text, "vocab_size", vocabulary) != vocabulary:
         changed.append(f"vocab_size {text.vocab_size} → {vocabulary}")
         text.vocab_size = vocabulary
@@ -69,26 +78,30 @@ def follow_data(config: Any, width: int, longest: int) -> list[str]:
     return changed
 
 
-def batch_bytes(batch_size: int, steps: int, width: int) -> int:
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
     """Bytes of one batch of float32 features.
 
     >>> batch_bytes(256, 999, 4000)
     4091904000
     """
-    return batch_size * steps * width * 4
+    return batch_size * length * feature_size * 4
 
 
-def rows_that_fit(limit_bytes: int, steps: int, width: int) -> int:
-    """Most rows of a batch whose features take no more than the limit.
+def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
+    """The largest batch size whose features fit into the limit.
 
     >>> rows_that_fit(2 * 10**9, 999, 4000)
     125
     """
-    return limit_bytes // batch_bytes(1, steps, width)
+    return limit_bytes // batch_bytes(1, length, feature_size)
 
 
 def room_for(longest: int) -> int:
-    """Positions of a body made for the data: rows met later may be longer than those seen.
+    """Positions of a body built for the data, with room for longer rows later.
 
     >>> room_for(20), room_for(999)
     (64, 1998)
@@ -97,24 +110,14 @@ def room_for(longest: int) -> int:
 
 
 def max_positions(config: Any) -> int | None:
-    """Most positions the model can tell apart, where its config says so."""
+    """The longest sequence that the model accepts, where its config limits it."""
     for name in _POSITIONS:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
-            # RoBERTa and its kin count positions from the pad token's id on.
             offset = config.pad_token_id + 1 if _offsets_positions(config) else 0
             return value - offset
     return None
 
 
 def _offsets_positions(config: Any) -> bool:
-    kin = (
-        "roberta",
-        "camembert",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "longformer",
-        "mpnet",
-        "data2vec-text",
-    )
-    return config.model_type in kin and config.pad_token_id is not None
+    return config.model_type in OFFSET_POSITIONS and config.pad_token_id is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +15,16 @@ from surefit import atomic
 from surefit.config import RunConfig, config_yaml, make_config
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.models.save_model import load_model
+from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
-from surefit.training.events import read_events, summarise_epochs
 from surefit.user_code import OWN_CODE_RUN, find_object
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from surefit.pipeline.pipeline import Pipeline
 
 OWN_NAMES = ("config.yaml", "plan.json", "events.jsonl", "checkpoints", "model", "report.html")
 
@@ -40,8 +41,8 @@ class Run:
     ) -> None:
         self.path = path
         self.collate_fn = collate_fn
-        self._task = task
-        self._module = module
+        self.task_object = task
+        self.module_object = module
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -49,7 +50,18 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         """The resolved config."""
-        return make_config(yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+        return make_config(_without_objects(self._settings))
+
+    @cached_property
+    def objects(self) -> dict[str, str]:
+        """Python objects the run was begun with and does not hold: argument and name."""
+        return {**_objects_in(self._settings), **self.plan.get("objects", {})}
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        loaded = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
+        assert isinstance(loaded, dict)
+        return loaded
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -61,13 +73,19 @@ class Run:
     @property
     def task(self) -> TaskSpec:
         """The task that was trained."""
-        if self._task is not None:
-            return self._task
+        if self.task_object is not None:
+            return self.task_object
+        if "task" in self.objects:
+            raise UsageError(
+                f"{self.path} was trained with a TaskSpec passed from Python, which it does not "
+                f"hold ({self.objects['task']}).",
+                "Name the task as module:SPEC when training, or use the Run that train returned.",
+            )
         name = self.config.task or ""
         found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
         assert isinstance(found, TaskSpec)
         scorer = self.config.generate.scorer
-        if scorer is None or scorer.startswith("python:"):  # an object is not in the run
+        if scorer is None:
             return found
         return with_scorer(found, find_object(scorer, self.code_folder))
 
@@ -96,7 +114,7 @@ class Run:
     @property
     def best_step(self) -> int | None:
         """The step whose weights `model/` has, where an evaluation chose it."""
-        from surefit.training.checkpoints import latest_checkpoint
+        from surefit.run.checkpoints import latest_checkpoint
 
         latest = latest_checkpoint(self.checkpoints)
         if latest is None:
@@ -139,6 +157,10 @@ class Run:
         """The trained model."""
         return self.load()[0]
 
+    def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
+        """The run, for batches made by the user's own collate_fn."""
+        return Run(self.path, self.task_object, self.module_object, collate_fn)
+
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.finished:
@@ -149,14 +171,60 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
+    def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
+        """The Pipeline of the trained model, which evaluates and predicts as training did."""
+        from surefit.pipeline.open_pipeline import open_pipeline
+
+        self._refuse_unfinished()
+        module = model if model is not None else self.module_object
+        seed = self.config.seed
+        return open_pipeline(self.model_path, self.task, self.plan, seed, module, self.collate_fn)
+
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
+        from surefit.models.save_model import load_model
+
+        self._refuse_unfinished()
+        return load_model(
+            self.model_path, self.task, model if model is not None else self.module_object
+        )
+
+    def _refuse_unfinished(self) -> None:
         if not self.finished:
             raise UsageError(
                 f"{self.path} has no trained model yet.",
                 f"Finish it with: surefit train --resume {self.path}",
             )
-        return load_model(self.model_path, self.task, model if model is not None else self._module)
+
+
+PASSED = "python:"
+"""How version 0.1.0 wrote a Python object into config.yaml: this, and its name."""
+_KEYS = {"augment.function": "augment", "generate.scorer": "scorer"}
+
+
+def _objects_in(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The Python objects that a config of version 0.1.0 names, by argument."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        name = prefix + key
+        if isinstance(value, Mapping):
+            found |= _objects_in(value, f"{name}.")
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, str) and first.startswith(PASSED):
+            found[_KEYS.get(name, name)] = first.removeprefix(PASSED)
+    return found
+
+
+def _without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, without what stands for a Python object."""
+    kept: dict[str, Any] = {}
+    for key, value in settings.items():
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, Mapping):
+            kept[key] = _without_objects(value)
+        elif not (isinstance(first, str) and first.startswith(PASSED)):
+            kept[key] = value
+    return kept
 
 
 def open_run(path: str | Path) -> Run:

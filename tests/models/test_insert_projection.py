@@ -13,7 +13,7 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows, write_module
-from surefit.models.module_feature_size import NAME, find_misfit, module_hints
+from surefit.models.insert_projection import NAME, find_size_mismatch, module_hints
 
 
 class Recurrent(nn.Module):
@@ -48,7 +48,7 @@ def test_projection_is_put_before_the_layer_that_fails(module: nn.Module, tmp_pa
     )
     told = [found for found in run.plan["findings"] if found["code"] == "SF433"]
     assert len(told) == 1
-    assert "the data has width 4" in told[0]["message"]
+    assert "the data has 4: a projection" in told[0]["message"]
     projection = getattr(module, NAME)
     assert projection.width == 4
     assert not torch.equal(projection.mean, torch.zeros(4))  # standardised from training rows
@@ -90,7 +90,7 @@ def test_the_projection_of_an_earlier_plan_is_taken_out() -> None:
 def test_what_a_projection_cannot_mend_is_left_to_the_probe() -> None:
     module = MeanPool()
     module.head = nn.Linear(15, 3)
-    assert find_misfit(module, 5, 4) is None
+    assert find_size_mismatch(module, 5, 4) is None
     plan = surefit.check(data=feature_rows(30), model=module)
     assert [found.code for found in plan.findings if found.severity == "error"] == ["SF305"]
 
@@ -105,8 +105,8 @@ def test_a_module_says_how_flat_and_turned_rows_lie() -> None:
     turned = [{**row, "features": random.normal(size=(4, 9))} for row in feature_rows(30)]
     plan = surefit.check(data=turned, model=MeanPool(width=4))
     assert plan.ok
-    assert plan.parts is not None
-    assert plan.parts.train.row(0)["inputs_embeds"].shape == (9, 4)
+    assert plan.job is not None
+    assert plan.job.train.row(0)["inputs_embeds"].shape == (9, 4)
     assert any("fails on [4, 9] and works on [9, 4]" in f.message for f in plan.findings)
 
 

@@ -1,4 +1,4 @@
-"""Ready DataLoaders over data that stays on disk, for anyone's own loop."""
+"""Training and validation DataLoaders over data that stays on disk, for your own training loop."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
-from surefit.data.disk_dataset import OnDisk, open_data
 from surefit.data.split import hash_rows, split_rows
 from surefit.errors import UsageError
 from surefit.findings import rule
-from surefit.memory.host import GB, held_bytes
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.process_memory import tree_bytes
+from surefit.own_loop.disk_dataset import OnDisk, open_data
 
 LOADER_BATCH_TOO_LARGE = rule(
     "SF450",
     "error",
-    "a batch does not fit in the memory given",
-    why="The rows of a batch are in memory while it is made and while it is used.",
-    fix="Take smaller batches, shorter rows, or more memory.",
+    "a loader's batch does not fit in memory",
+    why="A batch is in memory while it is collated, while it is prefetched and while it is used.",
+    fix="Use a smaller batch_size, shorter rows, or more memory.",
 )
 
 
@@ -30,9 +31,9 @@ Rows = npt.NDArray[np.integer[Any]]
 
 
 class EpochOrder:
-    """A batch sampler: another order in each epoch, all of them decided by the seed.
+    """A batch sampler with a new order in each epoch, determined by the seed.
 
-    `seek(epoch, batch)` goes on from any place; nothing is replayed.
+    `seek(epoch, batch)` resumes at any batch; nothing is replayed.
     """
 
     def __init__(self, batches: Batches, rows: Rows, shuffle: bool) -> None:
@@ -53,12 +54,12 @@ class EpochOrder:
             yield self.rows[order.rows[start:end]].tolist()
 
     def seek(self, epoch: int, batch: int = 0) -> None:
-        """Let the next pass begin at a batch of an epoch."""
+        """Start the next pass at a batch of an epoch."""
         self.epoch, self.first = epoch, batch
 
 
 class Batched(Dataset[dict[str, Any]]):
-    """Rows of an OnDisk as one batch: padded, with an attention mask made by length."""
+    """Batches of rows: padded, with an attention mask made from the lengths."""
 
     def __init__(self, data: OnDisk) -> None:
         self.data = data
@@ -91,10 +92,10 @@ def loaders(
     seed: int = 0,
     workers: int = 0,
 ) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Training and evaluation DataLoaders over data that stays on disk.
+    """Training and validation DataLoaders over data that stays on disk.
 
     Rows are shuffled over all files; the order is a pure function of the seed and the epoch, also
-    with worker processes. A batch that cannot fit is refused, with the size that would.
+    with worker processes. A batch that exceeds the memory limit is refused, with a size that fits.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -126,29 +127,28 @@ def _loader(
     return DataLoader(
         Batched(data),
         batch_sampler=order,
-        collate_fn=_as_it_is,
+        collate_fn=_unchanged,
         num_workers=workers,
         persistent_workers=False,
     )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 def check_budget(data: OnDisk, batch_size: int, workers: int) -> None:
-    """Refuse batches that cannot be held within the memory that was given."""
-    row_bytes, held = data.row_bytes(), held_bytes()
-    in_flight = 2 + 2 * workers  # the rows and the batch they make; two batches wait per worker
-    room = data.limit_bytes - held
-    needed = row_bytes * batch_size * in_flight
-    if needed <= room:
+    """Refuse batches that exceed the memory limit of the data."""
+    row_bytes, used = data.row_bytes(), tree_bytes()
+    copies = 2 + 2 * workers  # the rows and their batch, and two prefetched batches per worker
+    free = data.limit.bytes - used
+    if row_bytes * batch_size * copies <= free:
         return
-    fitting = room // max(1, row_bytes * in_flight)
+    fitting = free // max(1, row_bytes * copies)
     message = (
-        f"A batch of {batch_size} rows takes {row_bytes * batch_size / GB:.2f} GB, {in_flight} of "
-        f"them are in flight, and this process holds {held / GB:.2f} GB already; the limit is "
-        f"{data.limit_bytes / GB:.2f} GB."
+        f"A batch of {batch_size} rows takes {show_gb(row_bytes * batch_size)}, and {copies} "
+        f"copies are in memory at once. This process already uses {show_gb(used)}; the limit is "
+        f"{data.limit}."
     )
-    fix = f"batch_size={fitting} fits." if fitting > 0 else "Give more memory, or shorter rows."
+    fix = f"batch_size={fitting} fits." if fitting > 0 else "Use shorter rows, or more memory."
     raise LOADER_BATCH_TOO_LARGE.error(message, fix=fix)

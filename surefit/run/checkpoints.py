@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.errors import RunFailedError
-from surefit.models.lora import base_fingerprint, is_adapted
+from surefit.models.lora import is_adapted
+from surefit.models.lora_files import base_fingerprint
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,13 +1,15 @@
-"""Adapter folders: what plain peft reads, and which base the adapters belong to.
+"""Saves and loads LoRA adapters in peft's folder format, with a digest of their base model.
 
-`adapter_config.json` and `adapter_model.safetensors` are peft's. `base.json` is ours: a digest of
-the frozen weights. A base that peft could not find by name lies beside them, in `base/`.
+`adapter_config.json` and `adapter_model.safetensors` are peft's. `base.json` is ours and has the
+digest of the frozen weights. A base model that peft cannot find by name is saved in `base/`.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +19,10 @@ from surefit.models.lora import (
     ADAPTER,
     adapted_part,
     adapter_config,
-    base_fingerprint,
-    inject,
+    fully_trained_modules,
+    insert_adapters,
     is_adapted,
-    kept_modules,
+    trainable_names,
 )
 from surefit.models.model_source import ModelSource
 
@@ -33,10 +35,12 @@ BASE = "base"
 BASE_FACTS = "base.json"
 PREFIX = "base_model.model."
 FORMAT_VERSION = 1
+SAMPLED = 1024
+"""Values of each frozen weight that the digest of a base model covers."""
 
 
 def base_name(source: ModelSource) -> str | None:
-    """What peft can find the base by: a hub id or a folder's full path; None if by nothing."""
+    """The hub id or absolute path by which peft finds the base model; None if it has neither."""
     if source.kind != "pretrained" or source.untrained:
         return None
     folder = Path(source.name)
@@ -49,7 +53,7 @@ def has_adapters(folder: Path) -> bool:
 
 
 def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
-    """Write the adapters and whatever else was trained, as peft does, for the named base."""
+    """Write the adapters and all other trained weights as peft does, for the named base model."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -69,13 +73,13 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
     facts = {
         "format_version": FORMAT_VERSION,
         "fingerprint": base_fingerprint(module),
-        "kept": [] if config.modules_to_save else list(kept_modules(part)),
+        "kept": [] if config.modules_to_save else list(fully_trained_modules(part)),
     }
     atomic.write_json(folder / BASE_FACTS, facts)
 
 
 def point_to_base(folder: Path, final: Path) -> None:
-    """Let the adapters name the base inside their folder, which will lie at `final`."""
+    """Set the path of the base model in the adapter config, for a folder that moves to `final`."""
     if not (folder / BASE).is_dir():
         return
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -84,7 +88,7 @@ def point_to_base(folder: Path, final: Path) -> None:
 
 
 def find_base(folder: Path) -> str:
-    """The folder or hub id of the base that a folder's adapters belong to."""
+    """The folder or hub id of the base model of a folder's adapters."""
     if (folder / BASE).is_dir():
         return str(folder / BASE)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -92,21 +96,21 @@ def find_base(folder: Path) -> str:
     is_path = name is not None and Path(name).is_absolute()
     if not name or (is_path and not Path(name).is_dir()):
         raise UsageError(
-            f"The adapters in {folder} belong to the base {name}, which is not there.",
-            f"Put the base back, or name its new place in {folder / CONFIG}.",
+            f"The adapters in {folder} belong to the base model {name}, which was not found.",
+            f"Restore it, or set base_model_name_or_path in {folder / CONFIG} to its new path.",
         )
     return str(name)
 
 
 def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
-    """Put the folder's adapters into its base, in place; refuses another base."""
+    """Insert the folder's adapters into their base model, in place; refuses another base model."""
     from peft import LoraConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
 
     part = adapted_part(module)
     facts = _read_facts(folder)
     if not is_adapted(module):
-        inject(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
+        insert_adapters(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
     saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
     _check_base(module, folder, facts["fingerprint"])
@@ -114,14 +118,14 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
         result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
     except (RuntimeError, KeyError) as error:
         raise UsageError(
-            f"The adapters in {folder} do not fit their base: {str(error).splitlines()[0]}",
-            "Use the base they were trained on.",
+            f"The adapters in {folder} do not match their base model: {str(error).splitlines()[0]}",
+            "Use the base model they were trained on.",
         ) from None
     if result.unexpected_keys:
         raise UsageError(
-            f"The adapters in {folder} do not fit their base: it has no "
+            f"The adapters in {folder} do not match their base model, which has no "
             f"{result.unexpected_keys[0]}.",
-            "Use the base they were trained on.",
+            "Use the base model they were trained on.",
         )
     return module
 
@@ -142,7 +146,37 @@ def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
     found = base_fingerprint(module)
     if expected is not None and found is not None and expected != found:
         raise UsageError(
-            f"The base of the adapters in {folder} has other weights than when they were trained "
+            f"The base model of the adapters in {folder} has changed since they were trained "
             f"(digest {found}, expected {expected}).",
-            "Put the old base back; adapters are of no use on another one.",
+            "Restore the base model; adapters work only on the one they were trained on.",
         )
+
+
+def base_fingerprint(module: nn.Module) -> str | None:
+    """A digest of the frozen weights, by which a changed base model is noticed.
+
+    None where the weights are quantized.
+    """
+    import torch
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    part = adapted_part(module)
+    replaced = {
+        id(parameter)
+        for layer in part.modules()
+        if isinstance(layer, AuxiliaryTrainingWrapper)
+        for parameter in layer.parameters()
+    }
+    meant = trainable_names(part)
+    digest = hashlib.sha256()
+    for name, parameter in sorted(part.named_parameters()):
+        if name in meant or id(parameter) in replaced:
+            continue
+        if not parameter.is_floating_point():
+            return None
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
+        plain = name.replace(".base_layer.", ".")
+        digest.update(f"{plain} {list(parameter.shape)}".encode())
+        digest.update(sample.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Trying a model out without leaving a trace."""
+"""Runs a model for a check and restores its mode, buffers and random state afterwards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode; random state, mode and buffers are put back afterwards."""
+def preserved_state(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode with gradients; restores random state, mode and buffers afterwards."""
     import torch
 
     training = {part: part.training for part in module.modules()}

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from surefit.models import tensor_difference as closeness
-from surefit.models.tensor_difference import largest_difference
+from surefit.kernels import tensor_difference as closeness
+from surefit.kernels.tensor_difference import largest_difference
 
 
 def test_a_difference_in_any_piece_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The user's data as a torch Dataset that stays on disk, for anyone's own loop."""
+"""The user's data as a torch Dataset that stays on disk, for your own loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from surefit.batches.field import Field
 from surefit.data.open_data import open_table
-from surefit.data.roles import resolve_roles
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import (
     Table,
     array_rank,
@@ -23,7 +23,7 @@ from surefit.data.table import (
     take_rows,
 )
 from surefit.errors import UsageError
-from surefit.memory.host import GB
+from surefit.memory.limit import Limit, find_limit
 
 NAMES = {"features": "inputs_embeds", "label": "labels", "mask": "attention_mask"}
 """What columns in these roles are called in a batch, as models expect them."""
@@ -36,10 +36,13 @@ class OnDisk(Dataset[dict[str, Any]]):
     others keep their names, and text stays text.
     """
 
-    def __init__(self, table: Table, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, table: Table, limit: Limit) -> None:
+        self.limit = limit
         self.table = table
-        roles = resolve_roles(table, (("features",),), ("label", "mask")) or {}
+        roles = (
+            resolve_roles(table, ((get_role("features"),),), (get_role("label"), get_role("mask")))
+            or {}
+        )
         called = {column: NAMES[role] for role, column in roles.items()}
         self.columns = {called.get(column, column): column for column in table.columns}
         kinds = {name: table.column_type(column) for name, column in self.columns.items()}
@@ -121,6 +124,9 @@ def _field(name: str, kind: pa.DataType) -> Field:
 def open_data(path: Any, max_memory_gb: float = 12) -> OnDisk:
     """Open files or folders (or an object) as a torch Dataset that stays on disk.
 
+    The memory limit is `max_memory_gb`, or the free memory of this machine and its cgroup if that
+    is less.
+
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> np.save(f"{folder}/part.npy", np.ones((4, 3, 2), np.float32))
@@ -129,6 +135,6 @@ def open_data(path: Any, max_memory_gb: float = 12) -> OnDisk:
     """
     if max_memory_gb <= 0:
         raise UsageError(
-            f"max_memory_gb is {max_memory_gb}; expected more than 0.", "Give gigabytes."
+            f"max_memory_gb is {max_memory_gb}; expected more than 0.", "Use a number of gigabytes."
         )
-    return OnDisk(open_table(path), round(max_memory_gb * GB))
+    return OnDisk(open_table(path), find_limit(max_memory_gb, host=True))

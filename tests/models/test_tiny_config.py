@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surefit.models.tiny import tiny_config
+from surefit.models.tiny_config import tiny_config
 
 
 @pytest.mark.parametrize("arch", ["t5", "bert", "gpt2", "bart", "vit", "encoder-decoder"])

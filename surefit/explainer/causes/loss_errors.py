@@ -1,0 +1,162 @@
+"""Losses that are zero, NaN or without any labelled token."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import isfinite
+
+from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.numbers_in_text import read_decimal
+
+LOSS_VALUE = re.compile(
+    r"(?<!\w)loss['\"]?\s{0,4}[:=]\s{0,4}'?(nan|inf|\d[\d.e+-]{0,30})", re.IGNORECASE
+)
+ZERO_LOSS = r"(?<!\w)(?:train_)?loss['\"]? ?[:=] ?'?0\.0+'?(?=[,}\s|]|$)"
+
+
+@lru_cache(maxsize=1)
+def losses_in(text: str) -> tuple[float, ...]:
+    """The losses that a log shows, in order. Every line with a loss asks for those of its text.
+
+    >>> losses_in("{'loss': 1.5}\\nstep 2 loss: nan\\nloss: 1.2.3")
+    (1.5, nan)
+    """
+    found = (read_decimal(loss.rstrip(".")) for loss in LOSS_VALUE.findall(text))
+    return tuple(loss for loss in found if loss is not None)
+
+
+def _all_zero(context: Context) -> bool:
+    if re.search(r"(?i)labels .{0,24}-100", context.text):
+        return True
+    losses = losses_in(context.text)
+    return len(losses) > 0 and not any(loss > 0 for loss in losses)
+
+
+def _falls_to_zero(context: Context) -> bool:
+    losses = losses_in(context.text)
+    return len(losses) >= 2 and losses[0] > 0 and losses[-1] == 0
+
+
+def _when_not_finite(context: Context) -> list[str]:
+    losses = losses_in(context.text)
+    finite = [loss for loss in losses if isfinite(loss)]
+    lines = []
+    if losses and not finite:
+        lines.append(
+            "No loss in the text is finite: the loss was NaN or infinite from the first step. The "
+            "data or the labels are the cause (all labels -100, NaN features), not the learning "
+            "rate."
+        )
+    elif len(finite) >= 2 and finite[-1] > 3 * finite[0] > 0:
+        lines.append(
+            f"The loss rose from {finite[0]:g} to {finite[-1]:g} first: the training diverged. "
+            "Lower the learning rate or clip the gradients."
+        )
+    if re.search(r"(?i)fp16|float16|\bhalf\b", context.text):
+        lines.append("The text names fp16, which overflows above 65504. bf16 and fp32 do not.")
+    return lines
+
+
+CAUSES = (
+    Cause(
+        "SF626",
+        "every label is -100, so there is nothing to learn",
+        messages=(
+            Message(r"'loss': '?0\.0'?\b.{0,60}'grad_norm': '?nan", seen="chengtan9907/mc-cot#2"),
+            Message(ZERO_LOSS, seen="huggingface/trl#6668"),
+            Message(
+                r"(?i)all labels (?:in your dataset )?(?:are|were|is) -100",
+                seen="unslothai/unsloth#2095",
+            ),
+        ),
+        why="The loss is exactly 0.0, or NaN that is logged as 0.0, because the batches have no "
+        "labelled tokens. The prompt was masked and the answer truncated, the response template "
+        "was not found, or the chat template has no generation markers. Trainer's "
+        "logging_nan_inf_filter logs NaN as 0.0, so the run seems to succeed.",
+        fix="Count (batch['labels'] != -100).sum() for a few batches. Truncate the prompt instead "
+        "of the answer, compare the response template with the tokenised text, or use a chat "
+        "template with {% generation %} markers.",
+        in_surefit="The ledger counts the labelled tokens of every row. A batch without labelled "
+        "tokens is an error before the first step.",
+        does_not_help=(
+            "Another learning rate or more epochs: there is no gradient to scale.",
+            "logging_nan_inf_filter=False: it shows the NaN but does not remove its cause.",
+        ),
+        only_if=_all_zero,
+    ),
+    Cause(
+        "SF627",
+        "the assistant turns cannot be separated from the prompt",
+        messages=(
+            Message(
+                r"chat template is not training-compatible \(missing prefix-preservation or "
+                r"`\{% generation %\}` markers\)"
+            ),
+            Message(
+                r"return_assistant_tokens_mask==True but chat template does not contain "
+                r"`\{% generation %\}`",
+                seen="huggingface/transformers#34172",
+            ),
+            Message(
+                r"Could not find response key `?(?P<key>.{1,60}?)`? in the following instance",
+                seen="huggingface/trl#1820",
+            ),
+        ),
+        why="The loss mask comes from markers in the chat template, or from a response template "
+        "that is searched in the tokens. Neither was found, so the whole row would be masked.",
+        fix="Use a chat template with {% generation %} around the assistant turns, or prompt and "
+        "completion columns. Compare a response template as tokens: its first token may merge with "
+        "the text before it.",
+        in_surefit="surefit finds answers by their position and does not search for tokens.",
+    ),
+    Cause(
+        "SF628",
+        "the loss became NaN and is logged as 0.0",
+        messages=(Message(ZERO_LOSS, seen="tatsu-lab/stanford_alpaca#298"),),
+        why="The loss was finite and is exactly 0.0 from one step on. That is not a perfect model: "
+        "Trainer's logging_nan_inf_filter logs NaN as 0.0. fp16 overflowed, the learning rate was "
+        "too high, or every label of a batch was -100.",
+        fix="Set logging_nan_inf_filter=False to see the NaN. Use bf16 instead of fp16, a lower "
+        "learning rate and max_grad_norm=1.0. Look at the batch of the first 0.0.",
+        in_surefit="A loss that is not finite stops the run, and the batch is saved in failures/.",
+        does_not_help=(
+            "Resuming from a checkpoint saved after the first 0.0: its weights are NaN.",
+        ),
+        only_if=_falls_to_zero,
+    ),
+    Cause(
+        "SF637",
+        "the loss or the gradients are NaN or infinite",
+        messages=(
+            Message(
+                r"(?i)(?<!\w)(?:train_|eval_)?loss['\"]? ?(?:[:=]|is|became) ?'?(?P<value>nan|inf)"
+                r"\b",
+                seen="huggingface/transformers#9160",
+            ),
+            Message(
+                r"(?i)grad[_ ]norm['\"]? ?[:=] ?'?(?P<value>nan|inf)\b",
+                seen="bigscience-workshop/Megatron-DeepSpeed#396",
+            ),
+            Message(
+                r"The total norm of order [\d.]{1,20} for gradients from `parameters` is non-finite"
+            ),
+            Message(r"Function '(?P<operation>\w{1,60})' returned nan values in its \d+th output"),
+            Message(r"probability tensor contains either `inf`, `nan` or element < 0"),
+        ),
+        why="A value overflowed or was divided by zero. Common causes: a learning rate that is too "
+        "high, fp16 above 65504, NaN or infinite features, log(0) or the gradient of sqrt(0), or a "
+        "mean over a batch in which every label is -100.",
+        fix="Check the data first: torch.isfinite on features and labels. Then use bf16 or fp32 "
+        "instead of fp16, a lower learning rate with warm-up, and max_grad_norm=1.0. "
+        "torch.autograd.set_detect_anomaly(True) names the operation.",
+        in_surefit="surefit reports NaN features with their row and refuses batches without "
+        "labelled tokens. A loss that is not finite stops the run, and the batch is saved in "
+        "failures/.",
+        does_not_help=(
+            "torch.nan_to_num on the loss: the weights are NaN already.",
+            "Skipping the step, if every step is NaN.",
+        ),
+        derive=_when_not_finite,
+    ),
+)

@@ -1,0 +1,111 @@
+"""An exception to its text, and to the shapes of the tensors in its frames (never their values)."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+MAX_SHAPES = 12
+MAX_FRAMES = 6
+MAX_PART_CHARS = 20_000
+"""Characters of one frame or one message of a traceback; of a longer one the beginning is read."""
+
+BATCH_CLASSES = ("BatchEncoding", "BatchFeature")
+"""Mappings besides dict that are read. Reading another mapping may load data."""
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback of an exception and of those that caused it, as Python prints it."""
+    try:
+        parts = traceback.format_exception(error)
+    except Exception:  # attributes that Python's own traceback module cannot print
+        parts = [_last_line(error)]
+    return "".join(part if len(part) <= MAX_PART_CHARS else _cut(part) for part in parts)
+
+
+def _last_line(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}\n"
+    except Exception:
+        return f"{type(error).__name__}\n"
+
+
+def _cut(part: str) -> str:
+    return part[:MAX_PART_CHARS] + "\n"
+
+
+def tensor_shapes(error: BaseException) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of tensors in the innermost frames, the innermost first."""
+    try:
+        frames = _innermost_frames(first_raised(error))
+    except Exception:  # a class that overrides __cause__ or __traceback__
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for frame in frames:
+        for name, value in _named_items(frame.f_locals):
+            for label, shape in _named_shapes(name, value):
+                shapes.setdefault(label, shape)
+    return dict(list(shapes.items())[:MAX_SHAPES])
+
+
+def first_raised(error: BaseException) -> BaseException:
+    """The exception of a chain that was raised first."""
+    seen = {id(error)}
+    while True:
+        before = error.__cause__
+        if before is None and not error.__suppress_context__:
+            before = error.__context__
+        if before is None or id(before) in seen:
+            return error
+        seen.add(id(before))
+        error = before
+
+
+def _innermost_frames(error: BaseException) -> list[FrameType]:
+    frames = []
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return frames[: -MAX_FRAMES - 1 : -1]
+
+
+def _named_shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The shape of a variable that is a tensor, or those of the tensors of a batch."""
+    is_batch = type(value) is dict or type(value).__name__ in BATCH_CLASSES
+    members = _named_items(value)[:MAX_SHAPES] if is_batch else []
+    for label, member in [(name, value), *members]:
+        shape = _shape(member)
+        if shape:
+            yield label, shape
+
+
+def _named_items(mapping: Any) -> list[tuple[str, Any]]:
+    """The items of a mapping whose keys are plain strings; none if it cannot be read."""
+    try:
+        return [(key, value) for key, value in mapping.items() if type(key) is str]
+    except Exception:  # a class of one's own, or another thread that changes the mapping
+        return []
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor or array; None for anything else and for tensors that hide theirs.
+
+    A lazy parameter and a nested tensor raise when they are asked for a shape.
+    """
+    if not issubclass(type(value), _tensor_classes()):
+        return None
+    try:
+        return tuple(int(size) for size in value.shape)
+    except Exception:
+        return None
+
+
+def _tensor_classes() -> tuple[type, ...]:
+    """The classes of tensors and arrays, of the libraries that are loaded already."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    found = (getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None))
+    return tuple(kind for kind in found if isinstance(kind, type))
