@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from surefit.data.cache import use_cache
 from surefit.data.data_rules import NO_DATA
 from surefit.data.open_data import open_table
 from surefit.errors import UsageError
@@ -114,7 +115,8 @@ def iter_predictions(
     """Predictions as they are made."""
     config = run.config
     pipeline = run.open_pipeline(model)
-    table = open_table(data, config.read, config.on_bad_file)
+    with use_cache(config.cache):  # left before the first row is given to the caller
+        table = open_table(data, config.read, config.on_bad_file)
     yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
 
 
@@ -135,12 +137,13 @@ def evaluate_run(
     from surefit.training.start import evaluation_settings
 
     config, pipeline = run.config, run.open_pipeline(model)
-    if data is None:
-        store = _validation_rows(run, model, progress)
-    else:
-        table = open_table(data, config.read, config.on_bad_file)
-        rows = np.arange(table.num_rows)
-        store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
+    with use_cache(config.cache):
+        if data is None:
+            store = _validation_rows(run, model, progress)
+        else:
+            table = open_table(data, config.read, config.on_bad_file)
+            rows = np.arange(table.num_rows)
+            store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
     settings = evaluation_settings(config)

@@ -21,6 +21,7 @@ from surefit.config import (
     parse_setting,
     read_yaml,
 )
+from surefit.data.cache import cache_folder
 from surefit.errors import UsageError
 
 
@@ -264,3 +265,24 @@ def test_the_cache_may_be_chosen(tmp_path: Path, cache: Path) -> None:
     assert not (cache / "encoded").exists()
     surefit.check(**options)
     assert (cache / "encoded").is_dir()
+
+
+def test_a_chosen_cache_holds_for_its_call_only(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"row {n}", "label": n % 2} for n in range(20)]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    options: dict[str, Any] = {"data": "rows.jsonl", "model": "tiny:bert", "cache": "here"}
+    surefit.train(**options, max_steps=1, output="run")
+    assert cache_folder() == cache
+    with pytest.raises(surefit.UsageError, match="no file or folder"):
+        surefit.check(**{**options, "data": "nope.jsonl"})
+    assert cache_folder() == cache  # a call that fails leaves nothing behind either
+    assert not list(cache.iterdir())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the run keeps the folder, wherever it is used
+    surefit.evaluate(tmp_path / "run")
+    surefit.predict(tmp_path / "run", str(tmp_path / "rows.jsonl"))
+    assert not list(cache.iterdir())
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -46,7 +47,19 @@ for registered in app.registered_commands:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    accept_every_character()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def accept_every_character() -> None:
+    """Write UTF-8 to pipes and files in any locale; a terminal shows ? for what it cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:

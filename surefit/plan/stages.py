@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
-from surefit.checks.machine import check_machine
+from surefit.checks.machine import check_machine, check_weights
 from surefit.checks.module_checks import (
     check_batch_norm,
     check_optimizer,
     check_registered,
     check_trainable,
 )
-from surefit.data.cache import choose_cache, fingerprint
+from surefit.data.cache import fingerprint, use_cache
+from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
@@ -70,9 +71,8 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     config = request.config
     planner = _Planner(Plan(request, task=request.objects.task), progress)
     try:
-        with infrequent_collection(), main_first():
+        with use_cache(config.cache), infrequent_collection(), main_first():
             check_machine(config.precision, config.trackers)
-            choose_cache(config.cache)
             planner.run()
     except FindingError as error:
         planner.note(error.findings)
@@ -121,7 +121,8 @@ class _Planner:
         if wanted is None and config.task is not None:
             wanted = find_task(config.task, beside)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
-        self.plan = replace(self.plan, task=task, roles=roles)
+        findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
+        self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
         metric = config.early_stopping.metric
         scorer = self.keep(
             find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
@@ -221,6 +222,7 @@ class _Planner:
                 config.seed,
             )
         )
+        check_weights(module)
         self.progress("building the model", 1, 1)
         pipeline = self.keep(
             make_pipeline(

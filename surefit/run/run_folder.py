@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
@@ -239,7 +240,7 @@ def open_run(path: str | Path) -> Run:
 def choose_folder(output: str | None, name: str) -> Path:
     """The folder of a new run; refuses one that holds a run or cannot be written."""
     folder = Path(output) if output else _new_name(Path("runs"), name)
-    taken = next((own for own in OWN_NAMES if (folder / own).exists()), None)
+    taken = next((own for own in OWN_NAMES if os.path.exists(folder / own)), None)
     if taken is not None:
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
@@ -251,13 +252,11 @@ def choose_folder(output: str | None, name: str) -> Path:
 
 def check_writable(folder: Path) -> None:
     """Refuse, before any work, a folder that could not be made."""
-    import os
-
-    place = folder
-    while not place.exists() and place != place.parent:
+    place = folder  # os.path says no where Path raises: inside a folder that may not be read
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        what = "is not a folder" if not place.is_dir() else "may not be written to"
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        what = "is not a folder" if not os.path.isdir(place) else "may not be written to"
         raise UsageError(f"Cannot write to {folder}: {place} {what}.", "Choose another --output.")
 
 

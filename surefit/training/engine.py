@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,22 @@ def make_engine(accelerator: Accelerator, module: nn.Module, optimizer: Any) -> 
     return Engine(accelerator, model, stepped, optimizer)
 
 
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Let torch compute deterministically while the block runs, if wanted."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted or before, warn_only=warns and not wanted)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
 def make_accelerator(
     precision: str = "auto",
-    deterministic: bool = False,
     trackers: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Accelerator:
@@ -61,8 +75,6 @@ def make_accelerator(
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
-    if deterministic:
-        torch.use_deterministic_algorithms(True)
     if precision == "auto":
         precision = "bf16" if torch.cuda.is_available() else "fp32"
     AcceleratorState._reset_state()  # an earlier run in this process may have left its precision

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from surefit.data.cache import use_cache
 from surefit.errors import FindingError
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
 from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
-from surefit.training.engine import Engine, make_accelerator, make_engine, make_optimizer
+from surefit.training.engine import (
+    Engine,
+    deterministic_algorithms,
+    make_accelerator,
+    make_engine,
+    make_optimizer,
+)
 
 
 def measure_plan(plan: Plan) -> Plan:
@@ -17,10 +24,11 @@ def measure_plan(plan: Plan) -> Plan:
     assert plan.job is not None
     assert plan.model is not None
     config, module = plan.config, plan.job.pipeline.module
-    accelerator = make_accelerator(config.precision, config.deterministic)
+    accelerator = make_accelerator(config.precision)
     optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
     try:
-        fit = prove_plan(plan, make_engine(accelerator, module, optimizer), fresh=True)
+        with use_cache(config.cache), deterministic_algorithms(config.deterministic):
+            fit = prove_plan(plan, make_engine(accelerator, module, optimizer), fresh=True)
     except FindingError as error:
         return plan.found(error.findings)
     return replace(plan, fit=fit)

@@ -36,6 +36,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     known = {
         "data": tuple(full(path) for path in config.data),
         "eval_data": tuple(full(path) for path in config.eval_data),
+        "cache": str(Path(config.cache).absolute()) if config.cache else None,
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,
         "augment": config.augment.model_copy(update={"synonyms": synonyms}),

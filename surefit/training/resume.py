@@ -72,10 +72,16 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
             "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
-    config = run.config  # validation rows have no augmented copies; the scorer is the run's
+    # validation rows have no augmented copies; the scorer is the run's; evaluation is in float32
+    config = run.config
     generate = config.generate.model_copy(update={"scorer": None})
     stopping = type(config.early_stopping)()
-    plain = {"augmentation_factor": 1, "generate": generate, "early_stopping": stopping}
+    plain = {
+        "augmentation_factor": 1,
+        "generate": generate,
+        "early_stopping": stopping,
+        "precision": "fp32",
+    }
     objects = PythonObjects(
         model=model if model is not None else run.module_object,
         task=run.task_object,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
+from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
 from surefit.memory.predict_peak import Fit
@@ -33,7 +34,13 @@ from surefit.run.checkpoints import (
 from surefit.run.events import Event, Observer, cut_events, event_writer
 from surefit.run.run_folder import Run, choose_folder, create_run
 from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.engine import Engine, make_accelerator, make_engine, make_optimizer
+from surefit.training.engine import (
+    Engine,
+    deterministic_algorithms,
+    make_accelerator,
+    make_engine,
+    make_optimizer,
+)
 from surefit.training.failures import Watch, bundled
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
@@ -85,15 +92,18 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
 
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
+    with use_cache(plan.config.cache), deterministic_algorithms(plan.config.deterministic):
+        return _train(plan, run, listeners)
+
+
+def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
     assert plan.job is not None
     assert plan.model is not None
     config, watch = plan.config, Watch()
     pipeline = plan.job.pipeline
     pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
     job, module = replace(plan.job, pipeline=pipeline), pipeline.module
-    accelerator = make_accelerator(
-        config.precision, config.deterministic, config.trackers, run.path
-    )
+    accelerator = make_accelerator(config.precision, config.trackers, run.path)
     optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
     latest = latest_checkpoint(run.checkpoints)
     state = State()

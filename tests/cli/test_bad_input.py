@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from builders import (
     echo_rows,
@@ -189,15 +189,38 @@ def test_mistake_with_json_is_one_object_alone_on_stdout(
     assert "Traceback" not in captured.err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every folder")
-def test_read_only_output_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "locked").mkdir(mode=0o500)
-    assert run(["train", *FEATURES, "--output", "locked/run"]) == 2
-    assert "locked may not be written to" in capsys.readouterr().err
+AS_ANYONE = """
+import os, sys
+from surefit.errors import UsageError
+from surefit.run.run_folder import choose_folder
+if os.geteuid() == 0:  # who may write to every folder
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    choose_folder(sys.argv[1], "run")
+except UsageError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "output"), [(0o500, "locked/run"), (0o500, "locked/a/b"), (0o000, "locked/a/b")]
+)
+def test_read_only_output_folder(folder: Path, mode: int, output: str) -> None:
+    folder.chmod(0o755)
+    (folder / "locked").mkdir(mode=mode)
+    command = [sys.executable, "-c", AS_ANYONE, output]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = f"Cannot write to {output}: locked may not be written to.\n"
+    assert (ended.stdout, ended.returncode) == (said, 0), ended.stderr
 
 
 @pytest.mark.parametrize("setting", ["precision=fp16", "trackers=nope"])
-def test_what_this_machine_cannot_do_leaves_no_folder(folder: Path, setting: str) -> None:
+def test_what_this_machine_cannot_do_leaves_no_folder(
+    folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert run(["train", *FEATURES, "--set", setting, "--output", "run"]) == 2
     assert not (folder / "run").exists()
 
@@ -256,7 +279,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF103",
         {"file": "bad.jsonl", "line": 8, "row": 7, "column": "completion"},
-        "column 'completion' holds a number ('3'), but text before.",
+        "column 'completion' holds a number ('3'), but text in",
     ),
     "empty data": (
         _empty,
@@ -277,7 +300,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "features.npz", "--model", "tiny:vit"],
         "SF326",
         {},
-        "tiny:vit is a ViTModel; it takes no inputs_embeds.",
+        "tiny:vit is a ViTModel; its forward has no argument inputs_embeds.",
     ),
     "image model for instructions": (
         _nothing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ LONG_ROWS = [{"prompt": "red blue " * 120 + str(n), "completion": "cat"} for n i
 
 def check(**options: Any) -> Plan:
     return surefit.check(**{"model": "tiny:llama", "data": LONG_ROWS, "task": "sft", **options})
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process always uses the same memory, whatever the tests before have left in it."""
+    monkeypatch.setattr("surefit.memory.limit.anonymous_bytes", lambda: 400_000_000)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread: attention has a buffer for each of them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def tensors(plan: Plan) -> int:
@@ -77,6 +93,7 @@ def counted(plan: Plan) -> int:
         ("tiny:bert", "feature-classification", feature_rows(40), {}),
     ],
 )
+@pytest.mark.usefixtures("one_thread")
 def test_the_prediction_is_what_the_allocator_counts(
     model: str, task: str, rows: Any, more: dict[str, Any]
 ) -> None:
@@ -108,6 +125,7 @@ def small_limit(share: float, **options: Any) -> float:
     return (fit.peak_bytes - (1 - share) * fit.parts["activations"]) / GB
 
 
+@pytest.mark.usefixtures("steady")
 def test_what_does_not_fit_is_refused_with_what_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +161,7 @@ def test_where_no_change_is_enough_the_nearest_is_named() -> None:
     assert {"checkpointing": True, "lora.r": 16} in [option["set"] for option in plan.fit.advice]
 
 
+@pytest.mark.usefixtures("steady")
 def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) -> None:
     limit = small_limit(0.4, batch_size=32, padding_free="off")
     plan = check(batch_size="auto", grad_accum=4, max_memory_gb=limit, padding_free="off")

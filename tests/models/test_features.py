@@ -1,4 +1,4 @@
-"""Features in transformers bodies: sized from the data, saved, loaded, and taken over."""
+"""Feature models: sized to the data, saved, loaded, and reused by later runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import surefit
-from builders import feature_rows, save_ragged
+from builders import assert_close, assert_same_weights, feature_rows, save_ragged
 from surefit.cli import run as command
 from surefit.models.config_sizes import plan_projection
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
@@ -20,13 +20,13 @@ FEATURES = "feature-classification"
 
 
 def batch(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The rows as a model is given them."""
+    """The rows as a model receives them."""
     collated = surefit.Collator()([{"inputs_embeds": row["features"]} for row in rows])
     return {name: collated[name] for name in ("inputs_embeds", "attention_mask")}  # type: ignore[misc]
 
 
 def shared_tensors(one: torch.nn.Module, other: torch.nn.Module, *parts: str) -> bool:
-    """Whether all weights of the named parts are equal to the bit."""
+    """Whether all weights of the named submodules are bitwise equal."""
     left, right = one.state_dict(), other.state_dict()
     keys = [key for key in left if key.startswith(parts)]
     return bool(keys) and all(torch.equal(left[key], right[key]) for key in keys)
@@ -43,10 +43,10 @@ def test_projection_standardises_and_projects() -> None:
     assert out.shape == (50, 9, 8)
     assert out.dtype == torch.float32
     by_hand = projection.linear((sample.float() - projection.mean) / projection.scale)
-    assert torch.equal(out, by_hand)
+    assert_close(out, by_hand)
 
 
-def test_projection_takes_its_width_from_the_first_batch() -> None:
+def test_the_first_batch_sets_the_feature_size() -> None:
     projection = surefit.AdaptiveProjection(hidden_size=8)
     assert projection.width is None
     assert "of the data" in repr(projection)
@@ -109,7 +109,7 @@ def test_tiny_bert_learns_the_largest_channel(
             attention_mask=inputs["attention_mask"],
         ).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1)
-        assert torch.equal(trained.head((hidden * mask).sum(1) / mask.sum(1)), expected)
+        assert_close(trained.head((hidden * mask).sum(1) / mask.sum(1)), expected)
     assert {path.name for path in Path("out").iterdir()} == {
         *("config.json", "model.safetensors", "encoder.json"),
         *("features.json", "features.safetensors"),
@@ -127,8 +127,9 @@ def test_bodies_build_step_and_come_back(arch: str, tmp_path: Path) -> None:
     assert config.max_position_embeddings >= 90
     assert config.vocab_size < 64
     again = surefit.load(tmp_path / "run")
+    assert_same_weights(again, run.model)
     with torch.no_grad():
-        assert torch.equal(again(**batch(rows)), run.model.eval()(**batch(rows)))
+        assert_close(again(**batch(rows)), run.model.eval()(**batch(rows)))
 
 
 def test_longer_rows_than_in_training_are_cut_and_not_fatal(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     assert shared_tensors(tuned.model, again.job.pipeline.module, "body.", "projection.", "head.")
 
 
-def test_another_width_keeps_the_body_and_says_so(tmp_path: Path) -> None:
+def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
     before = surefit.train(
         data=feature_rows(40), model="tiny:bert", max_steps=1, output=str(tmp_path / "run")
     )

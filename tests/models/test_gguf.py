@@ -1,4 +1,4 @@
-"""GGUF files as models: read dequantised, trained, saved as a plain folder, begun with bos."""
+"""GGUF files as models: dequantized, trained, saved as a plain folder, with a leading bos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import surefit
-from builders import WORDS, echo_rows
+from builders import WORDS, assert_close, assert_same_weights, echo_rows
 from surefit.cli import run as command
 from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
@@ -129,8 +129,10 @@ def test_trains_and_saves_a_plain_folder(
     assert adds_bos(saved) is add_bos
     assert "quantization_config" not in (folder / "config.json").read_text()
     batch = {"input_ids": torch.tensor([ids])}
+    loaded = surefit.load(run)
+    assert_same_weights(plain, loaded)
     with torch.no_grad():
-        assert torch.equal(plain(**batch).logits, surefit.load(run)(**batch).logits)
+        assert_close(plain(**batch).logits, loaded(**batch).logits)
 
 
 def test_untouched_weights_are_those_of_the_file(

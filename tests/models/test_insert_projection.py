@@ -1,4 +1,4 @@
-"""One's own nn.Module on features of another width: a projection in front, saved with it."""
+"""A custom module that expects another feature size gets a projection, saved with it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import surefit
-from builders import MeanPool, feature_rows, write_module
+from builders import MeanPool, assert_same_predictions, feature_rows, write_module
 from surefit.models.insert_projection import NAME, find_size_mismatch, module_hints
 
 
 class Recurrent(nn.Module):
-    """A classifier whose first layer is no Linear, and whose head comes first in its parts."""
+    """A classifier whose first layer is not Linear, and whose head is its first submodule."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Recurrent(nn.Module):
 
 
 class Attentive(nn.Module):
-    """A classifier that hands its input on by name."""
+    """A classifier that passes its input on by keyword."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def test_projection_is_put_before_the_layer_that_fails(module: nn.Module, tmp_pa
     rows = feature_rows(9, seed=2)
     expected = surefit.predict(run, rows, model=module)
     again = surefit.load(tmp_path / "run", model=spare)  # a module as it was written
-    assert surefit.predict(tmp_path / "run", rows, model=again) == expected
+    assert_same_predictions(surefit.predict(tmp_path / "run", rows, model=again), expected)
     twin = copy.deepcopy(module)
     with torch.no_grad():
         getattr(twin, NAME).linear.weight.zero_()

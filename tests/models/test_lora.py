@@ -1,4 +1,4 @@
-"""LoRA: exactly what is meant is trained, and what was trained loads again, in plain peft too."""
+"""LoRA: exactly the intended weights are trained, and they load again, also in plain peft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from transformers import (
 )
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
+from builders import (
+    MeanPool,
+    assert_close,
+    assert_same_predictions,
+    assert_same_weights,
+    echo_rows,
+    feature_rows,
+    save_ragged,
+    sentiment_rows,
+    write_module,
+)
 from surefit.cli import run as command
 from surefit.config import Lora
 from surefit.models.lora import adapt, trainable_names
@@ -157,8 +167,8 @@ def test_merged_model_has_the_logits_of_the_adapted_one(arch: str, how: dict[str
     assert not any("lora" in name for name, _ in module.named_parameters())
 
 
-def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
-    """torch's fast path for evaluation reads the weights of the layers, past any adapter."""
+def test_torch_encoder_layers_use_their_adapters_in_evaluation() -> None:
+    """torch's fast path for evaluation reads the weights directly and ignores adapters."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2)
@@ -192,10 +202,12 @@ def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
         frozen = base(**inputs).logits
         expected = surefit.load(run)(**inputs).logits
         run.path.rename(tmp_path / "moved")
-        assert torch.equal(surefit.load(tmp_path / "moved")(**inputs).logits, expected)
-        assert torch.equal(PeftModel.from_pretrained(base, folder)(**inputs).logits, expected)
+        moved = surefit.load(tmp_path / "moved")
+        assert_same_weights(moved, run.module_object)
+        assert_close(moved(**inputs).logits, expected)
+        assert_close(PeftModel.from_pretrained(base, folder)(**inputs).logits, expected)
         auto = AutoPeftModelForCausalLM.from_pretrained(folder)
-        assert torch.equal(auto(**inputs).logits, expected)
+        assert_close(auto(**inputs).logits, expected)
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
         assert torch.allclose(merged(**inputs).logits, expected, atol=1e-5)
     assert (expected - frozen).abs().max() > 1e-3
@@ -216,7 +228,7 @@ def test_local_base_is_named_and_not_copied(
     with torch.no_grad():
         expected = surefit.load(tmp_path / "run")(**inputs).logits
         auto = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
-        assert torch.equal(auto(**inputs).logits, expected)
+        assert_close(auto(**inputs).logits, expected)
     # adapters on other weights than they were trained on would answer nonsense
     monkeypatch.chdir(tmp_path)
     base = AutoModelForCausalLM.from_pretrained("whole/model")
@@ -265,13 +277,13 @@ def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> No
         data=sentiment_rows(40), model=str(language.path), output=str(tmp_path / "run"), **QUICK
     )
     assert "classifier" in run.plan["model"]["lora"]["trained_in_full"]
-    trained = run._module.classifier.weight
+    trained = run.module_object.classifier.weight
     assert torch.equal(surefit.load(tmp_path / "run").classifier.weight, trained)
     assert not (run.path / "model" / "base").exists()
 
 
 def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> None:
-    """The rows of added tokens learn, in tied and in separate embeddings, and load again."""
+    """Embeddings of new tokens are trained, tied or untied, and load again."""
     for arch, tied in (("gpt2", True), ("llama", False)):
         folder = tmp_path / arch
         small = surefit.train(
@@ -290,13 +302,15 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
             **QUICK,
         )
         assert "SF324" in [found["code"] for found in run.plan["findings"]]
-        assert run._module.config.tie_word_embeddings is tied
+        assert run.module_object.config.tie_word_embeddings is tied
         inputs = {"input_ids": torch.tensor([[had, 5, 6, had + 1]])}
         with torch.no_grad():
-            trained = run._module.eval()(**inputs).logits
-            assert torch.equal(surefit.load(folder / "run")(**inputs).logits, trained)
+            trained = run.module_object.eval()(**inputs).logits
+            loaded = surefit.load(folder / "run")
+            assert_same_weights(loaded, run.module_object)
+            assert_close(loaded(**inputs).logits, trained)
             auto = AutoPeftModelForCausalLM.from_pretrained(folder / "run" / "model")
-            assert torch.equal(auto(**inputs).logits, trained)
+            assert_close(auto(**inputs).logits, trained)
             assert command(["export", str(run.path), str(folder / "out"), "--merge"]) == 0
             merged = AutoModelForCausalLM.from_pretrained(folder / "out")
             assert torch.allclose(merged(**inputs).logits, trained, atol=1e-5)
@@ -308,16 +322,16 @@ def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> No
     found = [found["code"] for found in run.plan["findings"]]
     assert "SF322" in found  # the pooler and the mask vector take no part
     before = surefit.predict(run, rows[:5])
-    assert surefit.predict(tmp_path / "run", rows[:5]) == before
+    assert_same_predictions(surefit.predict(tmp_path / "run", rows[:5]), before)
     assert command(["export", str(run.path), str(tmp_path / "out"), "--merge"]) == 0
     assert (tmp_path / "out" / "features.json").is_file()
     module = surefit.load(run)
-    trained = {name: p for name, p in run._module.named_parameters() if "projection" in name}
+    trained = {name: p for name, p in run.module_object.named_parameters() if "projection" in name}
     assert trained
     assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
 
 
-def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = save_ragged(tmp_path / "data.npz", feature_rows(40))
     run = surefit.train(data=str(data), model=write_module(tmp_path, "lnet"), output="a", **QUICK)
@@ -325,13 +339,13 @@ def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.plan["model"]["lora"]["trained_in_full"] == ["head"]
     rows = feature_rows(5)
     before = surefit.predict(run, rows)
-    assert surefit.predict("a", rows) == before
+    assert_same_predictions(surefit.predict("a", rows), before)
     assert surefit.evaluate("a")["confusion"] == run.metrics["confusion"]
     assert command(["export", "a", "out", "--merge"]) == 0
     assert (tmp_path / "out" / "module.json").is_file()
     given = surefit.train(data=feature_rows(40), model=MeanPool(), output="b", **QUICK)
     before = surefit.predict(given, rows)
-    assert surefit.predict("b", rows, model=MeanPool()) == before
+    assert_same_predictions(surefit.predict("b", rows, model=MeanPool()), before)
 
 
 def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:
@@ -352,7 +366,7 @@ def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:
     run = surefit.train(data=rows, model=Convolved(), output=str(tmp_path / "run"), **QUICK)
     assert run.plan["model"]["lora"]["targets"] == ["first"]
     assert sorted(run.plan["model"]["lora"]["trained_in_full"]) == ["head", "norm"]
-    trained = run._module.norm.running_mean
+    trained = run.module_object.norm.running_mean
     assert trained.abs().max() > 0
     again = surefit.load(tmp_path / "run", model=Convolved())
     assert torch.equal(again.norm.running_mean, trained)
@@ -372,7 +386,9 @@ def test_peft_models_are_trained_as_they_are(tmp_path: Path) -> None:
     inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
     with torch.no_grad():
         expected = own.eval()(**inputs).logits
-        assert torch.equal(surefit.load(tmp_path / "run")(**inputs).logits, expected)
+        loaded = surefit.load(tmp_path / "run")
+        assert_same_weights(loaded, own.get_base_model())
+        assert_close(loaded(**inputs).logits, expected)
     with pytest.raises(surefit.FindingError, match="rank 3"):
         surefit.train(model=own, output=str(tmp_path / "other"), **{**options, "lora_r": 4})
 
