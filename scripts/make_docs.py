@@ -68,7 +68,12 @@ def find_examples() -> dict[str, str]:
 
 def config_page() -> str:
     """Every key with its default and its meaning."""
-    lines = ["# Config keys", "", "Made from `surefit/config.py` by `scripts/make_docs.py`.", ""]
+    lines = [
+        "# Config keys",
+        "",
+        "Made from `surefit/config/run_config.py` by `scripts/make_docs.py`.",
+        "",
+    ]
     lines += ["Keys of a YAML file; on the command line as `--set key=value`, the most used ones"]
     lines += ["also as options (`surefit train --help`).", ""]
     lines += ["| key | default | meaning |", "| --- | --- | --- |", *_keys(RunConfig, ""), ""]
@@ -89,13 +94,13 @@ def causes_page() -> str:
     for area, causes in AREAS.items():
         lines += [f"## {area}", ""]
         for cause in sorted(causes, key=lambda cause: cause.code):
-            notice = " A notice: it stops nothing." if cause.notice else ""
-            lines += [f"### {cause.code}: {cause.title}", "", cause.why + notice, ""]
+            warning = " This is a warning: the run continues." if cause.is_warning else ""
+            lines += [f"### {cause.code}: {cause.title}", "", cause.why + warning, ""]
             lines += [f"Fix: {cause.fix}", ""]
-            lines += [f"In surefit: {cause.surefit}", ""] if cause.surefit else []
-            lines += ["Does not help:", ""] if cause.not_help else []
-            lines += [f"- {line}" for line in cause.not_help] + ([""] if cause.not_help else [])
-            seen = sorted({form.seen for form in cause.forms if form.seen})
+            lines += [f"In surefit: {cause.in_surefit}", ""] if cause.in_surefit else []
+            if cause.does_not_help:
+                lines += ["Does not help:", "", *(f"- {line}" for line in cause.does_not_help), ""]
+            seen = sorted({message.seen for message in cause.messages if message.seen})
             lines += [f"Seen in: {', '.join(seen)}", ""] if seen else []
     return "\n".join(lines)
 

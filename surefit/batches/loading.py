@@ -23,6 +23,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 Prepare = Callable[[Mapping[str, Any], int, int, int], Mapping[str, Any]]
 """(encoded row, epoch, row number in the data, number of its augmented copy) → row to batch."""
+PrepareInEpoch = Callable[[Mapping[str, Any], int, int], Mapping[str, Any]]
+"""The same, in one epoch."""
 THREAD_SECONDS = 2e-4
 """Approximate cost of passing a batch between threads, including the GIL."""
 ALIGNMENT_BYTES = 64
@@ -115,8 +117,7 @@ def load_batch(
     fields: Mapping[str, Field],
     collate_fn: Callable[..., Any] | None = None,
     device: Any = "cpu",
-    prepare: Prepare | None = None,
-    epoch: int = 0,
+    prepare: PrepareInEpoch | None = None,
     layout: Layout = PADDED,
 ) -> dict[str, Any]:
     """Rows of a store as one batch of tensors on the device.
@@ -129,7 +130,7 @@ def load_batch(
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
         numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
-        encoded = [prepare(row, epoch, *n) for row, n in zip(encoded, numbers, strict=True)]
+        encoded = [prepare(row, *n) for row, n in zip(encoded, numbers, strict=True)]
     return counted | to_batch(encoded, fields, collate_fn, device, layout)
 
 

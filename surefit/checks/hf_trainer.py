@@ -20,6 +20,7 @@ from surefit.checks.ledger import Ledger
 from surefit.checks.probes import run_probes
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
 from surefit.checks.probes.probe_batch import Subject
+from surefit.encode.drop_reasons import DropReason
 from surefit.errors import UsageError
 from surefit.explainer import explain
 from surefit.findings import Finding, Rule, has_errors, rule
@@ -277,7 +278,7 @@ class Tally:
             used_rows=self.rows,
             train_rows=self.rows,
             eval_rows=0,
-            dropped_rows={"not_collated": unseen} if unseen else {},
+            dropped_rows={DropReason.NOT_COLLATED.value: unseen} if unseen else {},
             truncated_rows=0,
             tokens=self.tokens,
             trained_tokens=self.trained_tokens,

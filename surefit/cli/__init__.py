@@ -1,4 +1,4 @@
-"""The command line: one thin file per command. Results go to stdout, all else to stderr."""
+"""The command line: one thin file per command. Results go to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from surefit.cli import (
 
 app = typer.Typer(
     name="surefit",
-    help="Train any PyTorch model on any data; faults are found before the first step.",
-    epilog="Add --debug to any command to see a traceback.",
+    help="Train PyTorch models on your data; errors are found before the first step.",
+    epilog="With --debug, any command prints the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -63,7 +63,7 @@ def accept_every_character() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; a user's mistake ends in a message and an exit code, not a traceback."""
+    """Run one command; an error ends in a message and an exit code, not in a traceback."""
     from surefit.errors import SurefitError
 
     debug = "--debug" in arguments
@@ -77,12 +77,12 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(error.message, error.fix, error.exit_code, as_json)
     except KeyboardInterrupt:
-        return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
+        return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
     except BrokenPipeError:
         return 0
     except Exception as error:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
-            return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
+            return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             return _fail(error.format_message(), "See surefit --help.", 2, as_json)
         if debug:
@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """Message and fix of an exception nobody expected; its cause where that is known."""
+    """Message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
     message, found = f"{type(error).__name__}: {error}", explain(error)
@@ -100,7 +100,7 @@ def _explained(error: Exception) -> tuple[str, str]:
         return f"{message}\ncause: {cause}", found.fix or ""
     if isinstance(error, MemoryError | OSError):
         return message, ""
-    return message, "A fault of surefit: please report it, with the output of --debug."
+    return message, "This is an internal error: please report it with the output of --debug."
 
 
 def _fail(message: str, fix: str, code: int, as_json: bool) -> int:

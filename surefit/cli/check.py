@@ -15,9 +15,9 @@ def command(
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Plan only: would it run, and what would be learned?"""
+    """Plan only: report errors, memory and time before training."""
     from surefit.api import check_request
     from surefit.cli.display import (
         Display,
@@ -31,7 +31,7 @@ def command(
     from surefit.run.run_folder import choose_folder
 
     if resume is not None:
-        raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")
+        raise UsageError("check does not take --resume.", "Use surefit train --resume RUN.")
     request = make_request(settings, config.parent if config is not None else None)
     choose_folder(request.config.output, "run")
     with Display() as display, user_output_to_stderr():

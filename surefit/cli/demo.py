@@ -1,4 +1,4 @@
-"""`surefit demo`: the main job on data it makes itself, start to finish."""
+"""`surefit demo`: check, train and predict on generated data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def command() -> int:
-    """Make a small instruction data set, check it, train a model from scratch, show answers."""
+    """Generate an instruction data set, check it, train a small model."""
     from surefit.cli.display import Display, show_plan
     from surefit.request import make_request
     from surefit.training.start import Listeners, start_run
@@ -39,7 +39,7 @@ def command() -> int:
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     with Display() as display:
-        display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. What check finds in them:\n")
+        display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. `surefit check` reports:\n")
 
         def on_plan(plan: Plan, folder: Path) -> None:
             display.expect(plan)
@@ -72,7 +72,7 @@ def _show(run: Run) -> None:
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
     console = to_stdout()
-    table = Table("prompt", "expected", "before", "after", title="Held-out rows")
+    table = Table("prompt", "expected", "before", "after", title="Validation rows")
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
         table.add_row(*(Text(_short(cell)) for cell in cells))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @takes_run_options
 def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
-    """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
+    """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
@@ -42,13 +42,13 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
             return error.exit_code
     if is_main():
         if display.num_steps is None:
-            print(f"{run.path} is finished already.", file=sys.stderr)
+            print(f"{run.path} is already finished.", file=sys.stderr)
         show_run(run)
     return 0
 
 
 def show_run(run: Run) -> None:
-    """The result of a run: its metrics and where it is."""
+    """Print the result of a run: its metrics and its folder."""
     if run.best_step is not None:
         print(f"{'best step':<16}{run.best_step}")
     for name, value in run.metrics.items():

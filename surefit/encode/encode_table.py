@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,28 +51,24 @@ def encode_rows(
     folder = cache_folder() / "encoded" / encode_key(table, rows, encode, views)
     if folder.exists():
         return Store(folder)
-    faults = Faults(table, encode.encoder)
-    tally = Tally(Faults(table, encode.encoder))
+    count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
     notes: dict[str, Any] = {}
 
     def tokenized(chunk: tuple[list[int], list[Begun]]) -> Iterator[tuple[Any, ...]]:
         return zip(*chunk, encode.tokenize(chunk[1]), strict=True)
 
     with new_store(folder, encode.fields, notes) as writer:
-        done, marked = 0, time.monotonic()
-        if writer.state is not None:
-            done = writer.state["done"]
-            tally.restore(writer.state["tally"])
-            faults.restore(writer.state["faults"])
-        append = partial(_append, writer, tally, second_sequence(encode.fields))
-        begun = _begun(encode, table, rows[done:])
+        count.restore(writer.state)
+        append = partial(_append, writer, count.tally, second_sequence(encode.fields))
+        begun = _begun(encode, table, rows[count.done :])
+        marked = time.monotonic()
         for chunk in by_thread(begun, tokenized):  # which does not wait for Python
-            progress(stage, done, len(rows))
+            progress(stage, count.done, len(rows))
             if time.monotonic() - marked > MARK_SECONDS:
-                writer.mark({"done": done, "tally": tally.state(), "faults": faults.state()})
+                writer.mark(count.state())
                 marked = time.monotonic()
             for number, row, tokens in chunk:
-                done += 1
+                count.done += 1
                 try:
                     made = encode.finish(row, tokens)
                     further = []
@@ -79,17 +76,35 @@ def encode_rows(
                         again = partial(encode.encode_read, extras=row.extras)
                         further = list(views.further(row.row, number, made, again))
                 except SkipRowError as skip:
-                    tally.drop_row(number, skip)
+                    count.tally.drop_row(number, skip)
                 except RowFaultError as fault:
-                    faults.add(number, fault)
+                    count.faults.add(number, fault)
                 else:
-                    append(number, tally.add_row(number, made, further))
+                    append(number, count.tally.add_row(number, made, further))
         progress(stage, len(rows), len(rows))
-        found = faults.findings()
+        found = count.faults.findings()
         if found:
             raise FindingError(*found)
-        notes |= tally.notes()
+        notes |= count.tally.notes()
     return Store(folder)
+
+
+@dataclass
+class _Count:
+    """How many rows are done, and what became of them; a killed process leaves it in a mark."""
+
+    faults: Faults
+    tally: Tally
+    done: int = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"done": self.done, "tally": self.tally.state(), "faults": self.faults.state()}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        if state is not None:
+            self.done = state["done"]
+            self.tally.restore(state["tally"])
+            self.faults.restore(state["faults"])
 
 
 def _append(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Text, Tokenised
 from surefit.findings import Rule, rule
@@ -44,7 +45,10 @@ class Remark:
 
 
 class SkipRowError(Exception):
-    """One row that is dropped: the reason it is counted under, and what is worth a Finding."""
+    """One row that is dropped: the reason it is counted under, and what is worth a Finding.
+
+    surefit's own tasks give a DropReason. Another task may give any text; messages quote it.
+    """
 
     def __init__(self, reason: str, remark: Remark | None = None) -> None:
         super().__init__(reason)
@@ -96,7 +100,7 @@ def refuse_overlong(
         message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
         raise RowFaultError(OVERLONG_ROW, message, column)
     if policy == "drop":
-        raise SkipRowError("overlong")
+        raise SkipRowError(DropReason.OVERLONG)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from surefit.batches.field import Field
 from surefit.encode.casting import cast_columns
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     EncodedRow,
     EncodeRow,
@@ -100,5 +101,12 @@ class RowEncoder:
         cast = cast_columns(columns, fields, self.encoder.column_of)
         num_targets = self.count_targets(cast) if self.needs_targets else 0
         if self.needs_targets and num_targets == 0:
-            raise SkipRowError("nothing_to_learn")
+            raise SkipRowError(reason_without_targets(fields))
         return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)
+
+
+def reason_without_targets(fields: Mapping[str, Field]) -> DropReason:
+    """Why a row without targets is dropped: its tokens have no label, or it has no target."""
+    labels = fields.get("labels")
+    by_token = "input_ids" in fields and labels is not None and labels.rank > 0
+    return DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET

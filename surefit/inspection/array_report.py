@@ -78,14 +78,14 @@ def inspect_arrays(
     """A report on each array of numbers in the files, and on each file that cannot be read."""
     reports = []
     for place, file in enumerate(files):
-        progress("looking at arrays", place, len(files))
+        progress("inspecting arrays", place, len(files))
         try:
             for name, shape, dtype, chunks in _arrays(file, opener_of, reading):
                 reports.append(_report(str(file), name, shape, dtype, chunks))
         except FindingError as error:
             fault = "; ".join(found.message for found in error.findings)
             reports.append(ArrayReport(str(file), None, None, None, fault=fault))
-    progress("looking at arrays", len(files), len(files))
+    progress("inspecting arrays", len(files), len(files))
     return reports
 
 

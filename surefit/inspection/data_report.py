@@ -83,7 +83,7 @@ def _layout(table: Table, column: str, config: RunConfig, model: Any) -> LayoutR
     steps, width = planned_axes(shape, layout)
     fixes = [_shown(found) for found in (*applied, *notes)]
     if hints.hidden_size is not None and width.size is not None:
-        fixes.append(f"SF325 a projection takes width {width} to width {hints.hidden_size}.")
+        fixes.append(f"SF325 a projection maps feature size {width} to {hints.hidden_size}.")
     return LayoutReport(
         column, str(shape), [steps.least, steps.most], width.size, expects, fixes, None
     )
@@ -103,11 +103,11 @@ def _expected(model: Any, config: RunConfig) -> tuple[Hints, str | None]:
     hints = source.hints()
     said = []
     if hints.trained is not None:
-        said.append(f"width {hints.trained}, which it was trained on")
+        said.append(f"feature size {hints.trained}, as in training")
     if hints.hidden_size is not None:
-        said.append(f"width {hints.hidden_size} after a projection from any")
+        said.append(f"any feature size, projected to {hints.hidden_size}")
     if hints.layers:
-        said.append(f"layers of width {', '.join(map(str, hints.layers))}")
+        said.append(f"layers of feature size {', '.join(map(str, hints.layers))}")
     if hints.positions is not None:
-        said.append(f"up to {hints.positions} steps")
-    return hints, f"{source.name}: {'; '.join(said) or 'any width and length'}"
+        said.append(f"sequence length up to {hints.positions}")
+    return hints, f"{source.name}: {'; '.join(said) or 'any feature size and sequence length'}"

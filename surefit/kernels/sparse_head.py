@@ -3,7 +3,7 @@
 A forward pre-hook on the model's output embedding selects the hidden states of the labelled
 tokens. Whatever the model does to its logits afterwards still applies ("gathered").
 
-Where the model at most scales or soft-caps its logits, they are computed for one chunk of tokens at
+Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
 a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
 `kernels/choose_head.py` tests which of the two a model allows.
 """

@@ -18,5 +18,5 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, f
     parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
     pairs = ((a.double(), b.double()) for a, b in zip(*parts, strict=True))
     found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
-    apart, *sizes = torch.stack(found).amax(0).tolist()
-    return apart, sizes[0], sizes[1]
+    difference, *sizes = torch.stack(found).amax(0).tolist()
+    return difference, sizes[0], sizes[1]

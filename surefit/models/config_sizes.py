@@ -82,24 +82,6 @@ def _text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
-    """Bytes of one batch of float32 features.
-
-    >>> batch_bytes(256, 999, 4000)
-    4091904000
-    """
-    return batch_size * length * feature_size * 4
-
-
-def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
-    """The largest batch size whose features fit into the limit.
-
-    >>> rows_that_fit(2 * 10**9, 999, 4000)
-    125
-    """
-    return limit_bytes // batch_bytes(1, length, feature_size)
-
-
 def room_for(longest: int) -> int:
     """Positions of a body built for the data, with room for longer rows later.
 

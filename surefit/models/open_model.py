@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom_modules, gguf, mlp, pretrained, tiny
+from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp
 from surefit.models.model_source import ModelSource
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -47,8 +47,8 @@ def _open(
         )
     if model.endswith(".gguf"):
         return gguf.open_gguf(model, from_scratch)
-    if model == mlp.NAME:
-        return mlp.open_mlp()
+    if model == tiny_mlp.NAME:
+        return tiny_mlp.open_mlp()
     if model.startswith("tiny:"):
         return tiny.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom_modules, feature_model_files, lora, lora_files, mlp
+from surefit.models import custom_modules, feature_model_files, lora, lora_files, tiny_mlp
 from surefit.models.insert_projection import projection_recipe, restore_projection
 from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
@@ -123,8 +123,8 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
 
 
 def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
-    if recipe.get("tiny") == mlp.NAME:
-        return mlp.open_mlp().build(task.head_for(encoder), encoder).module
+    if recipe.get("tiny") == tiny_mlp.NAME:
+        return tiny_mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
             f"The run trained a {recipe['class']} object passed in from Python; the run's folder "

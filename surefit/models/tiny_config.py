@@ -17,7 +17,7 @@ DEFAULT_TOKEN_IDS: dict[str, int | None] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-"""The config's own ids; an id instead of None sets it."""
+"""None keeps the default of the config; an id replaces it."""
 
 
 @dataclass(frozen=True)

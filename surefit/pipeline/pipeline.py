@@ -75,14 +75,14 @@ class Pipeline:
 
     def batch(self, source: Store, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Rows of a Store as one batch of tensors, on the module's device by default."""
+        prepare = self.prepare
         return load_batch(
             source,
             rows,
             self.fields,
             self.collate_fn,
             self.device if device is None else device,
-            self.prepare,
-            epoch,
+            prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),
             self.layout,
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 from surefit.config import Augmentation
 from surefit.encode.augment import CHANGES, read_synonyms
 from surefit.encode.augment.augmented_copies import INSTRUCTIONS, Views
+from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -136,7 +137,7 @@ def check_views(train: Store, views: Views | None) -> Iterator[Finding]:
             f"{alike} of {wanted} further views equal another view of their row."
         )
     if dropped:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        reasons = describe_counts(dropped, ("augmented copy", "augmented copies"))
         yield COPIES_LEFT_OUT.finding(
-            f"{sum(dropped.values())} of {wanted} views are left out: {reasons}."
+            f"{sum(dropped.values())} of {wanted} augmented copies are left out: {reasons}."
         )

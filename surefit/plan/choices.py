@@ -1,7 +1,7 @@
-"""Choices made by trying them on the model: where the head is computed, how rows lie in a batch.
+"""Chooses a sparse head, padding-free batches and compilation by testing them on the model.
 
-Each is proved equal to the plain way on a few real tokens, or not taken. The plan keeps what was
-chosen, and a resumed run takes it as it was.
+A choice is used only if a few real tokens show the results of the full head and of padded batches.
+The plan stores the choices, and a resumed run uses them again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 HEAD_EVERYWHERE = rule(
     "SF500",
     "info",
-    "head computed at every position",
-    why="Logits at positions without a label cost time and memory and are not used.",
-    fix="Nothing to do; the results are the same.",
+    "full head used",
+    why="The model allows no sparse head, so logits are also computed at tokens without a label.",
+    fix="Nothing to do; the results are the same, at the cost of time and memory.",
 )
 
 ROWS_PADDED = rule(
@@ -44,15 +44,15 @@ ROWS_PADDED = rule(
     "info",
     "rows are padded",
     why="Padding-free batches are faster, but the model's attention does not support them.",
-    fix="Nothing to do; padding_free=off leaves the question out.",
+    fix="Nothing to do; padding_free=off skips the test.",
 )
 
 NOT_COMPILED = rule(
     "SF502",
     "info",
     "nothing to compile",
-    why="compile=on compiles the layers that a model repeats, and this model repeats none.",
-    fix="Nothing to do; the run is the same without it.",
+    why="compile=on compiles the repeated layers of a model, and this model has none.",
+    fix="Nothing to do; the results are the same.",
 )
 
 PROBED_TOKENS = 24
@@ -63,9 +63,9 @@ Choices = dict[str, Any]
 def choose_layout(
     pipeline: Pipeline, train: Store, longest: int, may_join: bool, earlier: Mapping[str, Any]
 ) -> tuple[tuple[Pipeline, Choices], list[Finding]]:
-    """The Pipeline as batches will be laid out and the head computed, and what was chosen.
+    """The Pipeline with the chosen head and batch layout, and the choices.
 
-    `earlier` is what an earlier plan of the run chose; `may_join` allows padding-free batches.
+    `earlier` are the choices of a resumed run; `may_join` allows padding-free batches.
     """
     head_spec = pipeline.task.head
     predicts = head_spec.predicts if head_spec is not None else None
@@ -79,14 +79,14 @@ def choose_layout(
     head, why = choose_head(pipeline.module, pipeline.outputs, batch)
     choices = {"head": as_choice(head), "rows": "padded"}
     if head is None:
-        found = HEAD_EVERYWHERE.finding(f"The head is computed at every position: {why}.")
+        found = HEAD_EVERYWHERE.finding(f"Logits are computed at every token: {why}.")
         return (pipeline, choices), [found]
     layout, notes = Layout(predicts=predicts), []
     if may_join:
         refused = _why_not_padding_free(pipeline, rows, longest)
         layout = replace(layout, padding_free=refused is None)
         if refused is not None:
-            notes = [ROWS_PADDED.finding(f"Rows are padded to a common length: {refused}.")]
+            notes = [ROWS_PADDED.finding(f"Batches are padded: {refused}.")]
     call = replace(pipeline.call, head=head)
     made = replace(pipeline, call=call, layout=layout)
     return (made, {**choices, "rows": _shown(layout)}), notes
@@ -99,7 +99,7 @@ def _shown(layout: Layout) -> str:
 def choose_compiling(
     module: nn.Module, num_steps: int, wanted: str, earlier: Mapping[str, Any]
 ) -> tuple[Choices, list[Finding]]:
-    """Whether the model's layers are compiled, and why, for the plan to keep."""
+    """Whether the model's layers are compiled, and the reason."""
     import torch
 
     if "compile" in earlier:
@@ -121,22 +121,22 @@ def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str |
     lead = next(name for name in SEQUENCES if name in fields)
     axes = {spec.axes[0] for spec in fields.values() if spec.axes}
     if not in_rows or axes != {fields[lead].axes[0]}:
-        return "its columns do not all run along one sequence"
+        return "its columns are not all aligned with one sequence"
     if "attention_mask" not in pipeline.call.arguments:
-        return "the model takes no attention mask"
+        return "the model has no argument attention_mask"
     if not use_varlen_attention(module):
-        return "the model's attention cannot be exchanged"
+        return "the model's attention cannot be replaced"
     limit = find_attention_limit(module, longest)
-    why = f"the model does not see whole rows ({limit})" if limit else None
+    why = f"the model's attention does not cover whole rows ({limit})" if limit else None
     if why is None:
-        padded, joined = pipeline.collate(rows), pipeline.collate(rows, Layout(padding_free=True))
+        padded, varlen = pipeline.collate(rows), pipeline.collate(rows, Layout(padding_free=True))
         training = module.training
         module.eval()
         try:
             with torch.no_grad():
                 expected = pipeline.outputs(padded).logits
-                logits = pipeline.outputs(joined).logits
-            if not same_logits(expected, logits, joined["row_lengths"]):
+                logits = pipeline.outputs(varlen).logits
+            if not same_logits(expected, logits, varlen["row_lengths"]):
                 why = "its logits differ in padding-free batches"
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
             why = f"the model fails on padding-free batches ({type(error).__name__})"
@@ -148,7 +148,7 @@ def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str |
 
 
 def _few_tokens(pipeline: Pipeline, train: Store) -> Rows:
-    """The beginnings of two real rows, of unequal length; two of three of their tokens learned."""
+    """The first tokens of two real rows of different length, two thirds of them labelled."""
     chosen = [int(train.lengths.argmax()), int(train.lengths.argmin())]
     fields, prepare = pipeline.fields, pipeline.prepare
     rows = []

@@ -12,7 +12,6 @@ from surefit.encode.features.feature_layout import Hints, plan_layout, planned_a
 from surefit.findings import Finding, rule
 from surefit.memory.gigabytes import show_gb
 from surefit.memory.limit import Limit, find_limit
-from surefit.models.config_sizes import batch_bytes, rows_that_fit
 
 RAGGED_ROWS = rule(
     "SF426",
@@ -98,3 +97,21 @@ def _batch_limit(bound: BatchBound) -> Limit:
     if not limit.on_device or bound.device_memory_gb is not None:
         return limit
     return min(limit, find_limit(host=True), key=lambda each: each.bytes)
+
+
+def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
+    """Bytes of one batch of float32 features.
+
+    >>> batch_bytes(256, 999, 4000)
+    4091904000
+    """
+    return batch_size * length * feature_size * 4
+
+
+def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
+    """The largest batch size whose features fit into the limit.
+
+    >>> rows_that_fit(2 * 10**9, 999, 4000)
+    125
+    """
+    return limit_bytes // batch_bytes(1, length, feature_size)

@@ -261,45 +261,58 @@ class _Planner:
             return
         choices: dict[str, Any] = {}
         if not built.source.weightless:
-            self.note(probe_model(built, train, longer=config.probes == "all"))
-            built = self.keep(freeze_unreached(built, train))
-            if request.objects.loss_fn is None:
-                longest = max(int(s.lengths.max()) for s in (train, validation) if len(s))
-                may_join = config.padding_free != "off" and config.compile != "on"
-                pipeline, choices = self.keep(
-                    choose_layout(built.pipeline, train, longest, may_join, request.choices)
-                )
-                built = replace(built, pipeline=pipeline)
+            built, choices = self._probe(built, train, validation)
         pipeline = built.pipeline
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
-        self.progress("predicting memory", 0, 1)
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
-        job = Job(
-            pipeline,
-            train,
-            validation,
-            batches,
-            min(num_steps, config.max_steps or num_steps),
-            config.epochs,
-            config.eval_every,
-            generation_size(pipeline, config.generate, len(validation)),
-            autocast_dtype(config.precision, config.device_memory_gb),
+        job = self._fit_in_memory(
+            Job(
+                pipeline,
+                train,
+                validation,
+                batches,
+                min(num_steps, config.max_steps or num_steps),
+                config.epochs,
+                config.eval_every,
+                generation_size(pipeline, config.generate, len(validation)),
+                autocast_dtype(config.precision, config.device_memory_gb),
+            )
         )
+        choices |= self.keep(
+            choose_compiling(module, job.num_steps, config.compile, request.choices)
+        )
+        model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        self.plan = replace(self.plan, job=job, model=model, choices=choices)
+
+    def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
+        """Try the model on a few rows: what is wrong with it, and which layout it allows."""
+        config, request = self.request.config, self.request
+        self.note(probe_model(built, train, longer=config.probes == "all"))
+        built = self.keep(freeze_unreached(built, train))
+        if request.objects.loss_fn is not None:
+            return built, {}
+        longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
+        may_join = config.padding_free != "off" and config.compile != "on"
+        pipeline, choices = self.keep(
+            choose_layout(built.pipeline, train, longest, may_join, request.choices)
+        )
+        return replace(built, pipeline=pipeline), choices
+
+    def _fit_in_memory(self, job: Job) -> Job:
+        """Predict peak and time; settle the batch size if it is to be chosen."""
+        config = self.request.config
+        self.progress("predicting memory", 0, 1)
         limit = find_limit(config.max_memory_gb, config.device_memory_gb)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
             sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
-            settled = replace(request, config=config.model_copy(update=sizes))
+            settled = replace(self.request, config=config.model_copy(update=sizes))
             self.plan = replace(self.plan, request=settled)
-            self.note(check_batch_norm(module, job.batches, config.epochs))
+            self.note(check_batch_norm(job.pipeline.module, job.batches, config.epochs))
         fit = self.keep(predict_fit(job, limit))
+        self.plan = replace(self.plan, fit=fit)
         self.progress("predicting memory", 1, 1)
-        choices |= self.keep(
-            choose_compiling(module, job.num_steps, config.compile, request.choices)
-        )
-        lr = config.lr or _default_lr(built)
-        model = ModelChoice(built.source, lr, built.adaptation)
-        self.plan = replace(self.plan, job=job, model=model, choices=choices, fit=fit)
+        return job
 
 
 def _default_lr(built: Built) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenised
@@ -32,7 +33,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         return Encoding(lambda tokens: _within_limit(*read, encoder))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
     def finish(tokens: list[Tokenised]) -> Encoded:
@@ -44,7 +45,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
         return Encoded({"input_ids": kept, "labels": [IGNORE_INDEX] * len(kept)})

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_scalar_number
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -164,15 +165,15 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """
     value = row["label"]
     if _is_missing(value):
-        raise SkipRowError("no_label")
+        raise SkipRowError(DropReason.NO_LABEL)
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            raise SkipRowError("unknown_label")
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
     if place is None:
-        raise SkipRowError("unknown_label")
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
     return place
 
 

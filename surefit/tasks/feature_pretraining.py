@@ -11,6 +11,7 @@ import numpy as np
 from surefit.batches.field import Field
 from surefit.data.data_rules import MISALIGNED_COLUMNS
 from surefit.data.table import Table, array_rank, describe_type
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks.feature_sequences import FIELDS, Reader, read_steps
@@ -51,7 +52,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         )
     visible = np.flatnonzero(np.asarray(mask))
     if not len(visible):
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.MASKED)
     steps = np.ascontiguousarray(steps, np.float32)
     chosen = choose_steps(visible, encoder.settings["seed"], steps)
     masked = np.zeros(len(steps), np.int64)
@@ -132,7 +133,7 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
 
 SPEC = TaskSpec(
     name="feature-pretraining",
-    summary="masked steps of feature sequences, reconstructed",
+    summary="masked time steps of feature sequences, reconstructed",
     needs=(("features",),),
     optional=("mask",),
     takes=takes,

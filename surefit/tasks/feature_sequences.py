@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.data.data_rules import WRONG_SHAPE
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoding,
     RowFaultError,
@@ -150,7 +151,7 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
     name = encoder.roles["features"]
     steps = as_steps(row["features"], encoder.settings)
     if steps is None or steps.size == 0:
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     if steps.ndim != 2:
         raise RowFaultError(
             WRONG_SHAPE, f"shape {list(steps.shape)}; expected [steps, width] in each row", name
@@ -162,8 +163,8 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
         )
     mask = row.get("mask")
     mask = np.ones(len(steps), np.int64) if mask is None else mask
-    if not np.any(mask):
-        raise SkipRowError("empty")  # a mean over no steps would be NaN, and so would every weight
+    if not np.any(mask):  # a mean over no steps would be NaN, and so would every weight
+        raise SkipRowError(DropReason.MASKED)
     truncated = encoder.max_length is not None and len(steps) > encoder.max_length
     if not truncated:
         return steps, mask, False

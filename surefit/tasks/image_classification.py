@@ -9,6 +9,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.data.table import Table, is_text
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
@@ -43,7 +44,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values and the class."""
     if _is_empty(row["image"]):
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     columns: dict[str, Any] = {}
     if "label" in row:
         columns["labels"] = class_id(row, encoder)
@@ -54,7 +55,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
             and encoder.settings.get("on_bad_file") == "skip"
         ):
-            raise SkipRowError("bad_file") from None
+            raise SkipRowError(DropReason.BAD_FILE) from None
         raise
     return encoded({"pixel_values": pixels, **columns})
 

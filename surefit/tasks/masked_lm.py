@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -52,7 +53,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         return Encoding(lambda tokens: _within_limit(ids, None, encoder))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     assert text is not None
     if encoder.settings.get("predicting"):
         text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
@@ -61,7 +62,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
         if not encoder.settings.get("predicting"):
@@ -115,7 +116,7 @@ def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
 
 SPEC = TaskSpec(
     name="masked-lm",
-    summary="hidden tokens of plain text: a text column, or input_ids",
+    summary="masked tokens of plain text: a text column, or input_ids",
     needs=(("input_ids",), ("text",)),
     optional=("mask",),
     targets=(),

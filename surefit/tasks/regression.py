@@ -10,6 +10,7 @@ from surefit.batches.field import Field
 from surefit.data.data_rules import NOT_FINITE
 from surefit.data.roles import get_role
 from surefit.data.table import Table, is_fractional
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -77,7 +78,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if "label" in encoder.roles:
         target = number(row["label"])
         if target is None:
-            raise SkipRowError("no_label")
+            raise SkipRowError(DropReason.NO_LABEL)
         targets["labels"] = (target - encoder.fitted["mean"]) / encoder.fitted["scale"]
     if "text" in encoder.roles:
         return encode_text(row, encoder, targets)

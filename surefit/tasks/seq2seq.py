@@ -9,6 +9,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
@@ -26,7 +27,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     source, target = read_source(row, encoder), _read(row, ("target", "answer"), encoder)
     predicting = encoder.settings.get("predicting")
     if not (source or "").strip() or not (predicting or (target or "").strip()):
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
     ids = list(tokenizer(source)["input_ids"])
     overlong = is_overlong(len(ids), encoder)

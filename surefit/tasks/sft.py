@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
     Encoding,
@@ -113,7 +114,7 @@ def _encoded(
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
     message = f"the template does not suit: {fault.message}"
-    return SkipRowError("template", Remark(fault.rule, message))
+    return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
 
 
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
@@ -126,7 +127,8 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
         raise SkipRowError(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt")
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt"),
         )
     asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
     if context:  # a template may tell the input of instruction, input and output apart
@@ -135,7 +137,8 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
         return [asked], None
     if not (answer or "").strip():
         raise SkipRowError(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer")
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
         )
     return [asked, {"role": "assistant", "content": answer}], None
 
@@ -158,7 +161,7 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
         kept = tokens.ids[-limit:]
         return Tokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise SkipRowError("overlong", Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
+    raise SkipRowError(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
 
 
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
@@ -213,7 +216,7 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     """Rows that are tokenised already: `input_ids`, and `labels` where some are masked."""
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
         refuse_overlong(len(ids), encoder)

@@ -9,6 +9,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
     Encoding,
@@ -53,7 +54,7 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
         if text is not None and not isinstance(text, str):
             raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
-            raise SkipRowError("empty")
+            raise SkipRowError(DropReason.EMPTY)
         texts.append(text)
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):

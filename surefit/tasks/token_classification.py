@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoding,
     RowFaultError,
@@ -52,11 +53,11 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Pieces of the words; the first piece of a word carries its tag and the word's number."""
     words = _words(row, encoder)
     if not words:
-        raise SkipRowError("empty")
+        raise SkipRowError(DropReason.EMPTY)
     tags = None
     if "tags" in row:
         if row["tags"] is None:
-            raise SkipRowError("no_label")
+            raise SkipRowError(DropReason.NO_LABEL)
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
             raise RowFaultError(
@@ -67,7 +68,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
                 "tags",
             )
         if None in tags:
-            raise SkipRowError("unknown_label")
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
     length = len(pieces["input_ids"])
     truncated = encoder.max_length is not None and length > encoder.max_length

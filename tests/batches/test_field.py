@@ -1,4 +1,4 @@
-"""Fields: what they say of a column, and columns that break their word."""
+"""Fields, and columns that are misaligned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches by length waste little and stay random."""
+"""Batches by length have little padding and stay random."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_epochs_have_other_batches(padding_free: bool) -> None:
     assert len(again) < 0.02 * batches.num_micro_batches()
 
 
-def test_rows_end_to_end_meet_as_in_a_plain_shuffle() -> None:
+def test_padding_free_rows_meet_as_in_a_plain_shuffle() -> None:
     batches = Batches(LENGTHS, 0, 4, padding_free=True)
     first, second = pairs(batches, 0), pairs(batches, 1)
     by_chance = len(first) * 3 / (len(LENGTHS) - 1)
     assert len(first & second) < 3 * by_chance
 
 
-def test_rows_end_to_end_are_dealt_evenly() -> None:
+def test_padding_free_micro_batches_are_even() -> None:
     """The largest micro-batch is far nearer to the usual one than in a plain shuffle."""
     batches = Batches(LENGTHS, 0, 4, padding_free=True)
     shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4).sum(1)

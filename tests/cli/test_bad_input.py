@@ -293,14 +293,14 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF401",
         {"file": "bad.jsonl", "row": 0},
-        "No training row is left of 5 (5 empty).",
+        "No training row is left of 5: 5 rows are empty.",
     ),
     "image model for features": (
         _nothing,
         ["--data", "features.npz", "--model", "tiny:vit"],
         "SF326",
         {},
-        "tiny:vit is a ViTModel; it takes no inputs_embeds.",
+        "tiny:vit is a ViTModel; its forward has no argument inputs_embeds.",
     ),
     "image model for instructions": (
         _nothing,
@@ -365,7 +365,7 @@ def test_empty_rows_are_dropped_and_counted(
     assert (ledger["rows"], ledger["used_rows"]) == (30, 26)
     (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
     assert note["severity"] == "warning"
-    assert note["message"] == "4 of 30 rows are dropped: 2 empty, 2 no_label."
+    assert note["message"] == "4 of 30 rows are dropped: 2 rows are empty, 2 rows have no label."
     assert note["where"]["row"] in (4, 9)
 
 
@@ -448,7 +448,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF401",
         0,
         None,
-        "No training row is left of 20 (20 nothing_to_learn).",
+        "No training row is left of 20: 20 rows have no labelled token.",
     ),
 }
 
@@ -720,7 +720,7 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
             ["train", "--resume", "run", "--output", "other"],
             "--resume goes on in run, not in other",
         ),
-        (["check", "--resume", "run"], "check has no --resume."),
+        (["check", "--resume", "run"], "check does not take --resume."),
     ):
         assert run(arguments) == 2
         captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Rows laid end to end and kept apart by the attention are the same rows."""
+"""Padding-free (varlen) batches give the logits and gradients of padded ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
 
 
 def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple[float, Any]:
-    """Loss and gradients of the rows in a layout, by the head that training would use."""
+    """Loss and gradients of the rows in a layout, by the head that training uses."""
     assert use_varlen_attention(module)
     if checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
@@ -73,12 +73,12 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
     padded = gradients(llama(lora), Layout(predicts="next_token"))
-    joined = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
-    assert joined[0] == pytest.approx(padded[0], rel=1e-10)
-    assert joined[1].keys() == padded[1].keys()
+    varlen = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
+    assert varlen[0] == pytest.approx(padded[0], rel=1e-10)
+    assert varlen[1].keys() == padded[1].keys()
     largest = max(float(grad.norm()) for grad in padded[1].values())
     for name, grad in padded[1].items():
-        difference = float((joined[1][name] - grad).norm())
+        difference = float((varlen[1][name] - grad).norm())
         assert difference <= 1e-10 * max(float(grad.norm()), largest), name
 
 
@@ -95,7 +95,7 @@ def test_one_row_changes_no_logit_of_another() -> None:
     assert not torch.equal(first[:6], second[:6])
 
 
-def test_a_model_that_keeps_rows_apart_still_generates_and_is_saved_plain(tmp_path: Path) -> None:
+def test_a_model_with_varlen_attention_still_generates_and_is_saved_plain(tmp_path: Path) -> None:
     prompt = torch.tensor([[5, 6, 7, 8]])
     plain, module = llama().eval(), llama().eval()
     assert use_varlen_attention(module)
@@ -130,20 +130,20 @@ def train(folder: Path, **options: Any) -> surefit.Run:
     )
 
 
-def test_a_run_end_to_end_has_no_padding_and_the_same_first_loss(tmp_path: Path) -> None:
+def test_a_padding_free_run_has_the_same_first_loss(tmp_path: Path) -> None:
     """One step over all rows: their order in it does not matter."""
-    joined = train(tmp_path / "joined", padding_free="on", batch_size=48)
+    varlen = train(tmp_path / "varlen", padding_free="on", batch_size=48)
     padded = train(tmp_path / "padded", padding_free="off", batch_size=48)
-    assert joined.plan["choices"]["rows"] == "padding-free"
+    assert varlen.plan["choices"]["rows"] == "padding-free"
     assert padded.plan["choices"]["rows"] == "padded"
-    assert joined.plan["batches"]["padding_share"] == 0
-    first = [run.history[0]["loss"] for run in (joined, padded)]
+    assert varlen.plan["batches"]["padding_share"] == 0
+    first = [run.history[0]["loss"] for run in (varlen, padded)]
     assert first[0] == pytest.approx(first[1], rel=1e-5)
-    last = [run.metrics["loss"] for run in (joined, padded)]
+    last = [run.metrics["loss"] for run in (varlen, padded)]
     assert last[0] == pytest.approx(last[1], rel=1e-4)
 
 
-def test_micro_batches_end_to_end_keep_the_number_of_rows() -> None:
+def test_padding_free_micro_batches_keep_the_number_of_rows() -> None:
     lengths = np.random.default_rng(0).integers(1, 90, 1000).astype(np.int32)
     batches = Batches(lengths, 0, 4, padding_free=True)
     order = batches.epoch(0)

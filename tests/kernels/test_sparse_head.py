@@ -1,4 +1,4 @@
-"""Logits at labelled tokens only give the loss and the gradients of the whole head."""
+"""A sparse head gives the loss and the gradients of the full head."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def gradients(module: nn.Module, call: Call, task: TaskSpec, batch: dict[str, An
 
 
 def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
-    """The chosen head against the plain one, through the whole model."""
+    """Compare the chosen head with the full one, through the whole model."""
     module = module.to(dtype).eval()
     batch = batch_of(task)
     call, _ = match_arguments(module, list(batch))
@@ -140,7 +140,9 @@ def test_lora_on_the_body_and_on_the_head(target: str) -> None:
     lora = LoraConfig(r=4, target_modules=[target], task_type="CAUSAL_LM", init_lora_weights=False)
     module = get_peft_model(tiny("llama", CAUSAL, tie_word_embeddings=False), lora)
     head = compare(module, CAUSAL, torch.float64)
-    assert (head.transform is None) == (target == "lm_head")  # an adapted head is not one product
+    assert (head.transform is None) == (
+        target == "lm_head"
+    )  # an adapted head is not one matrix product
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7, 100])
@@ -164,7 +166,7 @@ def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
 
 
 class Scaled(nn.Module):
-    """A model whose logits are scaled by a weight that begins at 1 and is labelled."""
+    """A model whose logits are scaled by a trained weight that starts at 1."""
 
     def __init__(self, after: str) -> None:
         super().__init__()
@@ -206,13 +208,14 @@ def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
     rows = [{"input_ids": np.arange(3), "labels": np.array([7, -100, 9])}] * 2
     fields = {name: CAUSAL.fields[name] for name in rows[0]}
     batch = to_batch(rows, fields, layout=Layout(predicts=predicts))
-    before = predicts == "next_token"  # the first label of a row has nothing before it
+    before = predicts == "next_token"  # no position predicts the first label of a row
     assert batch["labelled_targets"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
     assert batch["labelled_positions"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
 
 
-def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", ["0.1.0", "current"])
+def test_a_resumed_run_uses_the_choices_of_its_plan(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from surefit.plan import choices as choosing
 
@@ -220,6 +223,7 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
     options |= {"epochs": 2, "generate": {"rows": 0}}
     whole = surefit.train(**options, output=str(tmp_path / "whole"))
     assert whole.plan["choices"]["head"]["chunk"] == 256
+    assert whole.plan["choices"]["rows"] == "padding-free"
 
     def stop(event: Any) -> None:
         if event["event"] == "step" and event["step"] == 4:
@@ -228,18 +232,25 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
     with pytest.raises(KeyboardInterrupt):
         surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
 
+    if version == "0.1.0":
+        path = tmp_path / "cut" / "plan.json"
+        plan = json.loads(path.read_text())
+        plan["choices"]["rows"] = "end to end"
+        plan["choices"]["head"]["positions"] = "learned"
+        path.write_text(json.dumps(plan))
+
     def never(*_: Any) -> Any:
         raise AssertionError("chosen again")
 
     monkeypatch.setattr(choosing, "choose_head", never)
-    monkeypatch.setattr(choosing, "_may_be_padding_free", never)
+    monkeypatch.setattr(choosing, "_why_not_padding_free", never)
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
 
 
-def test_evaluation_is_that_of_the_plain_head(tmp_path: Path) -> None:
-    """Loss, perplexity and accuracy of a finished run, with logits everywhere and without."""
+def test_evaluation_equals_that_of_the_full_head(tmp_path: Path) -> None:
+    """Loss, perplexity and accuracy of a finished run, with a sparse and with a full head."""
     texts = [{"text": " ".join(WORDS[k % 4 : 3 + k % 8])} for k in range(40)]
     run = surefit.train(
         data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")

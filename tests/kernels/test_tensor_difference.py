@@ -1,4 +1,4 @@
-"""How far two tensors are apart, in pieces."""
+"""The largest difference of two tensors, computed in slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient that a lookup and a head of one weight share: equal to the sum of two."""
+"""The gradient that a lookup and a tied head share equals the sum of their two gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY, WIDTH = 30, 8
 
 
 class Tied(nn.Module):
-    """An embedding that is looked up, mixed a little, and projected on again."""
+    """An embedding lookup, a mixing layer, and a tied head."""
 
     def __init__(self, padding_idx: int | None = None, lookups: int = 1) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ BREAKS = (
     Break(
         2,
         "batches/collate.py",
-        'batch["attention_mask"] = _mask([*map(len, columns[lead])], width, padding_side)',
+        'batch["attention_mask"] = _mask([*map(len, columns[lead])], padded, padding_side)',
         'batch["attention_mask"] = (batch[lead] != fields[lead].pad).astype(np.int64)',
     ),
     Break(
@@ -124,7 +124,7 @@ BREAKS = (
     ),
     Break(
         10,
-        "config.py",
+        "config/settings.py",
         'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
         'loaded = yaml.unsafe_load(path.read_text(encoding="utf-8"))',
     ),

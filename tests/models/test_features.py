@@ -1,4 +1,4 @@
-"""Features in transformers bodies: sized from the data, saved, loaded, and taken over."""
+"""Feature models: sized to the data, saved, loaded, and reused by later runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FEATURES = "feature-classification"
 
 
 def batch(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The rows as a model is given them."""
+    """The rows as a model receives them."""
     collated = surefit.Collator()([{"inputs_embeds": row["features"]} for row in rows])
     return {name: collated[name] for name in ("inputs_embeds", "attention_mask")}  # type: ignore[misc]
 
 
 def shared_tensors(one: torch.nn.Module, other: torch.nn.Module, *parts: str) -> bool:
-    """Whether all weights of the named parts are equal to the bit."""
+    """Whether all weights of the named submodules are bitwise equal."""
     left, right = one.state_dict(), other.state_dict()
     keys = [key for key in left if key.startswith(parts)]
     return bool(keys) and all(torch.equal(left[key], right[key]) for key in keys)
@@ -46,7 +46,7 @@ def test_projection_standardises_and_projects() -> None:
     assert_close(out, by_hand)
 
 
-def test_projection_takes_its_width_from_the_first_batch() -> None:
+def test_the_first_batch_sets_the_feature_size() -> None:
     projection = surefit.AdaptiveProjection(hidden_size=8)
     assert projection.width is None
     assert "of the data" in repr(projection)
@@ -205,7 +205,7 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     assert shared_tensors(tuned.model, again.job.pipeline.module, "body.", "projection.", "head.")
 
 
-def test_another_width_keeps_the_body_and_says_so(tmp_path: Path) -> None:
+def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
     before = surefit.train(
         data=feature_rows(40), model="tiny:bert", max_steps=1, output=str(tmp_path / "run")
     )

@@ -1,4 +1,4 @@
-"""GGUF files as models: read dequantised, trained, saved as a plain folder, begun with bos."""
+"""GGUF files as models: dequantized, trained, saved as a plain folder, with a leading bos."""
 
 from __future__ import annotations
 

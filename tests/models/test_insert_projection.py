@@ -1,4 +1,4 @@
-"""One's own nn.Module on features of another width: a projection in front, saved with it."""
+"""A custom module that expects another feature size gets a projection, saved with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from surefit.models.insert_projection import NAME, find_size_mismatch, module_hi
 
 
 class Recurrent(nn.Module):
-    """A classifier whose first layer is no Linear, and whose head comes first in its parts."""
+    """A classifier whose first layer is not Linear, and whose head is its first submodule."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Recurrent(nn.Module):
 
 
 class Attentive(nn.Module):
-    """A classifier that hands its input on by name."""
+    """A classifier that passes its input on by keyword."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""LoRA: exactly what is meant is trained, and what was trained loads again, in plain peft too."""
+"""LoRA: exactly the intended weights are trained, and they load again, also in plain peft."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def test_merged_model_has_the_logits_of_the_adapted_one(arch: str, how: dict[str
     assert not any("lora" in name for name, _ in module.named_parameters())
 
 
-def test_own_encoder_layers_use_their_adapters_when_evaluated() -> None:
-    """torch's fast path for evaluation reads the weights of the layers, past any adapter."""
+def test_torch_encoder_layers_use_their_adapters_in_evaluation() -> None:
+    """torch's fast path for evaluation reads the weights directly and ignores adapters."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2)
@@ -283,7 +283,7 @@ def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> No
 
 
 def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> None:
-    """The rows of added tokens learn, in tied and in separate embeddings, and load again."""
+    """Embeddings of new tokens are trained, tied or untied, and load again."""
     for arch, tied in (("gpt2", True), ("llama", False)):
         folder = tmp_path / arch
         small = surefit.train(
@@ -331,7 +331,7 @@ def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> No
     assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
 
 
-def test_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = save_ragged(tmp_path / "data.npz", feature_rows(40))
     run = surefit.train(data=str(data), model=write_module(tmp_path, "lnet"), output="a", **QUICK)

@@ -1,4 +1,4 @@
-"""A run's folder as `--model`: training goes on from what it learned, also for text."""
+"""A run's folder as `--model`: training continues from its weights, also for text."""
 
 from __future__ import annotations
 

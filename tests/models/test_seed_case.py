@@ -100,7 +100,7 @@ def test_a_batch_within_the_limits_raises_no_alarm(
         assert "SF431" not in [found.code for found in plan.findings], options
 
 
-def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None:
+def test_another_feature_size_and_length_are_adapted(tmp_path: Path, body: str) -> None:
     random = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
     for place in range(2):

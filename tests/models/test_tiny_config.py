@@ -1,4 +1,4 @@
-"""Small models are made to learn."""
+"""Tiny models have no dropout."""
 
 from __future__ import annotations
 

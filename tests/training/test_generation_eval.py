@@ -207,10 +207,13 @@ def test_line_of_an_evaluation_reads_as_the_seeds_do() -> None:
         "metrics": {"loss": 2.1, "token_f1": 0.1234, "confusion": [[1]]},
         "samples": [{"prompt": "Who\nwas it?", "expected": "Ada", "got": "x" * 300}] * 6,
     }
-    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0])]
-    assert line == ("epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  Average F1 Score 0.1234")
+    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0], True)]
+    assert line == (
+        "epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  "
+        "token_f1 0.1234  Average F1 Score 0.1234"
+    )
     assert len(samples) == 9
-    assert samples[:2] == ["    question  Who was it?", "    expected  Ada"]
+    assert samples[:2] == ["    prompt     Who was it?", "    expected   Ada"]
     assert len(samples[2]) < 130
     (start,) = evaluation_lines({**event, "step": 0, "samples": []}, 10, [])
     assert start.plain.startswith("before training  eval loss")

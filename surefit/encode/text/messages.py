@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from surefit.data.stored_messages import JSON
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Remark, SkipRowError
 from surefit.findings import rule
 
@@ -66,37 +67,41 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     With `predicting`, up to what the answer is to be made for.
     """
     if turns is None or len(turns) == 0:
-        raise SkipRowError("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column))
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
+        )
     messages: list[Message] = []
     before = ""
     for place, turn in enumerate(turns):
         message = _read_message(turn)
         if isinstance(message, str):
             raise SkipRowError(
-                "bad_messages", Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column)
+                DropReason.BAD_MESSAGES,
+                Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column),
             )
         role = message["role"]
         if role not in _NEXT[before]:
             after = f"comes after {before}" if before else "comes first"
             fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
-            raise SkipRowError("bad_messages", Remark(WRONG_MESSAGE_ORDER, fault, column))
+            raise SkipRowError(DropReason.BAD_MESSAGES, Remark(WRONG_MESSAGE_ORDER, fault, column))
         messages.append(message)
         before = role
     if predicting and before == "system":
         raise SkipRowError(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there is nothing to answer", column)
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there is nothing to answer", column)
         )
     if predicting:
         return messages[:-1] if before == "assistant" else messages
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
         raise SkipRowError(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column)
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column)
         )
     empty = next((p for p in answers if not _says_something(messages[p])), None)
     if empty is not None:
         raise SkipRowError(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column)
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column),
         )
     return messages[: answers[-1] + 1]
 
@@ -175,7 +180,7 @@ def read_tools(value: Any, column: str) -> list[Any] | None:
     if isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools):
         return tools
     fault = f"the tools are {_shown(tools)}; expected a list of objects"
-    raise SkipRowError("bad_messages", Remark(UNREADABLE_MESSAGE, fault, column))
+    raise SkipRowError(DropReason.BAD_MESSAGES, Remark(UNREADABLE_MESSAGE, fault, column))
 
 
 def _says_something(message: Message) -> bool:
