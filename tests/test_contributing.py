@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import surefit
-from builders import write_jsonl
+from builders import WORDS, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -95,3 +97,44 @@ def test_the_finding_of_the_page_can_be_declared() -> None:
         assert [(each.code, each.where["column"]) for each in found] == [(code[0], "b")]
     finally:
         RULES.pop(code[0], None)
+
+
+def run_surefit(folder: Path, *arguments: str, code: int = 0) -> str:
+    """What a command prints, with the copy of the package in `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "surefit", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_data_format_of_the_page_is_read_and_trained_on(tmp_path: Path) -> None:
+    found = re.search(r"^## Adding a data format\n(.*?)^## ", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    name = re.search(r"`surefit/data/formats/(\w+)\.py`:\n", found[1])
+    assert name is not None
+    source, line = re.findall(r"```python\n(.*?)```", found[1], re.DOTALL)
+    shutil.copytree(ROOT / "surefit", tmp_path / "surefit")
+    data = tmp_path / "surefit" / "data"
+    (data / "formats" / f"{name[1]}.py").write_text(source, encoding="utf-8")
+    registry = (data / "open_data.py").read_text(encoding="utf-8")
+    imports = "from surefit.data.formats import (\n"
+    registry = registry.replace(imports, f"{imports}    {name[1]},\n")
+    openers = "OPENERS: dict[str, Opener] = {\n"
+    registry = registry.replace(openers, f"{openers}{line}")
+    (data / "open_data.py").write_text(registry, encoding="utf-8")
+    blocks = [f"text: {WORDS[n % 9]} {n}\nlabel: {'ab'[n % 2]}\n" for n in range(40)]
+    (tmp_path / "notes.rec").write_text("\n".join(blocks), encoding="utf-8")
+    options = ("--data", "notes.rec", "--model", "tiny:bert")
+    run_surefit(tmp_path, "train", *options, "--max-steps", "2", "--output", "run")
+    with gzip.open(tmp_path / "notes.rec.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join([*blocks[:9], "text without a colon\n"]))
+    answer = run_surefit(
+        tmp_path, "check", "--json", *options[2:], "--data", "notes.rec.gz", code=1
+    )
+    (fault,) = json.loads(answer)["findings"]
+    assert (fault["code"], fault["where"]["line"]) == ("SF102", 28)

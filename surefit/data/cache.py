@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,12 @@ def fingerprint(*parts: Any) -> str:
 def hash_bytes(buffer: Any) -> str:
     """A key of some bytes."""
     return hashlib.blake2b(buffer, digest_size=16).hexdigest()
+
+
+@cache
+def module_fingerprint(name: str) -> str:
+    """A key of the source of a loaded module, by its name."""
+    return fingerprint(inspect.getsource(sys.modules[name]))
 
 
 def file_fingerprint(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from surefit.findings import rule
 
 NO_DATA = rule(
@@ -52,6 +54,17 @@ FILES_DO_NOT_MATCH = rule(
     fix="Give files with the same columns, or arrays with the same number of rows.",
 )
 
+
+def unequal_rows(counts: Mapping[str, int]) -> str:
+    """What is wrong with columns that must have one number of rows, and do not.
+
+    >>> unequal_rows({"x": 3, "y": 2})
+    'columns have different numbers of rows: x has 3, y has 2.'
+    """
+    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    return f"columns have different numbers of rows: {shown[:160]}."
+
+
 FILES_JOINED = rule(
     "SF116",
     "info",
@@ -72,7 +85,7 @@ MISALIGNED_COLUMNS = rule(
     "SF201",
     "error",
     "misaligned columns",
-    why="Columns that run along the same sequence must have the same length in every row.",
+    why="Columns that describe the same sequence must have the same length in every row.",
     fix="Recompute the shorter column from the same tokens.",
 )
 

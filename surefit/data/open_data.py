@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
 from surefit.data.formats import (
     arrow_files,
@@ -29,10 +29,12 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_shards import agree
 from surefit.data.formats.folder_listing import list_files
+from surefit.data.formats.number_columns import text_by_few_cells
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
-from surefit.data.formats.text_records import Opened, open_records
+from surefit.data.formats.text_records import open_records
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.python.objects import open_object
 from surefit.data.table import Source, Table
@@ -56,7 +58,7 @@ FILE_LEFT_OUT = rule(
 )
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 Opener = Callable[[Path, Reading], Opened]
 
@@ -108,24 +110,25 @@ def as_paths(data: Sequence[str | Path]) -> list[Path]:
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
-    notes: list[Finding] = []
-    files = files_of(paths, notes)
+    files, notes = files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
     key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
     columns = _open_as_columns(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
-    files, opened = _open_each(files, reading, skip, notes)
+    files, opened, left_out = _open_each(files, reading, skip)
     if list(paths) == files:  # the files of a folder are parts of one text, not text and target
         opened = pair_texts(files, opened)
-    return _join(files[: len(opened)], opened, key, notes)
+    return _join(files[: len(opened)], opened, key, [*notes, *left_out])
 
 
-def files_of(paths: Sequence[Path], notes: list[Finding]) -> list[Path]:
+def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
     """The files that are opened for some paths, without those of labels that others are with."""
-    found = [file for path in paths for file in _files_of(path, notes)]
-    return label_files.without_paired_labels(idx.without_joined_labels(found))
+    listed = [_files_of(path) for path in paths]
+    files = [file for found, _ in listed for file in found]
+    files = label_files.without_paired_labels(idx.without_joined_labels(files))
+    return files, [note for _, notes in listed for note in notes]
 
 
 def _labels_of(file: Path) -> Path | None:
@@ -133,8 +136,8 @@ def _labels_of(file: Path) -> Path | None:
 
 
 def _open_each(
-    files: Sequence[Path], reading: Reading, skip: bool, notes: list[Finding]
-) -> tuple[list[Path], Sequence[Opened]]:
+    files: Sequence[Path], reading: Reading, skip: bool
+) -> tuple[list[Path], Sequence[Opened], list[Finding]]:
     """Open every file; the faults of all of them are raised together, or they are left out."""
     good: list[Path] = []
     opened: list[Opened] = []
@@ -147,12 +150,16 @@ def _open_each(
             faults += error.findings
     if faults and (not skip or not good):
         raise FindingError(*faults)
-    notes += [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
-    return good, opened
+    left_out = [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
+    return good, opened, left_out
 
 
 def _key_of(path: Path) -> str:
-    return class_folders.folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
+    if path.is_dir():
+        return class_folders.folder_fingerprint(path)
+    opener = opener_of(path)
+    code = opener.args[0] if isinstance(opener, partial) else opener
+    return fingerprint(file_fingerprint(path), module_fingerprint(code.__module__))
 
 
 def ending(path: Path) -> str:
@@ -192,24 +199,22 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
     return Opened(opened.arrow, (note, *opened.findings))
 
 
-def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
+def _files_of(path: Path) -> tuple[list[Path], list[Finding]]:
     """What is to be opened for a path: itself, or the files of a folder in their order."""
     if not path.exists():
         if may_be_hub_id(path):
-            return hub_files(str(path))
+            return hub_files(str(path)), []
         raise UsageError(f"There is no file or folder {path}.", "Check the path.")
     if not path.is_dir():
         opener_of(path)
-        return [path]
+        return [path], []
     splits = class_folders.splits_of(path)
     if splits:
-        notes += arrow_files.other_splits(splits, str(path))
-        return _files_of(path / "train", notes)
+        files, notes = _files_of(path / "train")
+        return files, [*arrow_files.other_splits(splits, str(path)), *notes]
     if arrow_files.is_dataset_folder(path):
-        files, found = arrow_files.dataset_files(path)
-        notes += found
-        return files
-    return _shards(path)
+        return arrow_files.dataset_files(path)
+    return _shards(path), []
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -290,8 +295,11 @@ def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
         try:
             schema = pa.unify_schemas([schema, part.arrow.schema], promote_options="permissive")
         except pa.ArrowException as error:
+            cause = text_by_few_cells(found for other in opened for found in other.findings)
+            reason = cause.message if cause is not None else str(error)[:160]
             raise FILES_DO_NOT_MATCH.error(
-                f"{file} does not go with {files[0]}: {str(error)[:160]}",
-                file=str(file),
+                f"{file} does not go with {files[0]}: {reason}",
+                {"file": str(file)} if cause is None else cause.where,
+                fix="" if cause is None else cause.fix,
             ) from None
     return pa.concat_tables([part.arrow for part in opened], promote_options="permissive")

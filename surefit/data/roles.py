@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.dates import ORDERS, read_date
+from surefit.data.numbers import read_number
 from surefit.data.table import (
     IMAGE_ENDINGS,
     Table,
@@ -219,6 +220,8 @@ def _is_prose(table: Table, column: str) -> bool:
     values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
     if not values:
         return True
+    if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
+        return False  # a column of numbers that a few cells have made text
     if any(all(read_date(value, order) for value in values) for order in ORDERS):
         return False
     if len(values) >= 50 and len(set(values)) < 0.1 * len(values):

@@ -39,7 +39,7 @@ def look_at_files(data: Any, config: RunConfig, progress: Progress = silent) -> 
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
-    files = [file for file in files_of(as_paths(paths), []) if not file.is_dir()]
+    files = [file for file in files_of(as_paths(paths))[0] if not file.is_dir()]
     return inspect_arrays(files, opener_of, config.read, progress)
 
 

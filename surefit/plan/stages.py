@@ -20,6 +20,7 @@ from surefit.checks.module_checks import (
     check_trainable,
 )
 from surefit.data.cache import fingerprint, use_cache
+from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
@@ -120,7 +121,8 @@ class _Planner:
         if wanted is None and config.task is not None:
             wanted = find_task(config.task, beside)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
-        self.plan = replace(self.plan, task=task, roles=roles)
+        findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
+        self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
         metric = config.early_stopping.metric
         scorer = self.keep(
             find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)

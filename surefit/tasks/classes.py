@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
+from surefit.data.numbers import read_number
 from surefit.data.table import Table, is_scalar_number
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
@@ -125,12 +126,21 @@ def fit_classes(
     if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} different values in {total} training rows, too "
-            "many to be classes.",
+            f"many to be classes{_but_for(counts)}.",
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
     fitted = {"classes": names, "class_counts": [counts[name] for name in names]}
     return {**fitted, "multi_label": True} if several else fitted
+
+
+def _but_for(names: Iterable[Any]) -> str:
+    """The few names that are not numbers where all others are: they made the column text."""
+    texts = [name for name in names if isinstance(name, str)]
+    odd = [name for name in texts if read_number(name) is None]
+    if not 0 < len(odd) <= 0.1 * len(texts):
+        return ""
+    return f"; all but {', '.join(map(repr, odd[:3]))} are numbers"
 
 
 def _values(value: Any, several: bool) -> list[Any]:

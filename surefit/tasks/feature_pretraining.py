@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.field import Field
+from surefit.batches.field import Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS
 from surefit.data.table import Table, array_rank, describe_type
 from surefit.encode.drop_reasons import DropReason
@@ -45,11 +45,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """
     steps, mask, truncated = read_steps(row, encoder)
     if len(mask) != len(steps):
-        raise RowFaultError(
-            MISALIGNED_COLUMNS,
-            f"the mask has length {len(mask)}, the features have {len(steps)}",
-            "mask",
-        )
+        columns = [encoder.roles.get(role, role) for role in ("mask", "features")]
+        message = describe_misalignment(columns[0], len(mask), columns[1], len(steps))
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "mask")
     visible = np.flatnonzero(np.asarray(mask))
     if not len(visible):
         raise SkipRowError(DropReason.MASKED)

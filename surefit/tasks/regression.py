@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.data.data_rules import NOT_FINITE
+from surefit.data.numbers import read_number
 from surefit.data.roles import get_role
 from surefit.data.table import Table, is_fractional
 from surefit.encode.drop_reasons import DropReason
@@ -35,12 +36,21 @@ TARGET = Field((), "float32")
 
 
 def number(value: Any) -> float | None:
-    """The target of a row; None where it has none."""
+    """The target of a row; None where it has none.
+
+    The text of a number counts as one: then the row that made its column text is at fault.
+    """
+    if isinstance(value, str):
+        read = read_number(value)
+        value = value if read is None else read
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, bool | int | float):
         raise RowFaultError(
-            UNSUITABLE_TARGET, f"the target {str(value)[:40]!r} is not a number", "label"
+            UNSUITABLE_TARGET,
+            f"the target {str(value)[:40]!r} is not a number",
+            "label",
+            fix="Correct the value, or choose a column of numbers with columns.label.",
         )
     if math.isinf(value):
         raise RowFaultError(NOT_FINITE, f"the target is {value}", "label")

@@ -16,6 +16,7 @@ import pyarrow as pa
 from surefit.batches.field import Field
 from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_TYPE
 from surefit.data.dates import ORDERS, read_date
+from surefit.data.numbers import read_number
 from surefit.data.table import Table, is_scalar_number, is_text
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
@@ -270,11 +271,23 @@ def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[fl
         value = parts[part["part"]]
     if part["kind"] == "category":
         known: list[Any] = part["values"]
+        value = _as_category(value, known)
         place = known.index(value) if value in known else len(known)
         yield from (float(place == i) for i in range(len(known) + 1))
         return
-    if isinstance(value, str):
+    number = read_number(value) if isinstance(value, str) else value
+    if number is None and value is not None:
         raise RowFaultError(WRONG_TYPE, f"{value[:40]!r} is not a number", name)
-    yield 0.0 if value is None else (value - part["mean"]) / part["scale"]
+    yield 0.0 if number is None else (number - part["mean"]) / part["scale"]
     if part["blank"]:
-        yield float(value is None)
+        yield float(number is None)
+
+
+def _as_category(value: Any, known: list[Any]) -> Any:
+    """The value in the type of the known ones: a column may be text in one file only."""
+    if value is None or not known or isinstance(value, str) == isinstance(known[0], str):
+        return value
+    if not isinstance(value, str):
+        return str(value)
+    number = read_number(value)
+    return value if number is None else number

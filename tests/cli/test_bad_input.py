@@ -279,7 +279,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF103",
         {"file": "bad.jsonl", "line": 8, "row": 7, "column": "completion"},
-        "column 'completion' holds a number ('3'), but text before.",
+        "column 'completion' holds a number ('3'), but text in",
     ),
     "empty data": (
         _empty,

@@ -6,7 +6,6 @@ exchanged, another type) is written once into the cache, a chunk at a time.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.data.table import is_array
 from surefit.findings import Finding, rule
 
@@ -40,7 +39,6 @@ SHARDS_DISAGREE = rule(
 )
 
 
-CHUNK_BYTES = 1 << 24
 SHOWN_FILES = 3
 
 
@@ -237,28 +235,19 @@ def _values(column: pa.Array, shape: tuple[int, ...]) -> Any:
 
 
 def _rewritten(file: Path, name: str, values: Any, change: Change) -> Any:
-    """The values with axes exchanged or in another type, written into the cache in chunks."""
+    """The values with axes exchanged or in another type, written into the cache."""
+
+    def turned(start: int, end: int) -> Any:
+        chunk = values[start:end]
+        with np.errstate(over="ignore"):  # encoding names values too large for float32
+            return (chunk.swapaxes(1, 2) if change.transposed else chunk).astype(dtype, copy=False)
+
+    dtype = values.dtype if change.dtype is None else _NUMPY[change.dtype]
+    shape = values.shape
+    if change.transposed:
+        shape = (shape[0], shape[2], shape[1])
     key = fingerprint("shard", file_fingerprint(file), name, repr(change))
-    folder = cache_folder() / "arrays" / key
-    if not folder.exists():
-        dtype = values.dtype if change.dtype is None else _NUMPY[change.dtype]
-        shape = values.shape
-        if change.transposed:
-            shape = (shape[0], shape[2], shape[1])
-        per_row = max(1, math.prod(shape[1:])) * np.dtype(dtype).itemsize
-        size = max(1, CHUNK_BYTES // per_row)
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy", mode="w+", dtype=dtype, shape=shape
-            )
-            for start in range(0, len(values), size):
-                chunk = values[start : start + size]
-                with np.errstate(over="ignore"):  # encoding names values too large for float32
-                    target[start : start + size] = (
-                        chunk.swapaxes(1, 2) if change.transposed else chunk
-                    )
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    return cached_array(key, lambda target: write_in_chunks(target, shape, dtype, turned))
 
 
 _NUMPY: dict[str, Any] = {"float": np.float32, "int64": np.int64}

@@ -14,7 +14,7 @@ from surefit.config import Reading
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
 

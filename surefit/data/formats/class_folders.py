@@ -11,7 +11,7 @@ import pyarrow as pa
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
 from surefit.data.data_rules import NO_DATA
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 
 IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")

@@ -12,8 +12,9 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from surefit.config import Reading
-from surefit.data.formats.text_decoding import numbered_lines
+from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_records import MAX_COLUMNS, too_many_columns
+from surefit.data.numbers import NUMBER
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 
@@ -40,7 +41,6 @@ UNUSED_DELIMITER = rule(
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 SAMPLE_LINES = 500
 SAMPLE_CHARACTERS = 4_000_000
-NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _QUOTED = re.compile(r'"([^"]|"")*"')
 _YEARS_FROM = 1900
 
@@ -66,33 +66,34 @@ def _reader(lines: Iterable[str], delimiter: str, quoting: bool, strict: bool) -
     return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
 
 
-def find_layout(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Layout:
-    """The layout of a file whose ending suggests the delimiter `default`."""
+def find_layout(path: Path, default: str, reading: Reading) -> tuple[Layout, list[Finding]]:
+    """The layout of a file whose ending suggests the delimiter `default`; what was inferred."""
+    found: list[Finding] = []
     csv.field_size_limit(2**31 - 1)
     lines = _sample_lines(path, reading)
     delimiter = _chosen_delimiter(reading) or _find_delimiter(lines, default)
     _check_delimiter(path, lines, delimiter)
     if delimiter != default and reading.delimiter is None:
         message = f"{path.name}: cells are parted by {DELIMITERS[delimiter]}s."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
     quoting = delimiter == "," or not _has_stray_quotes(path, delimiter, reading)
     if not quoting:
         message = f"{path.name}: quotes are part of the text; every line is one row."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
     rows = _sample_rows(lines, delimiter, quoting)
     if rows and len(rows[0]) > MAX_COLUMNS:
         raise too_many_columns(str(path), len(rows[0]), line=1)
     if reading.names:
         headed = bool(rows) and tuple(rows[0]) == reading.names
-        return Layout(delimiter, quoting, None if headed else reading.names)
+        return Layout(delimiter, quoting, None if headed else reading.names), found
     reason = _looks_like_data(rows)
     if reason is None:
-        return Layout(delimiter, quoting, None)
+        return Layout(delimiter, quoting, None), found
     names = _name_columns(rows)
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
     message = f"{path.name} has no header line ({reason}); the columns are named {shown}."
-    notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
-    return Layout(delimiter, quoting, names)
+    found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+    return Layout(delimiter, quoting, names), found
 
 
 def _chosen_delimiter(reading: Reading) -> str | None:
@@ -126,7 +127,7 @@ def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
 def _sample_lines(path: Path, reading: Reading) -> list[str]:
     lines: list[str] = []
     room = SAMPLE_CHARACTERS
-    for _, line in numbered_lines(path, reading, []):
+    for _, line in TextFile(path, reading).lines():
         lines.append(line)
         room -= len(line)
         if room < 0 or len(lines) == SAMPLE_LINES:
@@ -163,7 +164,7 @@ def _share_of_equal_rows(lines: Sequence[str], delimiter: str) -> float:
 def _has_stray_quotes(path: Path, delimiter: str, reading: Reading) -> bool:
     """Whether a cell begins with a quote that no cell ends with, and lines are rows without it."""
     stray, widths = False, Counter[int]()
-    for _, line in numbered_lines(path, reading, []):
+    for _, line in TextFile(path, reading).lines():
         cells = line.rstrip("\r\n").split(delimiter)
         widths[len(cells)] += bool(line.strip())
         stray = stray or any(cell[:1] == '"' and not _QUOTED.fullmatch(cell) for cell in cells)

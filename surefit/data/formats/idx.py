@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
-from surefit.data.formats.text_records import Opened
 
 ENDING = ".idx"
 NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
@@ -65,14 +65,14 @@ def without_joined_labels(files: Sequence[Path]) -> list[Path]:
 
 
 def _map_idx(path: Path) -> Array:
-    folder = cache_folder() / "arrays" / fingerprint("idx", file_fingerprint(path))
-    if not folder.exists():
-        try:
-            with open_bytes(path) as file, new_folder(folder) as temporary:
-                _unpack(file, path, temporary / "array.npy")
-        except GZIP_FAULTS as error:
-            raise damaged_gzip(path, error) from None
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    def fill(target: Path) -> None:
+        with open_bytes(path) as file:
+            _unpack(file, path, target)
+
+    try:
+        return cached_array(fingerprint("idx", file_fingerprint(path)), fill)
+    except GZIP_FAULTS as error:
+        raise damaged_gzip(path, error) from None
 
 
 def _unpack(file: IO[bytes], path: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.text_records import Records
 from surefit.data.stored_messages import storable
 from surefit.findings import Finding, rule
 
@@ -22,13 +22,17 @@ NESTED_ROWS_FLATTENED = rule(
 Row = dict[str, Any]
 
 
-def flatten(records: Iterator[Record], path: Path, notes: list[Finding]) -> Iterator[Record]:
+def flatten(records: Records, path: Path) -> Records:
     """The records, each nested one as the rows within it; the first is noted, once per kind.
 
     Dialogues stay within their row, in a form that has one type.
     """
     told: set[str] = set()
-    for number, row in records:
+    for record in records:
+        if isinstance(record, Finding):
+            yield record
+            continue
+        number, row = record
         kind = next((kind for kind, (fits, _) in KINDS.items() if fits(row)), None)
         if kind is None:
             yield number, {name: storable(value) for name, value in row.items()}
@@ -37,7 +41,7 @@ def flatten(records: Iterator[Record], path: Path, notes: list[Finding]) -> Iter
             if kind not in told:
                 told.add(kind)
                 message = f"{path.name}: {kind}; the columns are {', '.join(flat)}."
-                notes.append(NESTED_ROWS_FLATTENED.finding(message, file=str(path), line=number))
+                yield NESTED_ROWS_FLATTENED.finding(message, file=str(path), line=number)
             yield number, flat
 
 

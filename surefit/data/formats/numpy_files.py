@@ -27,9 +27,11 @@ from surefit.data.data_rules import (
     STRAY_AXIS_DROPPED,
     WRONG_SHAPE,
     WRONG_TYPE,
+    unequal_rows,
 )
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.findings import Finding, rule
 
 LABELS_FROM_FILE = rule(
@@ -93,20 +95,13 @@ def shape_of(path: Path) -> tuple[int, ...] | None:
 
 
 def _rewritten(path: Path, array: Array) -> Array:
-    """A copy in the cache in C order and native bytes, written in chunks."""
-    folder = cache_folder() / "arrays" / fingerprint("native", file_fingerprint(path))
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy",
-                mode="w+",
-                dtype=array.dtype.newbyteorder("="),
-                shape=array.shape,
-            )
-            for start in range(0, len(array), 1024):
-                target[start : start + 1024] = array[start : start + 1024]
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    """A copy in the cache in C order and native bytes."""
+
+    def fill(target: Path) -> None:
+        native = array.dtype.newbyteorder("=")
+        write_in_chunks(target, array.shape, native, lambda start, end: array[start:end])
+
+    return cached_array(fingerprint("native", file_fingerprint(path)), fill)
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:
@@ -197,10 +192,7 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
     columns |= {name: to_arrow(array) for name, array in plain.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
-        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
-        raise FILES_DO_NOT_MATCH.error(
-            f"{shown}: arrays have different numbers of rows: {counts}", file=shown
-        )
+        raise FILES_DO_NOT_MATCH.error(f"{shown}: {unequal_rows(rows)}", file=shown)
     return pa.table(columns)
 
 

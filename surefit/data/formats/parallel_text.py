@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
-from surefit.data.formats.text_records import Opened
 from surefit.findings import rule
 
 TEXTS_OF_DIFFERENT_LENGTH = rule(

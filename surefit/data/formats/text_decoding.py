@@ -34,52 +34,65 @@ _NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
 GZIP_FAULTS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
-def numbered_lines(
-    path: Path,
-    reading: Reading,
-    notes: list[Finding],
-    broken: dict[int, FindingError] | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and text of each line; a byte-order mark is skipped.
+class TextFile:
+    """A text file, decoded line by line or in chunks; a byte-order mark is skipped.
 
-    Text is UTF-8, or Windows-1252 with a note where it can be nothing else, unless
-    `reading.encoding` says otherwise. With `broken`, a line that is not UTF-8 is put there with
-    its fault and given with lone surrogates for the bytes at fault.
+    Text is UTF-8, or Windows-1252 with a finding where it can be nothing else, unless
+    `reading.encoding` says otherwise.
     """
-    encoding = _wide_encoding(path, reading)
-    if encoding is not None:
-        yield from enumerate(_wide_lines(path, encoding), start=1)
-        return
-    decoder = _Decoder(path, reading.encoding, notes, whole_file=broken is None)
-    for number, raw in enumerate(raw_lines(path), start=1):
-        try:
-            text = decoder.decode(raw, number)
-        except FindingError as fault:
-            if broken is None or reading.encoding is not None or b"\0" in raw:
-                raise
-            broken[number] = fault
-            text = raw.decode("utf-8", "surrogateescape")
-        yield number, text
 
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.path = path
+        self.reading = reading
+        self.findings: tuple[Finding, ...] = ()
+        """What was found while the text was read; complete once all of it is."""
+        self.broken: dict[int, FindingError] = {}
+        """The lines that are not UTF-8, with the fault of each, where they are kept."""
 
-def text_chunks(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[str]:
-    """The text in pieces of about a megabyte, whatever its lines; decoded as its lines would be."""
-    encoding = _wide_encoding(path, reading)
-    if encoding is not None:
-        yield from _wide_lines(path, encoding)
-        return
-    decoder = _Decoder(path, reading.encoding, notes)
-    number, rest = 1, b""
-    with open_bytes(path) as file:
-        while chunk := _read(file, path):
-            chunk = rest + chunk
-            cut = len(chunk)  # before a character that may go on in the next chunk
-            while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
-                cut -= 1
-            chunk, rest = chunk[:cut], chunk[cut:]
-            yield decoder.decode(chunk, number)
-            number += chunk.count(b"\n")
-    yield decoder.decode(rest, number)
+    def lines(self, keep_broken: bool = False) -> Iterator[tuple[int, str]]:
+        """Line number (from 1) and text of each line.
+
+        With `keep_broken`, a line that is not UTF-8 is noted in `broken` and given with lone
+        surrogates for the bytes at fault.
+        """
+        encoding = _wide_encoding(self.path, self.reading)
+        if encoding is not None:
+            yield from enumerate(_wide_lines(self.path, encoding), start=1)
+            return
+        decoder = _Decoder(self.path, self.reading.encoding, whole_file=not keep_broken)
+        for number, raw in enumerate(raw_lines(self.path), start=1):
+            try:
+                text = decoder.decode(raw, number)
+            except FindingError as fault:
+                if not keep_broken or self.reading.encoding is not None or b"\0" in raw:
+                    raise
+                self.broken[number] = fault
+                text = raw.decode("utf-8", "surrogateescape")
+            self.findings = decoder.findings
+            yield number, text
+
+    def chunks(self) -> Iterator[str]:
+        """The text in pieces of about a megabyte, whatever its lines; decoded as they would be."""
+        encoding = _wide_encoding(self.path, self.reading)
+        if encoding is not None:
+            yield from _wide_lines(self.path, encoding)
+            return
+        decoder = _Decoder(self.path, self.reading.encoding)
+        number, rest = 1, b""
+        with open_bytes(self.path) as file:
+            while chunk := _read(file, self.path):
+                chunk = rest + chunk
+                cut = len(chunk)  # before a character that may go on in the next chunk
+                while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
+                    cut -= 1
+                chunk, rest = chunk[:cut], chunk[cut:]
+                text = decoder.decode(chunk, number)
+                self.findings = decoder.findings
+                yield text
+                number += chunk.count(b"\n")
+        text = decoder.decode(rest, number)
+        self.findings = decoder.findings
+        yield text
 
 
 def is_text_file(path: Path) -> bool:
@@ -93,7 +106,7 @@ def is_text_file(path: Path) -> bool:
         raise damaged_gzip(path, error) from None
     head = head[: head.rfind(b"\n") + 1] or head
     try:
-        _Decoder(path, None, []).decode(head, 1)
+        _Decoder(path, None).decode(head, 1)
     except FindingError:
         return False
     return True
@@ -105,10 +118,10 @@ class _Decoder:
 
     path: Path
     encoding: str | None
-    notes: list[Finding]
     whole_file: bool = True
     """Whether one encoding must hold for all lines, so that the first one decides it."""
     found: tuple[str, int] | None = field(default=None, init=False)
+    findings: tuple[Finding, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         if self.encoding is not None:
@@ -148,7 +161,7 @@ class _Decoder:
             f"{self.path.name}, line {line}: byte 0x{raw[start]:02x} is not UTF-8; the file is "
             f"read as Windows-1252 (latin-1), where it is {western!r}."
         )
-        self.notes.append(READ_AS_WINDOWS_1252.finding(message, file=str(self.path), line=line))
+        self.findings = (READ_AS_WINDOWS_1252.finding(message, file=str(self.path), line=line),)
         return raw.decode("cp1252")
 
     def _fail(self, raw: bytes, start: int, number: int, reason: str) -> FindingError:

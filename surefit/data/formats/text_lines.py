@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 from surefit.errors import UsageError
-from surefit.findings import Finding, rule
+from surefit.findings import rule
 
 LINE_LAYOUT_INFERRED = rule(
     "SF113",
@@ -35,7 +34,7 @@ LAYOUTS: dict[str, re.Pattern[str]] = {
 """Layouts of lines that begin with a label; groups are columns."""
 
 
-def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def read_records(path: Path, reading: Reading) -> Records:
     """Line number and row of each line; without labels or a pattern, its `text` as it is."""
     pattern, shown = _chosen_pattern(reading), f"read.pattern {reading.pattern!r}"
     if pattern is None:
@@ -44,9 +43,10 @@ def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator
         if pattern is not None:
             columns = ", ".join(pattern.groupindex)
             message = f"{path.name}: lines are {name!r}; the columns are {columns}."
-            notes.append(LINE_LAYOUT_INFERRED.finding(message, file=str(path)))
+            yield LINE_LAYOUT_INFERRED.finding(message, file=str(path))
     several = pattern is LAYOUTS[FASTTEXT] and _has_several_labels(path, reading)
-    for number, line in numbered_lines(path, reading, notes):
+    file = TextFile(path, reading)
+    for number, line in file.lines():
         line = line.rstrip("\r\n")
         if pattern is None:
             yield number, {"text": line}
@@ -56,6 +56,7 @@ def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator
                 labels = [label.removeprefix("__label__") for label in row["label"].split()]
                 row["label"] = labels if several else labels[0]
             yield number, row
+    yield from file.findings
 
 
 def _chosen_pattern(reading: Reading) -> re.Pattern[str] | None:
@@ -77,7 +78,7 @@ def _chosen_pattern(reading: Reading) -> re.Pattern[str] | None:
 
 def _find_layout(path: Path, reading: Reading) -> str | None:
     """The layout that all of the first lines have, with labels that occur again and again."""
-    lines = (line.strip() for _, line in numbered_lines(path, reading, []))
+    lines = (line.strip() for _, line in TextFile(path, reading).lines())
     sample = [line for line in islice(lines, SAMPLE_LINES) if line]
     if len(sample) < _FEWEST_LINES:
         return None
@@ -106,4 +107,4 @@ def _match(
 def _has_several_labels(path: Path, reading: Reading) -> bool:
     """Whether any line begins with two labels; then all rows have a list of them."""
     two = re.compile(r"\s*__label__\S+\s+__label__")
-    return any(two.match(line) for _, line in numbered_lines(path, reading, []))
+    return any(two.match(line) for _, line in TextFile(path, reading).lines())

@@ -17,10 +17,9 @@ from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.formats.numpy_files import ragged_column
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Opened, read_opened, write_findings
+from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.text_decoding import TextFile
 from surefit.errors import FindingError
-from surefit.findings import Finding
 
 FORMAT_VERSION = 1
 CHUNK_SERIES = 256
@@ -34,14 +33,14 @@ def open_ts(path: Path, reading: Reading) -> Opened:
     key = fingerprint("ts", FORMAT_VERSION, file_fingerprint(path), reading.model_dump())
     folder = cache_folder() / "tables" / key
     if not folder.exists():
-        notes: list[Finding] = []
-        series = _Reader(path).series(numbered_lines(path, reading, notes))
+        file = TextFile(path, reading)
+        series = _Reader(path).series(file.lines())
         first = next(series, None)
         if first is None:
             raise NO_DATA.error(f"{path.name} has no rows.", file=str(path))
         with new_folder(folder) as temporary:
             _write(first, series, temporary / "table.arrow")
-            write_findings(temporary, notes)
+            write_findings(temporary, file.findings)
     return read_opened(folder)
 
 

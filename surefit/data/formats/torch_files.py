@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
-from surefit.data.formats.text_records import Opened
-from surefit.data.table import CHUNK_ROWS
+from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -140,19 +139,13 @@ def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
         array = tensor.detach().numpy()
         if array.flags.aligned:
             return array
-    folder = cache_folder() / "arrays" / fingerprint("tensor", key, name)
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy",
-                mode="w+",
-                dtype=as_numpy(tensor[:1]).dtype,
-                shape=tuple(tensor.shape),
-            )
-            for start in range(0, len(tensor), CHUNK_ROWS):
-                target[start : start + CHUNK_ROWS] = as_numpy(tensor[start : start + CHUNK_ROWS])
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+    def fill(target: Path) -> None:
+        dtype = as_numpy(tensor[:1]).dtype
+        shape = tuple(tensor.shape)
+        write_in_chunks(target, shape, dtype, lambda start, end: as_numpy(tensor[start:end]))
+
+    return cached_array(fingerprint("tensor", key, name), fill)
 
 
 def is_numeric(tensor: torch.Tensor) -> bool:

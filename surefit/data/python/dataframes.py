@@ -11,7 +11,7 @@ import pyarrow as pa
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema, to_plain
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.class_labels import class_names
-from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE, unequal_rows
 from surefit.data.formats.arrow_files import other_splits
 from surefit.data.formats.numpy_files import arrays_to_arrow
 from surefit.data.python.rows_to_arrow import SHOWN, open_rows, python_value
@@ -106,8 +106,7 @@ def open_columns(data: Mapping[str, Any]) -> Table:
         return open_arrow_table(arrays_to_arrow(columns, SHOWN))
     sizes = {name: len(value) for name, value in columns.items()}
     if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
-        raise FILES_DO_NOT_MATCH.error(f"The columns have different numbers of rows: {shown}.")
+        raise FILES_DO_NOT_MATCH.error(f"data: {unequal_rows(sizes)}")
     return open_rows(
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     )

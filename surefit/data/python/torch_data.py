@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from surefit.data.data_rules import MISALIGNED_COLUMNS, USER_DATA_CODE_FAILED, WRONG_TYPE
+from surefit.data.data_rules import (
+    MISALIGNED_COLUMNS,
+    USER_DATA_CODE_FAILED,
+    WRONG_TYPE,
+    unequal_rows,
+)
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.table import Table
 from surefit.errors import UsageError
@@ -135,16 +140,15 @@ def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
     else:
         yield from batch
         return
-    sizes = {}
+    sizes: dict[str, int] = {}
     for name, column in columns.items():
         single = not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0
         if single or isinstance(column, str | bytes | Mapping):
             what = f"holds a {type(column).__name__} under {name!r}; expected one value per row."
             raise WRONG_TYPE.error(f"batch {number} (from row {first} on) {what}", row=first)
-        sizes[name] = len(column)
+        sizes[str(name)] = len(column)
     if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-        message = f"batch {number} (from row {first} on): columns of different lengths: {shown}."
+        message = f"batch {number} (from row {first} on): {unequal_rows(sizes)}"
         raise MISALIGNED_COLUMNS.error(message, row=first)
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True)) if isinstance(batch, Mapping) else values

@@ -12,6 +12,7 @@ from builders import write_jsonl
 from opening import fault_of, notes_of, rows_of, written
 from surefit.data.formats import json_rows
 from surefit.data.formats.json_window import JsonWindow
+from surefit.findings import Finding
 
 ROWS = [{"text": "één", "label": 1}, {"text": 'q"{[', "label": 2}]
 
@@ -53,10 +54,10 @@ def test_window_of_any_size_gives_the_same_rows(
     def chunks(*_: Any) -> Any:
         return (text[place : place + size] for place in range(0, len(text), size))
 
-    monkeypatch.setattr(json_rows, "text_chunks", chunks)
+    monkeypatch.setattr(json_rows.TextFile, "chunks", chunks)
     path = written(tmp_path / "a.json", text)
-    reader = json_rows._Reader(path, json_rows.Reading(), [])
-    found = list(reader.rows())
+    reader = json_rows._Reader(path, json_rows.Reading())
+    found = [item for item in reader.rows() if not isinstance(item, Finding)]
     assert [row for _, row in found] == rows
     assert [line for line, _ in found] == [
         1 + text[: text.index(k)].count("\n") for k in ('{\n   "n": 1', '{\n   "n": 7')
