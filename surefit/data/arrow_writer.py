@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.data.arrow_types import map_arrow
+from surefit.data.column_types import is_array
 from surefit.data.data_rules import MIXED_TYPES
 from surefit.data.mixed_types import UNSTORABLE, find_odd_values
-from surefit.data.table import is_array
 from surefit.data.type_merging import merge_types, nested_list
 from surefit.findings import Rule
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from surefit.data.column_types import is_list
+
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
     """The names behind each column of ClassLabels, or of lists of them."""
@@ -28,17 +30,13 @@ def _names(feature: Any) -> list[str] | None:
     return [str(name) for name in feature.get("names") or []]
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind.value_type if _is_list(kind) else kind))
+    return bool(pa.types.is_integer(kind.value_type if is_list(kind) else kind))
 
 
 def named_type(kind: pa.DataType) -> pa.DataType:
     """The type of a column of class numbers once they are names."""
-    return pa.list_(pa.string()) if _is_list(kind) else pa.string()
+    return pa.list_(pa.string()) if is_list(kind) else pa.string()
 
 
 def with_names(column: pa.Array, names: list[str]) -> pa.Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from surefit.data.table import describe_type, is_text
+from surefit.data.column_types import describe_type, is_text
 from surefit.data.type_merging import merge_types
 
 KEPT_ROWS = 4

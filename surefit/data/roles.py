@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from surefit.batches.field import Field
-from surefit.data.dates import ORDERS, read_date
-from surefit.data.numbers import read_number
-from surefit.data.table import (
+from surefit.data.column_types import (
     IMAGE_ENDINGS,
-    Table,
     array_rank,
     fixed_sizes,
     is_array,
     is_dialogue,
-    is_picture,
-    is_scalar_number,
+    is_integer_list,
+    is_number,
     is_text,
     is_text_list,
-    is_whole_list,
+    may_hold_images,
 )
+from surefit.data.dates import ORDERS, read_date
+from surefit.data.numbers import read_number
+from surefit.data.table import Table
 
 Accepts = Callable[[pa.DataType, bool], bool]
 """Whether a column of this type can play the role; the second argument: its name says so."""
@@ -41,7 +41,7 @@ def _is_features(kind: pa.DataType, named: bool) -> bool:
 
 def _is_label(kind: pa.DataType, named: bool) -> bool:
     is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
-    held = is_picture(kind, False) or is_dialogue(kind)
+    held = may_hold_images(kind, False) or is_dialogue(kind)
     several = is_array(kind) or is_text_list(kind)  # several labels per row go by name only
     return (named or not several) and (not is_array(kind) or is_list) and not held
 
@@ -113,7 +113,7 @@ _TABLE = (
     Role(
         "tags",
         ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
-        lambda kind, named: is_text_list(kind) or is_whole_list(kind),
+        lambda kind, named: is_text_list(kind) or is_integer_list(kind),
         by_type=True,
     ),
     Role(
@@ -131,7 +131,7 @@ _TABLE = (
             *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
             *("image_path", "file_name", "filename", "file", "path"),
         ),
-        is_picture,
+        may_hold_images,
         by_type=True,
         batch_column="pixel_values",
     ),
@@ -234,7 +234,7 @@ def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
     extras = {}
     for name in table.columns:
         kind = table.column_type(name)
-        if name in taken or not (is_array(kind) or is_scalar_number(kind)):
+        if name in taken or not (is_array(kind) or is_number(kind)):
             continue
         rank = array_rank(kind)
         while array_rank(kind):

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.data.column_types import is_list
 from surefit.data.table import Table
 
 MOSTLY_EQUAL = 0.9
@@ -73,17 +74,11 @@ def row_shape(table: Table, column: str) -> RowShape:
     """
     level: Sequence[pa.Array] = table.arrow[column].chunks
     axes = []
-    while level and _is_list(level[0].type):
+    while level and is_list(level[0].type):
         axes.append(_axis(level))
         level = [chunk.flatten() for chunk in level]
     whole = bool(level) and pa.types.is_integer(level[0].type)
     return RowShape(tuple(axes), _range(level) if whole and len(axes) == 1 else None)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _axis(chunks: Sequence[pa.Array]) -> Axis:

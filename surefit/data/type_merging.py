@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from surefit.data.table import array_rank
+from surefit.data.column_types import list_axes
 
 
 def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
@@ -28,15 +28,6 @@ def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
             return nested_list(tuple(sizes), other_value if shallow is axes else value)
     pair = [pa.schema([pa.field("x", kind)]) for kind in (known, found)]
     return pa.unify_schemas(pair, promote_options="permissive").field("x").type
-
-
-def list_axes(kind: pa.DataType) -> tuple[tuple[int | None, ...], pa.DataType]:
-    """The sizes of a nested list, None where they vary, and the type of its values."""
-    sizes: list[int | None] = []
-    for _ in range(array_rank(kind)):
-        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
-        kind = kind.value_type
-    return tuple(sizes), kind
 
 
 def nested_list(sizes: tuple[int | None, ...], value: pa.DataType) -> pa.DataType:

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.column_types import is_array
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
 from surefit.data.formats.opened import Opened
-from surefit.data.table import is_array
 from surefit.findings import Finding, rule
 
 SHARD_RESHAPED = rule(

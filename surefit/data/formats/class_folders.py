@@ -10,12 +10,9 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
+from surefit.data.column_types import IMAGE_ENDINGS
 from surefit.data.data_rules import NO_DATA
 from surefit.data.formats.opened import Opened
-
-IMAGES = frozenset(
-    (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-)
 
 SPLITS = frozenset(("train", "test", "val", "valid", "validation", "dev"))
 
@@ -46,7 +43,7 @@ def open_class_folder(path: Path, reading: Reading) -> Opened:
             empty.append(folder.name)
     if empty:
         message = f"{path}: no image lies in the class folder {', '.join(empty[:5])}."
-        fix = f"Remove it, or put images into it ({', '.join(sorted(IMAGES))})."
+        fix = f"Remove it, or put images into it ({', '.join(IMAGE_ENDINGS)})."
         raise NO_DATA.error(message, fix=fix, file=str(path / empty[0]))
     return Opened(pa.table({"image": pa.array(paths, pa.string()), "label": labels}))
 
@@ -68,5 +65,5 @@ def _classes(path: Path) -> list[Path]:
 def _images(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         for name in names:
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGES:
+            if not name.startswith(".") and name.lower().endswith(IMAGE_ENDINGS):
                 yield Path(place, name)

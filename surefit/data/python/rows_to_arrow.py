@@ -16,19 +16,12 @@ from surefit.atomic import new_folder
 from surefit.data.arrow_types import map_arrow
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.column_types import array_rank, describe_type, is_array, is_text, list_axes
 from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
 from surefit.data.stored_messages import storable
-from surefit.data.table import (
-    CHUNK_ROWS,
-    Source,
-    Table,
-    array_rank,
-    describe_type,
-    is_array,
-    is_text,
-)
-from surefit.data.type_merging import list_axes, nested_list
+from surefit.data.table import CHUNK_ROWS, Source, Table
+from surefit.data.type_merging import nested_list
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20
