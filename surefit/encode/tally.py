@@ -1,4 +1,4 @@
-"""What became of the rows that are encoded: what is wrong with them, and how many there are."""
+"""Counts of encoded and dropped rows, and the faults found in them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Faults:
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     def add(self, row: int, fault: RowFaultError | Remark) -> None:
-        """Note a fault of a row."""
+        """Count a fault of a row."""
         key = (fault.rule.code, fault.column)
         self.first.setdefault(key, (row, fault))
         self.counts[key] += 1
 
     def state(self) -> list[list[Any]]:
-        """All of it, as JSON keeps it."""
+        """The counts as JSON values."""
         return [
             [row, fault.rule.code, fault.message, fault.column, fault.fix, self.counts[key]]
             for key, (row, fault) in self.first.items()
@@ -66,7 +66,7 @@ class Tally:
     dropped_copies: Counter[str] = field(default_factory=Counter)
 
     def drop_row(self, number: int, skip: SkipRowError) -> None:
-        """Count a row that is left out."""
+        """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
         if skip.remark is not None:
             self.remarks.add(number, skip.remark)
@@ -104,7 +104,7 @@ class Tally:
         self.counts["rows_learning_eos"] += learns_eos
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON keeps it."""
+        """The counts as JSON values."""
         return {
             "remarks": self.remarks.state(),
             "counts": dict(self.counts),
@@ -120,7 +120,7 @@ class Tally:
         self.dropped_copies.update(state["dropped_copies"])
 
     def notes(self) -> dict[str, Any]:
-        """What a Store keeps of it."""
+        """The counts that a Store keeps."""
         return {
             "counts": dict(self.counts),
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},

@@ -134,9 +134,9 @@ class Pipeline:
 
     @property
     def device(self) -> Any:
-        """Where the module's parameters are."""
+        """The device of the module's parameters; batches for a module on meta stay on the CPU."""
         parameter = next(self.module.parameters(), None)
-        return parameter.device if parameter is not None else "cpu"
+        return "cpu" if parameter is None or parameter.is_meta else parameter.device
 
     @property
     def vocab_size(self) -> int | None:
