@@ -23,16 +23,16 @@ def choose_task(
 
     Where several would do, a task that the model has a head for goes first.
     """
+    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
+    if not able:
+        raise _unknown_role(chosen, candidates)
     for role, column in chosen.items():
         if column not in table.columns:
             raise MISSING_COLUMN.error(
                 f"columns.{role} names {column!r}; the data has {', '.join(table.columns)}.",
                 column=column,
             )
-    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
-    able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
-    if not able:
-        raise _unknown_role(chosen, candidates)
     fitting = []
     for task in able:
         if not task.needs:

@@ -50,8 +50,8 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "unknown key": (["train", *SFT, "--set", "kep=1"], "Unknown key 'kep'.", "mean 'keep'?"),
     "unknown role": (
         ["train", *SFT, "--set", "columns.promt=x"],
-        "Unknown key 'columns.promt'.",
-        "mean 'columns.prompt'?",
+        "columns.promt: no task has a role 'promt'.",
+        "mean columns.prompt?",
     ),
     "an option and its key": (
         ["train", *SFT, "--set", "data=other.jsonl"],
@@ -569,7 +569,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--task", "feature-classification"],
         "SF202",
         {"file": "rows.jsonl"},
-        "needs the roles features and label; the columns are features (double array [*, *])",
+        "needs columns 'features' and 'label'; the columns are features (double array [*, *])",
     ),
     "unknown column": (
         steps(),
@@ -616,7 +616,7 @@ ARRAY_FAULTS: dict[str, tuple[tuple[int, ...], list[str], str, str]] = {
         "SF435",
         "are [5, 6], but features.width is 4",
     ),
-    "one axis too many": ((30, 2, 3, 4), [], "SF202", "No task could be worked out"),
+    "one axis too many": ((30, 2, 3, 4), [], "SF202", "No task could be inferred"),
 }
 
 
@@ -718,7 +718,7 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
         (["train", "--resume", "run", "--set", "keep=9"], "--resume contradicts keep"),
         (
             ["train", "--resume", "run", "--output", "other"],
-            "--resume goes on in run, not in other",
+            "--resume continues in run, not in other",
         ),
         (["check", "--resume", "run"], "check does not take --resume."),
     ):
