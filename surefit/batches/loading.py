@@ -129,7 +129,7 @@ def load_batch(
         return counted | _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
-        numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
+        numbers = [(int(store.source_row[row]), int(store.copy[row])) for row in map(int, rows)]
         encoded = [prepare(row, *n) for row, n in zip(encoded, numbers, strict=True)]
     return counted | to_batch(encoded, fields, collate_fn, device, layout)
 

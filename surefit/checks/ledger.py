@@ -75,7 +75,7 @@ def make_ledger(train: Store, evaluation: Store) -> Ledger:
         trained_tokens=counts[0]["trained_tokens"],
         rows_learning_eos=sum(side["rows_learning_eos"] for side in counts),
         train_views=len(train),
-        dropped_views=dict(sorted(train.notes["dropped_views"].items())),
+        dropped_views=dict(sorted(train.notes["dropped_copies"].items())),
         unit=sequence_unit(train.fields),
         target_unit=target_unit(train.fields),
     )

@@ -164,7 +164,9 @@ class Display:
             self._losses.clear()
 
     def _ends_epoch(self, epoch: int, step: int) -> bool:
-        """Whether a step is the last of its epoch, or of the run."""
+        """Whether a step is the last of its epoch, or of the run; step 0 is before training."""
+        if step == 0:
+            return False
         if self._batches is None or step == self.num_steps:
             return True
         while len(self._epoch_ends) < epoch:

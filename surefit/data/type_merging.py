@@ -1,20 +1,20 @@
-"""The Arrow type that holds the values of two others."""
+"""The narrowest Arrow type that holds the values of two types."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from surefit.data.table import array_rank
+from surefit.data.column_types import list_axes
 
 
 def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The type that holds both; raises ArrowException where there is none.
+    """The type that holds both; raises ArrowException if there is none.
 
     >>> str(merge_types(pa.list_(pa.float32(), 3), pa.list_(pa.float32(), 4)))
     'large_list<item: float>'
     """
     (axes, value), (other, other_value) = list_axes(known), list_axes(found)
-    both_lists = pa.types.is_list(known) and pa.types.is_list(found)  # which Arrow merges
+    both_lists = pa.types.is_list(known) and pa.types.is_list(found)  # Arrow merges those itself
     if axes and other and known != found and not both_lists:
         deep, shallow = (axes, other) if len(axes) >= len(other) else (other, axes)
         leaf = value if shallow is axes else other_value
@@ -30,17 +30,8 @@ def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     return pa.unify_schemas(pair, promote_options="permissive").field("x").type
 
 
-def list_axes(kind: pa.DataType) -> tuple[tuple[int | None, ...], pa.DataType]:
-    """The sizes of a nested list, None where they vary, and the type of its values."""
-    sizes: list[int | None] = []
-    for _ in range(array_rank(kind)):
-        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
-        kind = kind.value_type
-    return tuple(sizes), kind
-
-
 def nested_list(sizes: tuple[int | None, ...], value: pa.DataType) -> pa.DataType:
-    """The type of lists of lists with these sizes, None where they vary, and values of a type."""
+    """The type of nested lists with these sizes, None where they vary, and this value type."""
     for size in reversed(sizes):
         value = pa.large_list(value) if size is None else pa.list_(value, size)
     return value

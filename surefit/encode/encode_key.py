@@ -18,15 +18,18 @@ from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.text.batch_tokenizing import plain_backend
 
 if TYPE_CHECKING:
-    from surefit.encode.augment.augmented_copies import Views
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
 def encode_key(
-    table: Table, rows: npt.NDArray[np.int64], encode: RowEncoder, views: Views | None = None
+    table: Table,
+    rows: npt.NDArray[np.int64],
+    encode: RowEncoder,
+    copies: AugmentedCopies | None = None,
 ) -> str:
     """Changes when anything does that the encoded rows depend on."""
     encoder = encode.encoder
-    code = (encode.encode, encode.count_targets, *(views.code() if views else ()))
+    code = (encode.encode, encode.count_targets, *(copies.code() if copies else ()))
     return fingerprint(
         __version__,
         table.key,
@@ -35,7 +38,7 @@ def encode_key(
         encoder.state(),
         tokenizer_key(encoder.tokenizer),
         {name: repr(spec) for name, spec in encode.fields.items()},
-        {"views": views.state() if views else None},
+        {"copies": copies.state() if copies else None},
     )
 
 

@@ -24,31 +24,31 @@ from surefit.errors import FindingError
 from surefit.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from surefit.encode.augment.augmented_copies import Views
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 4_000_000
-"""Rows that are tokenised together, at most; and characters of their text."""
+"""The largest number of rows, and of characters, that are tokenized together."""
 MARK_SECONDS = 10.0
-"""How often it is noted how far encoding is."""
+"""How often the progress of encoding is saved, for a process that resumes it."""
 
 
 def encode_rows(
     table: Table,
     rows: npt.NDArray[np.int64],
     encode: RowEncoder,
-    views: Views | None = None,
+    copies: AugmentedCopies | None = None,
     progress: Progress = silent,
     stage: str = "encoding rows",
 ) -> Store:
     """Encode the given rows into a Store in the cache, or open the one that is there.
 
-    With `views`, each row is followed by its further views, which are rows of the Store like any
-    other. Faults of all rows are gathered, one Finding per kind with its first row, and raised
-    together; then nothing is written. Where the process was killed, the next one goes on from the
-    last mark it set.
+    With `copies`, each row is followed by its augmented copies, which are rows of the Store like
+    any other. The faults of all rows are collected, one Finding per kind with its first row, and
+    raised together; then nothing is written. After a kill, the next process resumes from the last
+    mark.
     """
-    folder = cache_folder() / "encoded" / encode_key(table, rows, encode, views)
+    folder = cache_folder() / "encoded" / encode_key(table, rows, encode, copies)
     if folder.exists():
         return Store(folder)
     count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
@@ -62,7 +62,7 @@ def encode_rows(
         append = partial(_append, writer, count.tally, second_sequence(encode.fields))
         begun = _begun(encode, table, rows[count.done :])
         marked = time.monotonic()
-        for chunk in by_thread(begun, tokenized):  # which does not wait for Python
+        for chunk in by_thread(begun, tokenized):  # the tokenizer releases the GIL
             progress(stage, count.done, len(rows))
             if time.monotonic() - marked > MARK_SECONDS:
                 writer.mark(count.state())
@@ -71,16 +71,16 @@ def encode_rows(
                 count.done += 1
                 try:
                     made = encode.finish(row, tokens)
-                    further = []
-                    if views:
+                    others = []
+                    if copies:
                         again = partial(encode.encode_read, extras=row.extras)
-                        further = list(views.further(row.row, number, made, again))
+                        others = list(copies.encode(row.row, number, made, again))
                 except SkipRowError as skip:
                     count.tally.drop_row(number, skip)
                 except RowFaultError as fault:
                     count.faults.add(number, fault)
                 else:
-                    append(number, count.tally.add_row(number, made, further))
+                    append(number, count.tally.add_row(number, made, others))
         progress(stage, len(rows), len(rows))
         found = count.faults.findings()
         if found:
@@ -91,7 +91,7 @@ def encode_rows(
 
 @dataclass
 class _Count:
-    """How many rows are done, and what became of them; a killed process leaves it in a mark."""
+    """How many rows are encoded, and what became of them; saved with every mark."""
 
     faults: Faults
     tally: Tally
@@ -112,13 +112,13 @@ def _append(
     tally: Tally,
     second: str | None,
     number: int,
-    views: list[tuple[int, EncodedRow]],
+    copies: list[tuple[int, EncodedRow]],
 ) -> None:
-    """Write a row and its views, and count their tokens."""
-    for view, row in views:
+    """Write a row and its copies, and count their tokens."""
+    for copy, row in copies:
         length = row_length(row.columns)
         writer.append(
-            row.columns, source_row=number, view=view, num_targets=row.num_targets, length=length
+            row.columns, source_row=number, copy=copy, num_targets=row.num_targets, length=length
         )
         tally.counts["tokens"] += length + (len(row.columns[second]) if second else 0)
 

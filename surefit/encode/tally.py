@@ -38,7 +38,7 @@ class Faults:
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Continue from a state."""
+        """Continue from a saved state."""
         for row, code, message, column, fix, count in state:
             self.first[code, column] = row, Remark(RULES[code], message, column, fix)
             self.counts[code, column] = count
@@ -58,12 +58,12 @@ class Faults:
 
 @dataclass
 class Tally:
-    """Counts of rows and of their augmented copies; a row counts once, whatever its copies."""
+    """What became of rows and of their copies; rows count once, however many copies they have."""
 
     remarks: Faults
     counts: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, list[int]] = field(default_factory=dict)
-    dropped_views: Counter[str] = field(default_factory=Counter)
+    dropped_copies: Counter[str] = field(default_factory=Counter)
 
     def drop_row(self, number: int, skip: SkipRowError) -> None:
         """Count a row that is dropped."""
@@ -75,21 +75,21 @@ class Tally:
         self,
         number: int,
         first: EncodedRow,
-        further: Sequence[tuple[int, EncodedRow | SkipRowError, bool]],
+        copies: Sequence[tuple[int, EncodedRow | SkipRowError, bool]],
     ) -> list[tuple[int, EncodedRow]]:
-        """Count a row and its augmented copies; return those that are kept, by number."""
+        """Count a row and its augmented copies; return the copies that are kept, by number."""
         for remark in first.remarks:
             self.remarks.add(number, remark)
         kept = [(0, first)]
-        if not further:  # as most rows
+        if not copies:  # as most rows
             self._count(first.num_targets, first.truncated, first.learns_eos)
             return kept
-        for view, made, alike in further:
-            self.counts["alike_views"] += alike
+        for copy, made, is_equal in copies:
+            self.counts["equal_copies"] += is_equal
             if isinstance(made, SkipRowError):
-                self.dropped_views[made.reason] += 1
+                self.dropped_copies[made.reason] += 1
             else:
-                kept.append((view, made))
+                kept.append((copy, made))
         self._count(
             sum(each.num_targets for _, each in kept),
             any(each.truncated for _, each in kept),
@@ -109,15 +109,15 @@ class Tally:
             "remarks": self.remarks.state(),
             "counts": dict(self.counts),
             "dropped": self.dropped,
-            "dropped_views": dict(self.dropped_views),
+            "dropped_copies": dict(self.dropped_copies),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
+        """Continue from a saved state."""
         self.remarks.restore(state["remarks"])
         self.counts.update(state["counts"])
         self.dropped.update(state["dropped"])
-        self.dropped_views.update(state["dropped_views"])
+        self.dropped_copies.update(state["dropped_copies"])
 
     def notes(self) -> dict[str, Any]:
         """The counts that a Store keeps."""
@@ -125,6 +125,6 @@ class Tally:
             "counts": dict(self.counts),
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
             "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
-            "dropped_views": dict(self.dropped_views),
+            "dropped_copies": dict(self.dropped_copies),
             "findings": [asdict(found) for found in self.remarks.findings()],
         }

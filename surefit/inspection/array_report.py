@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.data.column_types import is_array
 from surefit.data.formats.numpy_files import map_npy, map_npz
 from surefit.data.formats.opened import Opened
-from surefit.data.table import is_array
 from surefit.errors import FindingError
 from surefit.progress import Progress, silent
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from surefit.data.column_types import describe_type
 from surefit.data.split import hash_rows
-from surefit.data.table import Table, describe_type
+from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
 from surefit.progress import Progress, silent
 

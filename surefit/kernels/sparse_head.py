@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.onednn_matmul import multiply, pieces
 from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
 from surefit.tasks.metrics.token_metrics import LabelledLoss
 from surefit.tasks.task_spec import Batch, full_precision
@@ -152,9 +151,10 @@ def _loss_and_gradients(
     total = torch.zeros((), dtype=wide, device=hidden.device)
     hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):
-        for piece in pieces(len(labels), chunk):
+        for start in range(0, len(labels), chunk):
+            piece = slice(start, start + chunk)
             part, targets = hidden[piece].to(low), labels[piece]
-            logits = multiply(part, projection.T)
+            logits = part @ projection.T
             if bias is not None:
                 logits += bias.to(low)
             logits = logits.to(wide)
@@ -171,7 +171,7 @@ def _loss_and_gradients(
                 logits *= transform.factor
             gradient = logits.to(low)
             if grad_hidden is not None:
-                grad_hidden[piece] = multiply(gradient, projection)
+                grad_hidden[piece] = gradient @ projection
             if grad_weight is not None:
                 _add_product(grad_weight, gradient, part)
             if grad_bias is not None:

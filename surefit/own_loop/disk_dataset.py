@@ -12,16 +12,10 @@ import pyarrow.compute as pc
 from torch.utils.data import Dataset
 
 from surefit.batches.field import Field
+from surefit.data.column_types import array_rank, is_array, is_number
 from surefit.data.open_data import open_table
 from surefit.data.roles import get_role, resolve_roles
-from surefit.data.table import (
-    Table,
-    array_rank,
-    is_array,
-    is_scalar_number,
-    python_rows,
-    take_rows,
-)
+from surefit.data.table import Table, python_rows, take_rows
 from surefit.errors import UsageError
 from surefit.memory.limit import Limit, find_limit
 
@@ -49,7 +43,7 @@ class OnDisk(Dataset[dict[str, Any]]):
         self.fields = {
             name: _field(name, kind)
             for name, kind in kinds.items()
-            if is_array(kind) or is_scalar_number(kind)
+            if is_array(kind) or is_number(kind)
         }
         self._batches = table.arrow.to_batches()
         self._ends = np.cumsum([len(batch) for batch in self._batches], dtype=np.int64)

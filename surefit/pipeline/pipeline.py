@@ -31,7 +31,7 @@ from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.encode.augment.augmented_copies import Views
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Pipeline:
         self,
         accepted: Accepted,
         rows: Any,
-        views: Views | None = None,
+        copies: AugmentedCopies | None = None,
         progress: Progress = silent,
         stage: str = "encoding rows",
     ) -> Store:
         """Rows of an accepted table as columns on disk."""
         encoder = replace(self, encoder=accepted.encoder).row_encoder
-        return encode_rows(accepted.table, rows, encoder, views, progress, stage)
+        return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
 
     def batch(self, source: Store, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Rows of a Store as one batch of tensors, on the module's device by default."""
@@ -134,9 +134,9 @@ class Pipeline:
 
     @property
     def device(self) -> Any:
-        """Where the module's parameters are."""
+        """The device of the module's parameters; batches for a module on meta stay on the CPU."""
         parameter = next(self.module.parameters(), None)
-        return parameter.device if parameter is not None else "cpu"
+        return "cpu" if parameter is None or parameter.is_meta else parameter.device
 
     @property
     def vocab_size(self) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from surefit.config import Augmentation
 from surefit.encode.augment import CHANGES, read_synonyms
-from surefit.encode.augment.augmented_copies import INSTRUCTIONS, Views
+from surefit.encode.augment.augmented_copies import INSTRUCTIONS, AugmentedCopies
 from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.store import Store
 from surefit.errors import UsageError
@@ -22,16 +22,16 @@ from surefit.user_code import OWN_CODE_RUN, find_object
 IDENTICAL_COPIES = rule(
     "SF285",
     "info",
-    "views alike",
-    why="A view that equals another view of its row says nothing new; the row only weighs more.",
+    "identical augmented copies",
+    why="A copy that equals another copy of its row adds nothing new; it only weights the row.",
     fix="Name more changes under augment.changes, or lower augmentation_factor.",
 )
 
 COPIES_LEFT_OUT = rule(
     "SF287",
     "warning",
-    "views left out",
-    why="Rows with fewer views than others weigh less in training.",
+    "augmented copies left out",
+    why="Rows with fewer copies have a smaller weight in training.",
     fix="Raise max_seq_length, or let the augmenting function keep some text.",
 )
 
@@ -39,7 +39,7 @@ NOTHING_AUGMENTED = rule(
     "SF289",
     "warning",
     "nothing is augmented",
-    why="Changes were asked for, but every row has one view, the row itself.",
+    why="augment is set, but augmentation_factor 1 makes no copies.",
     fix="Give --augmentation-factor 2 or more.",
 )
 
@@ -47,15 +47,15 @@ NOTHING_AUGMENTED = rule(
 BY_DEFAULT = ("wording", "case", "spacing", "punctuation")
 
 
-def make_views(
+def make_copies(
     factor: int,
     asked: Augmentation,
     seed: int,
     task: TaskSpec,
     roles: Mapping[str, str],
     request: Request,
-) -> tuple[Views | None, list[Finding]]:
-    """How training rows become views; None where each row is all there is."""
+) -> tuple[AugmentedCopies | None, list[Finding]]:
+    """How training rows are augmented; None without augmentation."""
     if factor == 1:
         unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
         passed = asked != Augmentation() or request.objects.augment is not None
@@ -73,7 +73,7 @@ def make_views(
             f"augmentation_factor is {factor}, but no change is left that {task.name} can use.",
             f"Name some under augment.changes ({', '.join(CHANGES)}).",
         )
-    return Views(factor, seed, changeable, task.targets, changes, function), found
+    return AugmentedCopies(factor, seed, changeable, task.targets, changes, function), found
 
 
 def _changes(asked: Augmentation, has_function: bool) -> dict[str, dict[str, Any]]:
@@ -125,16 +125,16 @@ def own_function(
     return function, [OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=file)]
 
 
-def check_views(train: Store, views: Views | None) -> Iterator[Finding]:
-    """Views that turned out alike, or were left out."""
-    if views is None:
+def check_copies(train: Store, copies: AugmentedCopies | None) -> Iterator[Finding]:
+    """Augmented copies that are identical to others, or were left out."""
+    if copies is None:
         return
-    counts, dropped = train.notes["counts"], train.notes["dropped_views"]
-    wanted = (views.factor - 1) * counts.get("rows", 0)
-    alike = counts.get("alike_views", 0)
-    if alike:
+    counts, dropped = train.notes["counts"], train.notes["dropped_copies"]
+    wanted = (copies.factor - 1) * counts.get("rows", 0)
+    equal = counts.get("equal_copies", 0)
+    if equal:
         yield IDENTICAL_COPIES.finding(
-            f"{alike} of {wanted} further views equal another view of their row."
+            f"{equal} of {wanted} augmented copies equal another copy of their row."
         )
     if dropped:
         reasons = describe_counts(dropped, ("augmented copy", "augmented copies"))

@@ -11,9 +11,10 @@ import numpy as np
 
 from surefit.batches.loading import load_batch
 from surefit.config import Lora
+from surefit.data.column_types import describe_type
 from surefit.data.data_rules import DTYPE_CONVERTED, USER_DATA_CODE_FAILED
 from surefit.data.roles import extra_fields
-from surefit.data.table import Table, describe_type
+from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store

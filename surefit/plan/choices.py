@@ -155,7 +155,7 @@ def _few_tokens(pipeline: Pipeline, train: Store) -> Rows:
     for number, limit in zip(chosen, (PROBED_TOKENS, PROBED_TOKENS * 2 // 3), strict=True):
         row = dict(train.row(number))
         if prepare is not None:
-            row = dict(prepare(row, 0, int(train.source_row[number]), int(train.view[number])))
+            row = dict(prepare(row, 0, int(train.source_row[number]), int(train.copy[number])))
         row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
         labels = row["labels"].copy()
         if fields["labels"].aligned_with is not None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from surefit.data.column_types import is_array
 from surefit.data.row_shapes import Axis, row_shape
-from surefit.data.table import Table, is_array
+from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.findings import Finding, rule
 from surefit.memory.gigabytes import show_gb

@@ -12,7 +12,7 @@ from surefit.config import Reading
 from surefit.data.open_data import open_table
 from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_rows
 from surefit.data.table import Table
-from surefit.encode.augment.augmented_copies import Views
+from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.encode.encode_table import collect_texts
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
@@ -237,11 +237,11 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
 
 
 def encode_split(
-    pipeline: Pipeline, data: SplitData, views: Views | None, progress: Progress
+    pipeline: Pipeline, data: SplitData, copies: AugmentedCopies | None, progress: Progress
 ) -> tuple[tuple[Store, Store], Sequence[Finding]]:
-    """Training rows with their views, and validation rows as they are, as columns on disk."""
+    """Training rows with their copies, and validation rows as they are, as columns on disk."""
     training = Accepted(data.table, pipeline.encoder)
-    train = pipeline.encode(training, data.train, views, progress, "encoding training rows")
+    train = pipeline.encode(training, data.train, copies, progress, "encoding training rows")
     accepted = training
     if data.validation_table.key != data.table.key:
         accepted = pipeline.accept(data.validation_table)

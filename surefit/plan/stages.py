@@ -31,7 +31,7 @@ from surefit.memory.limit import find_limit
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
-from surefit.plan.augmentation import check_views, make_views
+from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
@@ -127,8 +127,8 @@ class _Planner:
         scorer = self.keep(
             find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
         )
-        views = self.keep(
-            make_views(
+        copies = self.keep(
+            make_copies(
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
             )
         )
@@ -140,8 +140,8 @@ class _Planner:
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
         built = self._build(source, task, encoder, data.table)
-        train, validation = self.keep(encode_split(built.pipeline, data, views, self.progress))
-        self.note(check_views(train, views))
+        train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
+        self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
         if has_errors(self.plan.findings):
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from surefit.data.column_types import describe_type
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.roles import resolve_roles
-from surefit.data.table import Table, describe_type
+from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
+from surefit.data.column_types import is_number
 from surefit.data.numbers import read_number
-from surefit.data.table import Table, is_scalar_number
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
@@ -90,7 +91,7 @@ def class_list(value: Any) -> list[Any] | None:
 def is_continuous(table: Table, column: str) -> bool:
     """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
     kind = table.column_type(column)
-    if not is_scalar_number(kind) or pa.types.is_boolean(kind):
+    if not is_number(kind) or pa.types.is_boolean(kind):
         return False
     values = table.arrow[column].drop_null()
     if pa.types.is_floating(kind):

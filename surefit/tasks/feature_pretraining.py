@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import Field, describe_misalignment
+from surefit.data.column_types import array_rank, describe_type
 from surefit.data.data_rules import MISALIGNED_COLUMNS
-from surefit.data.table import Table, array_rank, describe_type
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.table import Table, is_text
+from surefit.data.column_types import is_text
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.column_types import is_number, is_text
 from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_TYPE
 from surefit.data.dates import ORDERS, read_date
 from surefit.data.numbers import read_number
-from surefit.data.table import Table, is_scalar_number, is_text
+from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -57,7 +58,7 @@ def has_columns(table: Table, roles: Mapping[str, str]) -> bool:
 def _is_readable(table: Table, column: str) -> bool:
     kind = table.column_type(column)
     if not is_text(kind):
-        return is_scalar_number(kind) or bool(pa.types.is_temporal(kind))
+        return is_number(kind) or bool(pa.types.is_temporal(kind))
     values = set(table.arrow[column].slice(0, 1000).drop_null().to_pylist())
     is_date = any(all(date_parts(value, order) for value in values) for order in ORDERS)
     return len(values) <= MAX_CATEGORIES or is_date

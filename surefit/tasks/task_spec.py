@@ -128,7 +128,7 @@ class TaskSpec:
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
     augments: tuple[str, ...] = ()
-    """Roles whose text may be said otherwise in a training row's further views, the targets
+    """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
@@ -172,12 +172,12 @@ class TaskSpec:
         return self.head_of(encoder) if self.head_of is not None else self.head
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
-        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
+        """`prepare`, drawing from (seed, epoch, row, copy) alone; None where the task has none."""
         prepare = self.prepare
         if prepare is None:
             return None
-        return lambda columns, epoch, row, view: prepare(
-            columns, encoder, np.random.default_rng([seed, epoch, row, view])
+        return lambda columns, epoch, row, copy: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, copy])
         )
 
     @property

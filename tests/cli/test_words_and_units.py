@@ -105,9 +105,10 @@ def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
     printed: list[str] = []
     display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
     display.expect(plan)
-    for step in (3, 6, 7, 9, 12, 14):
+    for step in (0, 3, 6, 7, 9, 12, 14):  # step 0: before training, of no epoch
         metrics = {"loss": 2.0, "token_f1": 0.25}
-        display.observe({"event": "eval", "step": step, "epoch": 1 + step // 8, "metrics": metrics})
+        epoch = -(-step // 7)
+        display.observe({"event": "eval", "step": step, "epoch": epoch, "metrics": metrics})
     assert all("token_f1 0.2500" in line for line in printed)
     marked = [line for line in printed if "token_f1 0.2500  Average F1 Score 0.2500" in line]
     assert [line.split("  ")[1] for line in marked] == ["step 7", "step 14"]

@@ -102,7 +102,7 @@ BREAKS = (
         7,
         "plan/prepare_data.py",
         'accepted, data.validation, progress=progress, stage="encoding validation rows"',
-        'accepted, data.validation, views, progress=progress, stage="encoding validation rows"',
+        'accepted, data.validation, copies, progress=progress, stage="encoding validation rows"',
     ),
     Break(
         8,

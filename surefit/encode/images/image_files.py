@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
+from surefit.data.column_types import IMAGE_ENDINGS, is_text
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.table import IMAGE_ENDINGS, Table, is_text
+from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
 
