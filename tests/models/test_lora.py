@@ -307,7 +307,13 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
         with torch.no_grad():
             trained = run.module_object.eval()(**inputs).logits
             loaded = surefit.load(folder / "run")
-            assert_same_weights(loaded, run.module_object)
+            expected, found = dict(run.module_object.named_parameters()), loaded.named_parameters()
+            # the base's rows of new tokens are drawn anew; the trained rows replace them
+            same = {
+                n: torch.equal(p, expected[n]) for n, p in found if n in trainable_names(loaded)
+            }
+            assert same
+            assert all(same.values())
             assert_close(loaded(**inputs).logits, trained)
             auto = AutoPeftModelForCausalLM.from_pretrained(folder / "run" / "model")
             assert_close(auto(**inputs).logits, trained)
