@@ -21,7 +21,7 @@ SHOWN_CHARACTERS = 80
 
 
 class ColumnFaultError(Exception):
-    """Values that do not go into their column: the Rule they break, their rows, what is wrong."""
+    """Values that do not fit into their column: the Rule they break, their rows, what is wrong."""
 
     def __init__(
         self, rule: Rule, column: str, rows: Sequence[int], what: str, count: int = 1
@@ -30,7 +30,7 @@ class ColumnFaultError(Exception):
         self.rule, self.column, self.rows, self.what, self.count = rule, column, rows, what, count
 
     def message(self, unit: str, numbers: Sequence[int]) -> str:
-        """What is wrong, with the further rows by their numbers as `unit` (line or row)."""
+        """The message; `numbers` are the rows as the user counts them, by `unit` (line or row)."""
         more = self.count - 1
         like_it = ""
         if more:
@@ -43,8 +43,8 @@ class ColumnFaultError(Exception):
 class ArrowWriter:
     """An Arrow file to which chunks of rows are added, each column in one type.
 
-    Where a chunk needs a wider type than the file has (null to text, integer to float, another
-    column), what is written already is written anew in that type.
+    If a chunk needs a wider schema (null to text, integer to float, one more column), the batches
+    written so far are rewritten in that schema.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ArrowWriter:
         values_of: Callable[[str], Iterable[Any]] | None = None,
         empty_arrays: bool = False,
     ) -> None:
-        """`unstorable` is the rule of a value that Arrow has no type for.
+        """Begin a file at `path`; `unstorable` is the rule of a value that Arrow cannot store.
 
-        `values_of` gives all values of a column anew, to find those that do not go with most;
-        without it they are sought in what has been written. With `empty_arrays`, rows without a
-        value in a column of arrays hold an empty array.
+        `values_of` returns all values of a column again, to find those of another type than most;
+        without it, the rows written so far are searched. With `empty_arrays`, rows without a value
+        in a column of arrays get an empty array.
         """
         self.schema = pa.schema([])
         self.num_rows = 0
@@ -77,7 +77,7 @@ class ArrowWriter:
         self._file.close()
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type that a column has so far."""
+        """The type of a column so far."""
         at = self.schema.get_field_index(name)
         return self.schema.field(at).type if at >= 0 else pa.null()
 
@@ -91,7 +91,7 @@ class ArrowWriter:
         return column
 
     def append(self, columns: Mapping[str, pa.Array], num_rows: int) -> None:
-        """Write the next rows; columns that they lack are missing in them."""
+        """Write the next rows; a column that is not among `columns` is null in them."""
         fields = {field.name: field.type for field in self.schema}
         for name, column in columns.items():
             fields[name] = merge_types(self._known(name, column.type), column.type)
@@ -114,14 +114,14 @@ class ArrowWriter:
     def _known(self, name: str, found: pa.DataType) -> pa.DataType:
         known = self.type_of(name)
         if self._fills(known, found) and self.num_rows:
-            return nested_list((None,), pa.null())  # an empty array is of no fixed size
+            return nested_list((None,), pa.null())  # an empty array does not fit a fixed size
         return known
 
     def _fills(self, known: pa.DataType, found: pa.DataType) -> bool:
         return self._empty_arrays and pa.types.is_null(known) and is_array(found)
 
     def _grow(self, schema: pa.Schema) -> None:
-        """Write what is there anew, with the wider schema."""
+        """Rewrite the file in the wider schema."""
         self._file.close()
         wider = self._path.with_name(f"{self._path.name}.wider")
         self._file = pa.ipc.new_file(wider, schema)
@@ -155,7 +155,7 @@ class ArrowWriter:
             return self._cast_values(field, column.to_pylist(), first_row)
 
     def _cast_values(self, field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
-        """The values in a type; one it does not hold, as a large integer among fractions, fails."""
+        """The values in a type; a value that it cannot hold is a fault."""
         for place, value in enumerate(values):
             try:
                 pa.array([value], field.type)
@@ -164,7 +164,7 @@ class ArrowWriter:
         return pa.array(values, field.type)
 
     def _fault(self, name: str, values: Sequence[Any]) -> ColumnFaultError:
-        """The value that no type holds, else those that do not go with most."""
+        """The value that cannot be stored, else those of another type than most."""
         for place, value in enumerate(values):
             row = self.num_rows + place
             try:
@@ -181,7 +181,7 @@ class ArrowWriter:
         return ColumnFaultError(MIXED_TYPES, name, odd.rows, odd.what, odd.count)
 
     def _too_wide(self, name: str, values: Sequence[Any]) -> ColumnFaultError:
-        """The value that the type of all values does not hold exactly."""
+        """The value that the common type of all values cannot hold exactly."""
         kind = self.type_of(name)
         for value in values:
             kind = merge_types(kind, pa.array([value]).type)

@@ -1,4 +1,4 @@
-"""Where derived files live, and the keys they are found by."""
+"""The cache folder, and the keys of its entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _chosen: ContextVar[Path | None] = ContextVar("chosen_cache", default=None)
 
 @contextmanager
 def use_cache(folder: str | None) -> Iterator[None]:
-    """Keep derived files in `folder` while the block runs; None stands for the usual place.
+    """Use `folder` as the cache while the block runs; None for the default.
 
     >>> with use_cache("/tmp/elsewhere"):
     ...     str(cache_folder())
@@ -57,7 +57,7 @@ def module_fingerprint(name: str) -> str:
 
 
 def file_fingerprint(path: Path) -> str:
-    """A key of a file's content without reading all of it: size, time, head and tail."""
+    """A key of a file's content without reading all of it: size, time, first and last bytes."""
     stat = path.stat()
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:

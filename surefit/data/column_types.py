@@ -1,4 +1,4 @@
-"""What a column may hold, by its Arrow type."""
+"""What a column may hold, judged by its Arrow type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values of a column do not go with the others."""
+"""Which values of a column have another type than most."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class _Group:
 
 @dataclass(frozen=True)
 class OddValues:
-    """The values of a column that have another type than most, by the rows of the first few."""
+    """The values of a column that have another type than most, with the first few rows."""
 
     rows: tuple[int, ...]
     count: int
     what: str
-    """What the first of them holds, and what the others hold."""
+    """The message: what the first of these rows holds, and what most rows hold."""
 
 
 def find_odd_values(values: Iterable[Any]) -> OddValues | None:
-    """The values that have another type than most; None where one type holds all of them.
+    """The values that have another type than most; None if one type holds all of them.
 
     >>> find_odd_values([1.5, 2, "12,5", None, 3]).what
     "holds text ('12,5'), but numbers in 3 other rows"
@@ -70,7 +70,7 @@ def find_odd_values(values: Iterable[Any]) -> OddValues | None:
 
 
 def _group_of(value: Any, groups: list[_Group]) -> _Group | None:
-    """The group whose type holds the value, too, or a new one; None where nothing holds it."""
+    """The group whose type can hold the value, or a new one; None if no type can."""
     try:
         kind = pa.array([value]).type
     except UNSTORABLE:

@@ -1,6 +1,6 @@
-"""Roles: what a column is for. One table of them, and which column plays which role.
+"""Roles: what a column is used for. The table of roles, and how columns are matched to them.
 
-A column is recognised by its name first, and by its type where only one is left.
+A column is recognised by its name first, then by its type if only one column is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from surefit.data.numbers import read_number
 from surefit.data.table import Table
 
 Accepts = Callable[[pa.DataType, bool], bool]
-"""Whether a column of this type can play the role; the second argument: its name says so."""
+"""Whether a column of this type can have the role; the second argument is whether its name fits."""
 
 
 def _any_type(kind: pa.DataType, named: bool) -> bool:
@@ -40,9 +40,9 @@ def _is_features(kind: pa.DataType, named: bool) -> bool:
 
 
 def _is_label(kind: pa.DataType, named: bool) -> bool:
-    is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
+    is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which gets its own error
     held = may_hold_images(kind, False) or is_dialogue(kind)
-    several = is_array(kind) or is_text_list(kind)  # several labels per row go by name only
+    several = is_array(kind) or is_text_list(kind)  # recognised by name only
     return (named or not several) and (not is_array(kind) or is_list) and not held
 
 
@@ -52,7 +52,7 @@ def _text(kind: pa.DataType, named: bool) -> bool:
 
 @dataclass(frozen=True)
 class Role:
-    """What a column is for.
+    """What a column is used for.
 
     A task names its roles in `needs` and `optional`; one that is not in the table below is
     recognised by its own name and accepts every type, unless the task brings a Role for it.
@@ -60,14 +60,14 @@ class Role:
 
     name: str
     column_names: tuple[str, ...] = ()
-    """Names a column is recognised by, the likeliest first; the role's own name if empty."""
+    """Column names that have the role, the likeliest first; the role's own name if empty."""
     accepts: Accepts = _any_type
     may_be_missing: bool = False
-    """Whether rows to evaluate or to predict for may lack it though training rows had it."""
+    """Whether rows for evaluation or prediction may lack it although training rows had it."""
     by_type: bool = False
-    """Whether the only column left with a suitable type plays the role, whatever its name."""
+    """Whether the only remaining column of a suitable type gets the role, whatever its name."""
     batch_column: str | None = None
-    """What the column is called in a batch, where that is another name."""
+    """The name of the column in a batch, if it differs."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,12 +150,12 @@ ROLES: dict[str, Role] = {role.name: role for role in _TABLE}
 
 
 def get_role(name: str) -> Role:
-    """The role of that name; a name that is not in the table stands for itself."""
+    """The role of that name; a name that is not in the table is a role of its own."""
     return ROLES.get(name, Role(name))
 
 
 def role_of_batch_column(name: str) -> str:
-    """The role behind a column of a batch; else the name itself.
+    """The role of a column in a batch; else the name itself.
 
     >>> role_of_batch_column("pixel_values"), role_of_batch_column("input_ids")
     ('image', 'input_ids')
@@ -171,7 +171,7 @@ def resolve_roles(
 ) -> dict[str, str] | None:
     """Role to column for the first of the alternative `needs` that the columns meet.
 
-    An alternative that has no use for a chosen role is passed over.
+    An alternative without a chosen role is skipped.
     """
     chosen = chosen or {}
     extra = {role.name for role in optional}
@@ -202,7 +202,7 @@ def _by_name(table: Table, role: Role, taken: set[str]) -> str | None:
 
 
 def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
-    """The only column left whose type suits the role; None when two would."""
+    """The only column left whose type suits the role; None if there are several."""
     if not role.by_type:
         return None
     free = [
@@ -221,7 +221,7 @@ def _is_prose(table: Table, column: str) -> bool:
     if not values:
         return True
     if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
-        return False  # a column of numbers that a few cells have made text
+        return False  # numbers, turned into text by a few cells
     if any(all(read_date(value, order) for value in values) for order in ORDERS):
         return False
     if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
@@ -230,7 +230,7 @@ def _is_prose(table: Table, column: str) -> bool:
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
-    """Fields of numeric columns that no role uses, for a module that names them."""
+    """Fields of numeric columns without a role, for a module whose forward names them."""
     extras = {}
     for name in table.columns:
         kind = table.column_type(name)

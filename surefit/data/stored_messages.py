@@ -1,4 +1,4 @@
-"""Messages of a dialogue as Arrow can store them: every value as text, of one type."""
+"""Dialogues as Arrow can store them: every value of a message is text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 JSON = ".json"
-"""Ends the name under which a value of a message is kept that is not text."""
+"""The suffix of the name under which a value that is not text is stored as JSON."""
 
 
 def storable(value: Any) -> Any:
-    """A dialogue with every value of its messages as text, so that Arrow has one type for it.
+    """A dialogue with every value of its messages as text, so that Arrow needs one type.
 
-    What is not text is kept as JSON under `<name>.json`, a list of tools as JSON; anything else
-    stays as it is.
+    A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON.
+    Anything else is returned unchanged.
 
     >>> storable([{"role": "user", "content": 5}])
     [{'role': 'user', 'content.json': '5'}]
@@ -36,7 +36,7 @@ def _is_message(item: Any) -> bool:
 
 
 def _is_tool(item: Any) -> bool:
-    """Whether something describes a tool, as OpenAI and templates have them."""
+    """Whether a value describes a tool in the format of OpenAI and chat templates."""
     inner = item.get("function", item) if isinstance(item, Mapping) else None
     return isinstance(inner, Mapping) and "name" in inner and "parameters" in inner
 

@@ -1,4 +1,4 @@
-"""The Table: the user's data, opened. Rows and columns of Arrow, memory-mapped from disk."""
+"""The Table: the user's data, opened. Arrow rows and columns, memory-mapped from disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Source:
-    """One file of a Table and the first row that came from it."""
+    """One file of a Table, and the number of its first row."""
 
     file: str
     first_row: int
@@ -36,11 +36,11 @@ class Table:
     key: str
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
-    """Columns that name files; their relative paths are given as they can be opened."""
+    """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.arrow.num_rows)
 
     @property
@@ -49,11 +49,11 @@ class Table:
         return tuple(self.arrow.column_names)
 
     def without(self, columns: Sequence[str]) -> Table:
-        """The table without some of its columns; one that is not there is an error."""
+        """The table without some of its columns; an unknown one is an error."""
         missing = next((name for name in columns if name not in self.columns), None)
         if missing is not None:
             raise MISSING_COLUMN.error(
-                f"ignore names {missing!r}; the data has {', '.join(self.columns)}.",
+                f"ignore names the column {missing!r}; the data has {', '.join(self.columns)}.",
                 column=missing,
             )
         if not columns:
@@ -66,16 +66,16 @@ class Table:
         return self.arrow.schema.field(name).type
 
     def where(self, row: int) -> dict[str, str | int]:
-        """File and row of row number `row`, as a Finding gives them."""
+        """File and row of row number `row`, as a Finding states them."""
         source = next(s for s in reversed(self.sources) if s.first_row <= row)
         return {"file": source.file, "row": row - source.first_row}
 
     def row(self, index: int) -> dict[str, Any]:
-        """One row as plain Python values and arrays."""
+        """One row as Python values and arrays."""
         return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-        """Rows one by one, all of them or those at `indices`, read in small chunks."""
+        """All rows, or those at `indices`, one by one; they are read in small chunks."""
         places = range(self.num_rows) if indices is None else indices
         if not self.files:
             yield from self._rows(indices)
@@ -107,9 +107,9 @@ def is_fractional(table: Table, column: str) -> bool:
 def take_rows(
     batches: Sequence[pa.RecordBatch], ends: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """Rows by number, each from its own batch: `Table.take` would join all batches first.
+    """Rows by number, each from its own batch: `Table.take` would concatenate all batches first.
 
-    `ends` has the number of rows up to the end of each batch.
+    `ends` is the number of rows up to the end of each batch.
     """
     batch_of = np.searchsorted(ends, chosen, side="right")
     parts, places = [], []
@@ -122,7 +122,7 @@ def take_rows(
 
 
 def _found(value: Any, data_file: str) -> Any:
-    """A path as it can be opened: beside the data file if it is there, else as it is."""
+    """A path that can be opened: next to the data file if it exists there, else unchanged."""
     if isinstance(value, dict):
         return value if value.get("bytes") else {**value, "path": _found(value["path"], data_file)}
     if not isinstance(value, str) or not value:
@@ -133,7 +133,7 @@ def _found(value: Any, data_file: str) -> Any:
 
 
 def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as plain Python values and arrays."""
+    """The rows of a batch as Python values and arrays."""
     columns = {
         name: _array_values(column) if is_array(column.type) else column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -143,7 +143,7 @@ def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _array_values(column: pa.Array) -> list[Any]:
-    """Rows of a list column as NumPy arrays, without going through Python numbers."""
+    """Rows of a list column as NumPy arrays, without converting to Python numbers."""
     if column.null_count:
         return list(column.to_pylist())
     values: list[Any] = []

@@ -1,4 +1,4 @@
-"""The Arrow type that holds the values of two others."""
+"""The narrowest Arrow type that holds the values of two types."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from surefit.data.column_types import list_axes
 
 
 def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The type that holds both; raises ArrowException where there is none.
+    """The type that holds both; raises ArrowException if there is none.
 
     >>> str(merge_types(pa.list_(pa.float32(), 3), pa.list_(pa.float32(), 4)))
     'large_list<item: float>'
     """
     (axes, value), (other, other_value) = list_axes(known), list_axes(found)
-    both_lists = pa.types.is_list(known) and pa.types.is_list(found)  # which Arrow merges
+    both_lists = pa.types.is_list(known) and pa.types.is_list(found)  # Arrow merges those itself
     if axes and other and known != found and not both_lists:
         deep, shallow = (axes, other) if len(axes) >= len(other) else (other, axes)
         leaf = value if shallow is axes else other_value
@@ -31,7 +31,7 @@ def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
 
 
 def nested_list(sizes: tuple[int | None, ...], value: pa.DataType) -> pa.DataType:
-    """The type of lists of lists with these sizes, None where they vary, and values of a type."""
+    """The type of nested lists with these sizes, None where they vary, and this value type."""
     for size in reversed(sizes):
         value = pa.large_list(value) if size is None else pa.list_(value, size)
     return value

@@ -350,19 +350,19 @@ LAYOUT_FAULTS: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
         {"x": FLAT, "offsets": np.array([0, 7, 3, 9])},
         "SF102",
         1,
-        "offsets gives it a length of -4",
+        "its length by offsets is -4",
     ),
     "a negative length": (
         {"x": FLAT, "lengths": np.array([7, 6, -4])},
         "SF102",
         2,
-        "lengths gives it a length of -4",
+        "its length by lengths is -4",
     ),
     "a length beyond the padding": (
         {"x": PADDED, "lengths": np.array([3, 8, 1, 5])},
         "SF208",
         1,
-        "lengths gives it 8 steps, but x has 7",
+        "its length by lengths is 8, but x has 7",
     ),
     "rows of two widths": (
         {"a_0": np.zeros((2, 3)), "a_1": np.zeros((2, 3)), "a_2": np.zeros((5, 4))},
@@ -455,7 +455,7 @@ def test_npy_files_whose_rows_do_not_match(
 def test_missing_path_and_unknown_ending_are_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file or folder"):
         open_table(tmp_path / "nope.jsonl")
-    with pytest.raises(UsageError, match=r"ends in '.xlsx'; expected .jsonl, "):
+    with pytest.raises(UsageError, match=r"has the ending '.xlsx'; expected .jsonl, "):
         open_table(written(tmp_path / "a.xlsx", b"PK\0"))
 
 

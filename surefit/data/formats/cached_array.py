@@ -1,4 +1,4 @@
-"""An array that must be written anew: once into the cache, in chunks, and mapped from there."""
+"""Arrays that must be converted: written once to the cache, in chunks, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 << 24
 
 
 def cached_array(key: str, fill: Callable[[Path], None]) -> npt.NDArray[Any]:
-    """The array that `fill` writes to a `.npy` file, if it is not in the cache already."""
+    """The cached array of a key; if there is none, `fill` writes it to a `.npy` file."""
     folder = cache_folder() / "arrays" / key
     if not folder.exists():
         with new_folder(folder) as temporary:
@@ -31,7 +31,7 @@ def write_in_chunks(
     dtype: npt.DTypeLike,
     rows: Callable[[int, int], npt.NDArray[Any]],
 ) -> None:
-    """Write an array a few megabytes at a time; `rows` gives those from one number to another."""
+    """Write an array a few megabytes at a time; `rows(start, end)` returns that range of rows."""
     target = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     per_row = max(1, math.prod(shape[1:])) * target.dtype.itemsize
     size = max(1, CHUNK_BYTES // per_row)

@@ -1,4 +1,4 @@
-"""CoNLL columns to rows: one token per line, a blank line between sentences."""
+"""CoNLL files to rows: one token per line, a blank line between sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNIVERSAL = (
 def read_records(path: Path, reading: Reading) -> Records:
     """The first line of each sentence, and its columns as lists of text.
 
-    Tokens come first and tags last; columns between them are column_1 and so on.
+    The first column is `tokens` and the last `tags`; those between are column_1 and so on.
     """
     sample = list(islice(TextFile(path, reading).lines(), SAMPLE_LINES))
     delimiter = reading.delimiter or (
@@ -40,7 +40,7 @@ def read_records(path: Path, reading: Reading) -> Records:
             sentence = []
         elif len(cells) == len(names):
             if names == UNIVERSAL and not cells[0].isdigit():
-                continue  # a word of several tokens, which follow, or an empty node
+                continue  # a multiword token, whose words follow, or an empty node
             begin = begin if sentence else number
             sentence.append(cells)
         elif not _is_comment(line):

@@ -1,4 +1,4 @@
-"""Tables of text (CSV, TSV) to rows; numbers are recognised by whole columns."""
+"""Delimited text (CSV, TSV) to rows; the type of a column is inferred from all its cells."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def read_csv(path: Path, reading: Reading) -> Records:
-    """Line number and row of each record, cells parted by commas unless they show otherwise."""
+    """Line number and row of each record, separated by commas unless another delimiter fits."""
     return _read(path, ",", reading)
 
 
 def read_tsv(path: Path, reading: Reading) -> Records:
-    """Line number and row of each record, cells parted by tabs unless they show otherwise."""
+    """Line number and row of each record, separated by tabs unless another delimiter fits."""
     return _read(path, "\t", reading)
 
 
@@ -56,7 +56,7 @@ def _convert(cell: str, kind: type) -> Any:
 def _open_cells(
     file: TextFile, layout: Layout
 ) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
-    """The names of the columns, line number and cells of each row, and what is said of names."""
+    """Column names, line number and cells of each row, and findings about the names."""
     reader = layout.reader(line for _, line in file.lines())
     found: list[Finding] = []
     names: Sequence[str] | None = layout.names
@@ -92,16 +92,16 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
     found: list[Finding] = []
     if not names:
         return [], found
-    if len(names) > 1 and not names[0].strip() and "index" not in names:  # as pandas writes it
+    if len(names) > 1 and not names[0].strip() and "index" not in names:  # pandas
         names = ["index", *names[1:]]
-        message = f"{path.name}, line 1: the first column has no name, and is called index."
+        message = f"{path.name}, line 1: the first column has no name; it is called index."
         found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
     name, count = Counter(names).most_common(1)[0]
     if count > 1 or not all(name.strip() for name in names):
         fault = f"column {name!r} twice" if count > 1 else "a column without a name"
         raise CORRUPT_FILE.error(
             f"{path.name}, line 1: the header has {fault}: {', '.join(names)[:80]}",
-            fix="Give every column a name of its own in the first line.",
+            fix="Give every column its own name in the first line.",
             file=str(path),
             line=1,
         )

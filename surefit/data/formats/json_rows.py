@@ -1,4 +1,4 @@
-"""A JSON file to rows: a list of objects wherever it is, or lists that are columns."""
+"""A JSON file to rows: a list of objects anywhere in the file, or lists that are columns."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ NO_ROWS_IN_JSON = rule(
     "SF115",
     "error",
     "no rows found in a JSON file",
-    why="Rows are a list of objects, or lists of equal length, one per column.",
-    fix="Set read.field to the place of the list, such as data or data.items.",
+    why="Rows are a list of objects, or one list per column, all of equal length.",
+    fix="Set read.field to the path of the list, such as data or data.items.",
 )
 
 
 def read_records(path: Path, reading: Reading) -> Records:
-    """Line and row of each object; a file of JSON lines under this name is read as such."""
+    """Line and row of each object; a file of JSON lines with this ending is read as such."""
     if reading.field is None and _is_lines(path, reading):
         return jsonl.read_records(path, reading)
     return flatten(_Reader(path, reading).rows(), path)
 
 
 def _is_lines(path: Path, reading: Reading) -> bool:
-    """Whether the first line is an object of its own and another one follows."""
+    """Whether the first line is a complete object and another one follows."""
     first, _, rest = next(TextFile(path, reading).chunks(), "").lstrip().partition("\n")
     if not rest.lstrip().startswith("{"):
         return False
@@ -45,7 +45,7 @@ def _is_lines(path: Path, reading: Reading) -> bool:
 
 
 class _Reader:
-    """Walks through one file, once, from the beginning to the end."""
+    """Reads one file once, from the beginning to the end."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self.path, self.field = path, reading.field
@@ -53,7 +53,7 @@ class _Reader:
         self.window = JsonWindow(self.file.chunks(), path)
 
     def rows(self) -> Records:
-        """The rows, and then a look at whether the file ends where it should."""
+        """The rows; then a check that the file ends after them."""
         if self.window.peek() == "":
             return
         if self.field is not None:
@@ -65,11 +65,11 @@ class _Reader:
         yield from self.file.findings
 
     def _rows_at(self, keys: list[str]) -> Records:
-        """The rows at read.field; what follows them is not read."""
+        """The rows at read.field; the rest of the file is not read."""
         for depth, wanted in enumerate(keys):
             if self.window.peek() != "{":
                 place = ".".join(keys[:depth]) or "the file"
-                raise self._no_rows(f"read.field is {self.field!r}, but {place} is no object")
+                raise self._no_rows(f"read.field is {self.field!r}, but {place} is not an object")
             seen = []
             for key in self._keys():
                 if key == wanted:
@@ -87,7 +87,7 @@ class _Reader:
             yield from self._column_rows(self.window.value(), self.window.line)
 
     def _find_rows(self) -> Records:
-        """The only list of objects in the top-level object, else its values as columns."""
+        """The only list of objects in the top-level object; else its values as columns."""
         values: dict[str, Any] = {}
         found: str | None = None
         for key in self._keys():
@@ -106,7 +106,7 @@ class _Reader:
             yield from self._column_rows(values, 1)
 
     def _keys(self) -> Iterator[str]:
-        """The keys of an object; the caller reads the value after each."""
+        """The keys of an object; the caller reads the value of each."""
         self.window.take("{")
         if self.window.peek() == "}":
             self.window.take("}")
@@ -143,7 +143,7 @@ class _Reader:
     def _column_rows(self, columns: Any, line: int) -> Records:
         """Rows of an object of columns: lists, or objects from row name to value (pandas)."""
         if not isinstance(columns, dict):
-            raise self._no_rows(f"there is a {type(columns).__name__} instead of a list of objects")
+            raise self._no_rows(f"expected a list of objects, found a {type(columns).__name__}")
         if columns and not any(isinstance(value, list | dict) for value in columns.values()):
             yield line, columns
             return

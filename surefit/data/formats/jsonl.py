@@ -1,4 +1,4 @@
-"""JSON lines: one object per line, every fault named by its line."""
+"""JSON lines: one object per line; every error names its line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from surefit.findings import Finding, rule
 ROW_NOT_UTF8 = rule(
     "SF273",
     "warning",
-    "text of a row that is not UTF-8",
-    why="Wrongly decoded text trains the model on noise, so it is taken as missing.",
+    "row with text that is not UTF-8",
+    why="Text in the wrong encoding trains the model on noise, so it is treated as missing.",
     fix="Write the named line as UTF-8.",
 )
 
 
 MOST_BROKEN = 0.2
-"""The share of rows with text that is not UTF-8 from which the file is rather not UTF-8 at all."""
+"""If a larger share of rows is not UTF-8, the file as a whole is not UTF-8."""
 
 
 def read_records(path: Path, reading: Reading) -> Records:
-    """Line number and object of every line that is not blank; nested examples one by one."""
+    """Line number and object of every non-blank line; nested examples one by one."""
     file = TextFile(path, reading)
     return _without_broken(flatten(_objects(file), path), file)
 
@@ -40,7 +40,10 @@ def _objects(file: TextFile) -> Records:
             continue
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also a number too long to read
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # ValueError: also for numbers that are too long
             raise CORRUPT_FILE.error(
                 f"{path.name}, line {number}: not valid JSON ({error}): {line.strip()[:60]!r}",
                 file=str(path),
@@ -53,7 +56,7 @@ def _objects(file: TextFile) -> Records:
 
 
 def no_object(path: Path, line: int, value: Any) -> FindingError:
-    """The fault of a value of a JSON file that should be a row."""
+    """The error about a value in a JSON file that is not a row."""
     return CORRUPT_FILE.error(
         f'{path.name}, line {line}: expected an object such as {{"prompt": …}}, found '
         f"{type(value).__name__}: {json.dumps(value)[:60]!r}",
@@ -63,7 +66,7 @@ def no_object(path: Path, line: int, value: Any) -> FindingError:
 
 
 def _without_broken(records: Records, file: TextFile) -> Records:
-    """The records; text that is not UTF-8 is missing, with a warning, unless it is most of it."""
+    """The records, with a warning about text that is not UTF-8, which becomes missing."""
     num_rows, rows, broken = 0, [], file.broken
     for record in records:
         if isinstance(record, Finding):
@@ -82,12 +85,12 @@ def _without_broken(records: Records, file: TextFile) -> Records:
         raise broken[line]
     tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
     reason = broken[line].findings[0].message.partition(": ")[2].rstrip(".")
-    message = f"row {first}: {reason}; the text is taken as missing{tail}"
+    message = f"row {first}: {reason}; the text is treated as missing{tail}"
     yield ROW_NOT_UTF8.finding(message, file=str(file.path), row=first, line=line)
 
 
 def _storable_text(value: Any) -> Any:
-    """The value with None for text whose bytes were not UTF-8."""
+    """The value with None instead of text that was not UTF-8."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")

@@ -1,4 +1,4 @@
-"""Which columns of a delimited file hold numbers, and which cells keep one from being read so."""
+"""Which columns of a delimited file hold numbers, and which cells turn a column into text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from surefit.data.numbers import INTEGER, NUMBER, is_almost_number, is_code
+from surefit.data.roles import ROLES
 from surefit.findings import Finding, rule
 
 NOT_ALL_NUMBERS = rule(
@@ -15,8 +16,8 @@ NOT_ALL_NUMBERS = rule(
     "warning",
     "a few cells that are not numbers",
     why=(
-        "A column holds numbers only if every cell is a number. A few other cells make all of it "
-        "text: as a target it is refused, as an input it becomes categories or is left out."
+        "A column is read as numbers only if every cell is a number. A few other cells turn all of "
+        "it into text: a target is refused, an input becomes categories or is left out."
     ),
     fix=(
         "Write the named cells as plain numbers such as 1234.5, or leave them empty for a "
@@ -28,12 +29,12 @@ HEADER_REPEATED = rule(
     "SF119",
     "warning",
     "header line repeated",
-    why="A header line between the rows is read as a row, and makes columns of numbers text.",
+    why="A header line between the rows is read as a row and turns columns of numbers into text.",
     fix="Delete the named line.",
 )
 
 MAX_TEXT_SHARE = 0.05
-"""Above this share of cells that are nothing like a number, a column is text on purpose."""
+"""A column with a larger share of cells that do not resemble numbers is meant to be text."""
 MIN_NUMBERS = 4
 SHOWN_CELLS = 3
 SHOWN_COLUMNS = 8
@@ -42,12 +43,12 @@ _GIVE_UP_CELLS = 20
 _KEPT_CELLS = 50
 
 Cells = tuple[int, list[str]]
-"""The number of a line, and the cells found there."""
+"""The number of a line, and its cells."""
 
 
 @dataclass
 class _Cell:
-    """A cell that is not a number: how often it occurs, and where first."""
+    """A cell that is not a number: how often it occurs, and where it occurs first."""
 
     count: int
     row: int
@@ -56,20 +57,20 @@ class _Cell:
 
 @dataclass
 class Column:
-    """What the cells of one column are, row by row."""
+    """What was seen of the cells of one column."""
 
     name: str
     place: int
     pattern: re.Pattern[str] = INTEGER
-    """What every cell has matched so far."""
+    """What every number so far matches: integers, or all numbers."""
     num_blank: int = 0
     num_odd: int = 0
     """Cells that are neither blank nor numbers."""
     num_text: int = 0
-    """Those of them that are nothing like a number, either."""
+    """Those of them that do not even resemble a number."""
     odd: dict[str, _Cell] = field(default_factory=dict)
     is_text: bool = False
-    """Whether it is certain that the column is text on purpose."""
+    """Whether the column is certainly meant to be text."""
 
     @property
     def kind(self) -> type:
@@ -79,12 +80,12 @@ class Column:
         return int if self.pattern is INTEGER else float
 
     def look_at(self, cell: str, row: int, line: int) -> None:
-        """Take in a cell that does not match the pattern."""
+        """Count a cell that does not match the pattern."""
         cell = cell.strip()
         if not cell:
             self.num_blank += 1
         elif self.pattern.fullmatch(cell):
-            pass  # only spaces kept it from matching
+            pass  # only surrounding spaces kept it from matching
         elif NUMBER.fullmatch(cell):
             self.pattern = NUMBER
         else:
@@ -102,7 +103,7 @@ class Column:
             self.odd[cell] = _Cell(1, row, line)
 
     def is_spoiled(self, num_rows: int) -> bool:
-        """Whether the column would hold numbers but for a few cells."""
+        """Whether a few cells turn a column of numbers into text."""
         if self.is_text or not self.num_odd:
             return False
         num_filled = num_rows - self.num_blank
@@ -113,7 +114,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a file, and the rows that repeat its header."""
+    """The columns of a file, and the rows that repeat its header line."""
 
     columns: tuple[Column, ...]
     num_rows: int
@@ -121,7 +122,7 @@ class Columns:
     """Row and line of each."""
 
     def findings(self, path: Path) -> Iterator[Finding]:
-        """What keeps columns from holding numbers, with the rows that do it."""
+        """The cells and header lines that turn columns of numbers into text."""
         spoiled = [column for column in self.columns if column.is_spoiled(self.num_rows)]
         if self.headers:
             yield self._repeated_header(path, [c for c in spoiled if _only_header(c, self)])
@@ -137,7 +138,7 @@ class Columns:
         if columns:
             names = ", ".join(repr(column.name) for column in columns[:SHOWN_COLUMNS])
             names += ", …" if len(columns) > SHOWN_COLUMNS else ""
-            message += f" It makes text of columns of numbers: {names}."
+            message += f" It turns columns of numbers into text: {names}."
         return HEADER_REPEATED.finding(message, file=str(path), row=row, line=line)
 
     def _odd_cells(self, path: Path, column: Column) -> Finding:
@@ -166,7 +167,7 @@ def _shown(text: str, cell: _Cell) -> str:
 
 
 def infer_columns(names: Sequence[str], rows: Iterable[Cells]) -> Columns:
-    """What each column holds; every cell of it is looked at, unless it is text for certain."""
+    """What each column holds. All cells are examined, unless a column is certainly text."""
     columns = tuple(Column(name, place) for place, name in enumerate(names))
     header = list(names) if len(names) > 1 else None
     headers: list[tuple[int, int]] = []
@@ -188,20 +189,21 @@ def infer_columns(names: Sequence[str], rows: Iterable[Cells]) -> Columns:
 def without_text_columns(
     findings: Iterable[Finding], roles: Mapping[str, str], whole_rows: bool
 ) -> list[Finding]:
-    """The findings without odd cells of columns that are read as text, or not read at all.
+    """The findings without those about columns that are used as text, or not used at all.
 
-    Numbers are read from the label and, of tabular rows, from the columns without a role.
+    Numbers are read from the label, from roles that a task brings itself and, in tabular rows, from
+    the columns without a role.
     """
-    named = {column for role, column in roles.items() if role != "label"}
+    role_of = {column: role for role, column in roles.items()}
 
     def matters(found: Finding) -> bool:
-        column = found.where.get("column")
-        return column == roles.get("label") or (whole_rows and column not in named)
+        role = role_of.get(str(found.where.get("column")))
+        return whole_rows if role is None else role == "label" or role not in ROLES
 
     return [found for found in findings if found.code != NOT_ALL_NUMBERS.code or matters(found)]
 
 
 def text_by_few_cells(findings: Iterable[Finding]) -> Finding | None:
-    """The first of the findings that says why a column of numbers is text."""
+    """The first finding that explains why a column of numbers is text."""
     codes = (NOT_ALL_NUMBERS.code, HEADER_REPEATED.code)
     return next((found for found in findings if found.code in codes), None)

@@ -1,4 +1,4 @@
-"""Text files to rows, one per line; labels at the front of lines become columns."""
+"""Text files to rows, one per line; labels at the start of lines become a column."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from surefit.findings import rule
 LINE_LAYOUT_INFERRED = rule(
     "SF113",
     "info",
-    "layout of lines worked out",
-    why="The file does not say what its lines hold.",
-    fix="Set read.pattern, a regular expression with named groups, if it was meant otherwise.",
+    "line layout inferred",
+    why="The file does not state the layout of its lines.",
+    fix="Set read.pattern, a regular expression with named groups, if the layout is wrong.",
 )
 
 
@@ -31,15 +31,15 @@ LAYOUTS: dict[str, re.Pattern[str]] = {
     FASTTEXT: re.compile(r"(?P<label>__label__\S+(\s+__label__\S+)*)(\s+(?P<text>.*))?"),
     "LABEL:fine text": re.compile(r"(?P<label>[A-Za-z]\w*):(?P<fine>[\w-]+)[ \t]+(?P<text>\S.*)"),
 }
-"""Layouts of lines that begin with a label; groups are columns."""
+"""Layouts of lines that start with a label; groups become columns."""
 
 
 def read_records(path: Path, reading: Reading) -> Records:
-    """Line number and row of each line; without labels or a pattern, its `text` as it is."""
+    """Line number and row of each line; without labels or a pattern, the line is `text`."""
     pattern, shown = _chosen_pattern(reading), f"read.pattern {reading.pattern!r}"
     if pattern is None:
         name = _find_layout(path, reading)
-        pattern, shown = LAYOUTS.get(name or ""), f"the layout {name!r} of the lines before"
+        pattern, shown = LAYOUTS.get(name or ""), f"the layout {name!r} of the earlier lines"
         if pattern is not None:
             columns = ", ".join(pattern.groupindex)
             message = f"{path.name}: lines are {name!r}; the columns are {columns}."
@@ -70,14 +70,14 @@ def _chosen_pattern(reading: Reading) -> re.Pattern[str] | None:
         ) from None
     if not pattern.groupindex:
         raise UsageError(
-            f"read.pattern is {reading.pattern!r}, which names no groups.",
-            "Name them after the columns: (?P<label>\\w+) (?P<text>.*)",
+            f"read.pattern is {reading.pattern!r}, which has no named groups.",
+            "Name the groups after the columns: (?P<label>\\w+) (?P<text>.*)",
         )
     return pattern
 
 
 def _find_layout(path: Path, reading: Reading) -> str | None:
-    """The layout that all of the first lines have, with labels that occur again and again."""
+    """The layout that all of the first lines have, with labels that recur."""
     lines = (line.strip() for _, line in TextFile(path, reading).lines())
     sample = [line for line in islice(lines, SAMPLE_LINES) if line]
     if len(sample) < _FEWEST_LINES:
@@ -97,7 +97,7 @@ def _match(
     if match is None:
         raise CORRUPT_FILE.error(
             f"{path.name}, line {number}: does not match {shown}: {line.strip()[:60]!r}",
-            fix="Repair the named line, or set read.pattern to what all lines match.",
+            fix="Correct the named line, or set read.pattern to a pattern that all lines match.",
             file=str(path),
             line=number,
         )
@@ -105,6 +105,6 @@ def _match(
 
 
 def _has_several_labels(path: Path, reading: Reading) -> bool:
-    """Whether any line begins with two labels; then all rows have a list of them."""
+    """Whether any line starts with two labels; then all rows get a list of labels."""
     two = re.compile(r"\s*__label__\S+\s+__label__")
     return any(two.match(line) for _, line in TextFile(path, reading).lines())

@@ -1,4 +1,4 @@
-"""Records of a text file to Arrow: one streaming pass into the cache, then memory-mapped."""
+"""Records of a text file to Arrow: streamed once into the cache, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TOO_MANY_COLUMNS = rule(
     "SF110",
     "error",
     "too many columns",
-    why="A table has a name and a type for every column; so many of them are rather one array.",
-    fix="Save the numbers as one array (.npy), and the other columns beside it.",
+    why="A table has a name and a type for every column; so many columns are one array.",
+    fix="Save the numbers as one array (.npy), and the other columns in a separate file.",
 )
 
 
@@ -33,11 +33,11 @@ FORMAT_VERSION = 4
 MAX_COLUMNS = 10_000
 
 Record = tuple[int, dict[str, Any]]
-"""The number of a line (or row), and the values found there."""
+"""The line number, and the values by column name."""
 
 
 Records = Iterator[Record | Finding]
-"""The records of a file in their order, and what is found or assumed while they are read."""
+"""The records of a file in order, and what is found or inferred while they are read."""
 
 ReadRecords = Callable[[Path, Reading], Records]
 
@@ -45,7 +45,7 @@ ReadRecords = Callable[[Path, Reading], Records]
 def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
     """Convert a text file into the cache once, then memory-map it.
 
-    It is converted anew when the file, its settings or the code of its reader changes.
+    It is converted again when the file, its settings or the code of its reader changes.
     """
     code = module_fingerprint(read.__module__)
     key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), reading.model_dump())
@@ -58,7 +58,7 @@ def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
 
 
 def _write(read: Callable[[], Records], source: Path, target: Path) -> list[Finding]:
-    """Stream the records into an Arrow file, whose columns get one type each; what was found."""
+    """Stream the records into an Arrow file with one type per column; return what was found."""
     found: list[Finding] = []
 
     def records() -> Iterator[Record]:
@@ -82,7 +82,7 @@ def _write(read: Callable[[], Records], source: Path, target: Path) -> list[Find
 
 
 def _named(fault: ColumnFaultError, records: Iterator[Record], path: Path) -> FindingError:
-    """The fault with the lines that its rows have in the file."""
+    """The error, with the line numbers of its rows."""
     lines = {row: line for row, (line, _) in enumerate(_until_fault(records)) if row in fault.rows}
     message = f"{path.name}, {fault.message('line', [lines[row] for row in fault.rows])}"
     first = fault.rows[0]
@@ -92,7 +92,7 @@ def _named(fault: ColumnFaultError, records: Iterator[Record], path: Path) -> Fi
 
 
 def _until_fault(records: Iterator[Record]) -> Iterator[Record]:
-    """The records before one that cannot be read."""
+    """The records before the first one that cannot be read."""
     with suppress(FindingError):
         yield from records
 
@@ -117,6 +117,6 @@ def _columns(chunk: Sequence[Record], writer: ArrowWriter, file: str) -> dict[st
 
 
 def too_many_columns(file: str, count: int, line: int | None = None) -> FindingError:
-    """The fault of a table that is wider than a table can be."""
-    message = f"{Path(file).name} has {count} columns; at most {MAX_COLUMNS} can be read."
+    """The error about a table with too many columns."""
+    message = f"{Path(file).name} has {count} columns; surefit reads up to {MAX_COLUMNS}."
     return TOO_MANY_COLUMNS.error(message, file=file, line=line)

@@ -1,4 +1,4 @@
-"""Time series of aeon and sktime (`.ts`) to ragged features [steps, channels] and labels."""
+"""Time series of aeon and sktime (`.ts`) to ragged features [time, channels] and labels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 CHUNK_SERIES = 256
 
 Series = tuple[npt.NDArray[np.float32], str | float | None]
-"""Values [steps, channels], and the class or target."""
+"""Values [time, channels], and the class or target."""
 
 
 def open_ts(path: Path, reading: Reading) -> Opened:
@@ -65,7 +65,7 @@ def _batch(chunk: Sequence[Series]) -> pa.RecordBatch:
 
 @dataclass
 class _Reader:
-    """What the header said, as far as it has been read."""
+    """Reads the lines of one file; what its header states, as far as it was read."""
 
     path: Path
     dimensions: int | None = None
@@ -87,7 +87,7 @@ class _Reader:
             else:
                 raise self._fail(number, f"expected a line of the header, found {line[:40]!r}")
         if number and not in_data:
-            raise self._fail(number, "the file ends without a line @data")
+            raise self._fail(number, "the file has no line @data")
 
     def _read_tag(self, line: str, number: int) -> None:
         name, *words = line.split()
@@ -101,8 +101,8 @@ class _Reader:
         elif name == "@targetlabel":
             self.has_target = first == "true"
         elif name == "@timestamps" and first == "true":
-            what = "series with time stamps, (time, value), are not read; expected plain values"
-            raise self._fail(number, what, "Save the values alone, with @timeStamps false.")
+            what = "series with time stamps, (time, value), are not supported; expected values only"
+            raise self._fail(number, what, "Save the values only, with @timeStamps false.")
 
     def _parse(self, line: str, number: int) -> Series:
         parts = line.split(":")
@@ -111,7 +111,7 @@ class _Reader:
             label = self._label(parts.pop().strip(), number)
         self.dimensions = self.dimensions or len(parts)
         if len(parts) != self.dimensions:
-            raise self._fail(number, f"{len(parts)} channels, but {self.dimensions} are expected")
+            raise self._fail(number, f"found {len(parts)} channels; expected {self.dimensions}")
         channels = [self._channel(part, place, number) for place, part in enumerate(parts)]
         for place, channel in enumerate(channels):
             if len(channel) != len(channels[0]):
@@ -139,7 +139,7 @@ class _Reader:
         try:
             return np.array([float(cell) for cell in cells], np.float32)
         except ValueError as error:
-            raise self._fail(number, f"{what} holds other than numbers ({error})") from None
+            raise self._fail(number, f"{what} has a value that is not a number ({error})") from None
 
     def _fail(self, number: int, what: str, fix: str = "") -> FindingError:
         message = f"{self.path.name}, line {number}: {what}."

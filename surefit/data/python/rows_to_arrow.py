@@ -1,4 +1,4 @@
-"""Rows from Python to an Arrow file in the cache: one pass, and one type for each column."""
+"""Python rows to an Arrow file in the cache, in one pass; each column gets one type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surefit.data.type_merging import nested_list
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20
-SHOWN = "the rows given from Python"
+SHOWN = "the Python objects passed in"
 
 Row = Mapping[str, Any]
 
@@ -33,8 +33,7 @@ Row = Mapping[str, Any]
 def open_rows(rows: Iterable[Row], findings: Iterable[Finding] = ()) -> Table:
     """A Table of rows whose values are text, numbers, lists, dicts, arrays, tensors or images.
 
-    The rows are asked for once and written as they come. A column that turns out wider than it
-    began is widened in what is written already.
+    The rows are iterated once and written as they come.
     """
     cache = cache_folder() / "tables"
     cache.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def _write(rows: Iterable[Row], path: Path) -> None:
 
 
 def python_value(value: Any) -> Any:
-    """A value as Arrow knows it: tensors and pictures are arrays, arrays of one value numbers."""
+    """A value as Arrow stores it: tensors and images become arrays, arrays of one value numbers."""
     if hasattr(value, "detach"):
         from surefit.data.formats.torch_files import as_numpy
 
@@ -102,19 +101,19 @@ def _hash_file(path: Path) -> str:
 
 
 def _column(name: str, values: list[Any], writer: ArrowWriter) -> pa.Array:
-    """The values of one column in one chunk of rows as Arrow."""
+    """The values of one column in one chunk of rows, as Arrow."""
     known = writer.type_of(name)
     if any(isinstance(value, np.ndarray) for value in values):
         return _Arrays(name, values, writer.num_rows, known).join()
     if is_text(known) or any(isinstance(value, str) for value in values):
-        # the blank of a frame: NaN among text is a missing value
+        # pandas marks missing text with NaN
         values = [None if _is_nan(value) else value for value in values]
     return writer.column(name, values)
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Rows of arrays, the first of which is row `first_row`; `known` is the type before them."""
+    """Rows of arrays from row `first_row` on; `known` is the type of earlier rows."""
 
     name: str
     values: list[Any]
@@ -122,7 +121,7 @@ class _Arrays:
     known: pa.DataType
 
     def join(self) -> pa.Array:
-        """One array per row; a row without one has no steps, and is dropped as empty."""
+        """One array per row; a row without one gets an empty array, and is dropped later."""
         first = next(value for value in self.values if isinstance(value, np.ndarray))
         arrays: list[Array] = []
         for place, value in enumerate(self.values):
@@ -143,17 +142,17 @@ class _Arrays:
         if array_rank(known):
             expected = list(list_axes(known)[0])
         if not pa.types.is_null(known) and not is_array(nested_list(*list_axes(known))):
-            what = f"holds an array of shape {shape}, but {describe_type(known)} before"
+            what = f"holds an array of shape {shape}, but {describe_type(known)} in earlier rows"
             raise self._fault(WRONG_TYPE, place, what)
         same_rank = len(shape) == len(expected)
-        # pictures may differ in every axis, rows of features in their first
-        is_picture = len(shape) == 3 or array.dtype == np.uint8
-        is_turned = len(shape) == 2 and shape[:1] == expected[:1]  # rows may be [width, steps]
-        free = is_picture or is_turned or not same_rank
+        # images may differ in every axis, rows of features only in the first
+        is_image = len(shape) == 3 or array.dtype == np.uint8
+        is_transposed = len(shape) == 2 and shape[:1] == expected[:1]
+        free = is_image or is_transposed or not same_rank
         pairs = () if free else zip(shape[1:], expected[1:], strict=True)
         if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
             shown = ", ".join("*" if size is None else str(size) for size in expected)
-            what = f"has shape {shape}, but [{shown}] before; only the number of steps may differ"
+            what = f"has shape {shape}, but [{shown}] in earlier rows; only the first axis may vary"
             raise self._fault(WRONG_SHAPE, place, what)
 
     def _fault(self, rule: Rule, place: int, what: str) -> ColumnFaultError:
@@ -165,7 +164,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _join(arrays: Sequence[Array]) -> pa.Array:
-    """Arrays of one rank as a column; axes in which they differ are lists of their own length."""
+    """Arrays of one rank as a column; axes in which they differ become lists."""
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1:
         return to_arrow(np.stack(arrays))

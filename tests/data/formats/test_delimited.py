@@ -40,19 +40,19 @@ HEADERLESS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a class that occurs again": (
         "ham\tsee you there at ten\nspam\twin a prize now\nham\tok then, see you\n",
         {"label": "ham", "text": "see you there at ten"},
-        "'ham' in line 1 occurs again below",
+        "'ham' in line 1 occurs again in later lines",
     ),
-    "numbers": ("1\t0.5\n2\t0.25\n", {"column_0": 1, "column_1": 0.5}, "holds the number 1"),
+    "numbers": ("1\t0.5\n2\t0.25\n", {"column_0": 1, "column_1": 0.5}, "contains the number 1"),
     "numbers and a class": (
         "5.1\t3.5\tsetosa\n4.9\t3.0\tsetosa\n6.3\t2.5\tvirginica\n",
         {"column_0": 5.1, "column_1": 3.5, "label": "setosa"},
-        "holds the number 5.1",
+        "contains the number 5.1",
     ),
     "a sentence": (
         "one two three four five six seven eight nine\tx\n"
         "nine eight seven six five four three two one zero\ty\n",
         {"text": "one two three four five six seven eight nine", "label": "x"},
-        "holds the sentence 'one two",
+        "contains the sentence 'one two",
     ),
 }
 
@@ -95,7 +95,7 @@ def test_index_column_of_pandas(tmp_path: Path) -> None:
 
 
 def test_names_must_differ() -> None:
-    with pytest.raises(UsageError, match="a name of its own"):
+    with pytest.raises(UsageError, match="must be distinct"):
         make_config({"read.names": ["a", "a"]})
 
 
@@ -113,7 +113,7 @@ def test_quotes_that_are_no_quotes(tmp_path: Path) -> None:
     text = 'ham\t"go on\nspam\twin "big" now\nham\t"yes" he said\n'
     path = written(tmp_path / "a.tsv", text)
     assert [row["text"] for row in rows_of(path)] == ['"go on', 'win "big" now', '"yes" he said']
-    assert any("quotes are part of the text" in message for _, message in notes_of(path))
+    assert any("quotes are read as part of the text" in message for _, message in notes_of(path))
 
 
 def test_quotes_that_are_quotes(tmp_path: Path) -> None:

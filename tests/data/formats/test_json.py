@@ -115,7 +115,11 @@ def test_fault_is_named_by_its_place(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "message"),
-    [("rows", "no 'rows' among data, n"), ("n.x", "n is no object"), ("n", "there is a int")],
+    [
+        ("rows", "no 'rows' among data, n"),
+        ("n.x", "n is not an object"),
+        ("n", "expected a list of objects, found a int"),
+    ],
 )
 def test_field_that_is_not_there(tmp_path: Path, field: str, message: str) -> None:
     path = written(tmp_path / "a.json", '{"data": [], "n": 1}')
@@ -150,7 +154,7 @@ def test_questions_are_flattened(tmp_path: Path, ending: str) -> None:
     assert [{name: row[name] for name in FLAT[0]} for row in rows] == FLAT
     assert rows[0]["answer_start"].tolist() == [3]
     assert rows[1]["is_impossible"] is True
-    assert any("each question is a row of its own" in message for _, message in notes_of(path))
+    assert any("each question becomes a row" in message for _, message in notes_of(path))
 
 
 def test_answers_of_a_flat_question(tmp_path: Path) -> None:

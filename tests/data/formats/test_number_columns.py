@@ -128,7 +128,7 @@ def test_a_header_between_the_rows_is_named_once(tmp_path: Path) -> None:
     assert found.code == "SF119"
     assert found.where == {"file": str(path), "row": NUM_ROWS, "line": NUM_ROWS + 2}
     assert found.message == (
-        "a.csv: line 62 (row 60) repeats the header. It makes text of columns of numbers: "
+        "a.csv: line 62 (row 60) repeats the header. It turns columns of numbers into text: "
         "'price', 'size'."
     )
 

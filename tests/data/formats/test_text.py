@@ -37,7 +37,7 @@ def test_named_encoding_is_taken_as_it_is(tmp_path: Path) -> None:
     assert rows_of(path, encoding="latin-1") == [{"text": "café"}]
     found = fault_of(path, encoding="utf-8")
     assert (found.code, found.where["line"]) == ("SF105", 1)
-    with pytest.raises(UsageError, match="which is no encoding"):
+    with pytest.raises(UsageError, match="which Python does not know"):
         rows_of(path, encoding="klingon")
 
 
