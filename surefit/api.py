@@ -157,7 +157,7 @@ def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> S
     plan = plan_again(run, model, progress)
     assert plan.job is not None
     if not len(plan.job.validation):
-        raise UsageError(f"{run.path} has no validation rows.", "Give rows to evaluate on.")
+        raise UsageError(f"{run.path} has no validation rows.", "Pass rows with --data.")
     return plan.job.validation
 
 
@@ -166,10 +166,10 @@ def inspect(data: Any, model: Any = None) -> DataReport:
 
     With a model, also what it expects of feature sequences.
     """
-    from surefit.config import RunConfig
     from surefit.inspection.data_report import inspect_data
+    from surefit.models.open_model import open_model
 
-    return inspect_data(data, RunConfig(), model)
+    return inspect_data(data, open_model(model, beside=None) if model is not None else None)
 
 
 def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:

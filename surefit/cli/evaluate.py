@@ -11,7 +11,7 @@ def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Rows to evaluate on. Default: the validation set of the run."),
+        typer.Option(help="Rows to evaluate. Default: the validation set of the run."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:

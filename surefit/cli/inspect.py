@@ -79,9 +79,10 @@ def _report(
     from surefit.data.open_data import open_table
     from surefit.errors import FindingError
     from surefit.inspection.array_report import describe_arrays
-    from surefit.inspection.data_report import inspect_opened, look_at_files
+    from surefit.inspection.data_report import AskedFeatures, inspect_opened, look_at_files
+    from surefit.models.open_model import open_model
 
-    arrays = look_at_files(data, config, display.progress)
+    arrays = look_at_files(data, config.read, display.progress)
     try:
         table = open_table(data, config.read, config.on_bad_file)
     except FindingError:
@@ -90,7 +91,13 @@ def _report(
         raise
     show_findings(table.findings, display.console)
     with user_output_to_stderr():
-        return inspect_opened(table, arrays, config, model, display.progress)
+        source = None
+        if model is not None:
+            trust = config.trust_remote_code
+            source = open_model(model, trust_remote_code=trust, beside=None)
+        shape = config.features
+        asked = AskedFeatures(config.columns.get("features"), shape.steps, shape.width)
+        return inspect_opened(table, arrays, source, asked, display.progress)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

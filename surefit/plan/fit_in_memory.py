@@ -61,7 +61,7 @@ def make_batches(
     grad_accum: int,
     max_tokens: int | None,
 ) -> Batches:
-    """The order of the rows; with batch_size=auto, one micro-batch is a whole step for now."""
+    """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
     if batch_size == "auto" and max_tokens is not None:
         raise UsageError(
             f"batch_size is auto and max_tokens {max_tokens}: both bound a micro-batch.",

@@ -126,8 +126,11 @@ def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
             fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
         listeners.on_fit(fit)
         trim_heap()  # what planning and the measured step have freed
-        pace = _pace(config, job, plan)
-        evaluate = _evaluation(job, config, engine, listeners.progress)
+        pace = _pace(plan)
+        evaluate = None
+        if len(job.validation):
+            settings, progress = evaluation_settings(config), listeners.progress
+            evaluate = partial(pipeline.evaluate, job.validation, settings, engine.group, progress)
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
@@ -162,8 +165,10 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
     return watch_moves(module, moving, lambda: engine.accelerator.optimizer_step_was_skipped, emit)
 
 
-def _pace(config: RunConfig, job: Job, plan: Plan) -> Pace:
+def _pace(plan: Plan) -> Pace:
     assert plan.task is not None
+    assert plan.job is not None
+    config, job = plan.config, plan.job
     return Pace(
         job.num_steps,
         config.eval_every,
@@ -173,15 +178,6 @@ def _pace(config: RunConfig, job: Job, plan: Plan) -> Pace:
         config.clip,
         lambda step: lr_factor(step, job.num_steps, config.warmup, config.schedule),
     )
-
-
-def _evaluation(
-    job: Job, config: RunConfig, engine: Engine, progress: Progress
-) -> Callable[[], Any] | None:
-    if not len(job.validation):
-        return None
-    settings = evaluation_settings(config)
-    return lambda: job.pipeline.evaluate(job.validation, settings, engine.group, progress)
 
 
 def evaluation_settings(config: RunConfig) -> EvaluationSettings:

@@ -83,7 +83,7 @@ BREAKS = (
     Break(
         5,
         "encode/augment/augmented_copies.py",
-        "rng = np.random.default_rng([self.seed, number, view])",
+        "rng = np.random.default_rng([self.seed, number, copy])",
         "rng = np.random.default_rng()",
     ),
     Break(
