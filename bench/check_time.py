@@ -1,10 +1,11 @@
-"""How long `surefit check` takes on 100,000 rows, and for a model that is only a config.
+"""Time of `surefit check` on 100,000 rows, for a model folder without weights.
 
     python bench/check_time.py [--rows 100000] [--page docs/fit.md]
 
 The model is a folder with the config of Qwen3-0.6B and the tokenizer of SmolLM2, and no weights.
 The first check reads every row. Before the second one, the middle of the file is overwritten with
-zeros and its time put back: a check that read a row again would say so. Nothing is kept.
+zeros and its modification time restored: a check that read the rows again would fail. All files
+are temporary.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MARKS = "<!-- from bench/check_time.py -->", "<!-- end of check_time -->"
 
 
 def main() -> None:
-    """Measure, print, and write the page if there is one."""
+    """Measure, print the table, and write it into the page if one is named."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rows", type=int, default=100_000)
     arguments.add_argument("--page", type=Path)
@@ -66,9 +67,9 @@ def measure(folder: Path, num_rows: int) -> list[str]:
                 file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
     cases: list[tuple[str, list[str]]] = [
         (f"check, {num_rows:,} rows, cold", ["--data", "rows.jsonl"]),
-        ("the same again", ["--data", "rows.jsonl"]),
+        ("the same, from the cache", ["--data", "rows.jsonl"]),
         (
-            "would LoRA r = 16 at 512 tokens fit 8 GB (200 rows)",
+            "LoRA r = 16, `max_seq_length` 512, limit 8 GB, 200 rows",
             ["--data", "few.jsonl", "--max-seq-length", "512", "--max-memory-gb", "8"],
         ),
     ]
@@ -92,7 +93,7 @@ def measure(folder: Path, num_rows: int) -> list[str]:
 
 
 def blank_middle(path: Path) -> None:
-    """Overwrite the middle of a file, which keeps its size and its time."""
+    """Overwrite the middle of a file; its size and modification time stay the same."""
     about = path.stat()
     with path.open("r+b") as file:
         file.seek(about.st_size // 2)

@@ -1,12 +1,12 @@
-"""Predicted against measured memory over a grid of models, and predicted against real time.
+"""Predicted and measured peak memory over a grid of models; predicted and measured run time.
 
     python bench/fit_grid.py [--quick] [--results FILE] [--page docs/fit.md]
 
-Each case runs in two processes forked from one that has done the imports: one counts what torch's
-allocator was asked for (memory events of the profiler), the other how much the process grew
-(VmHWM without mapped files). What was measured is kept case by case in FILE, so that a run that was
-cut off goes on where it stopped; predictions of memory are made anew each time. With --page, the
-tables of the page are written anew.
+Each case runs in two processes, forked from one that has done the imports. The first counts the
+allocations of torch's allocator (memory events of the profiler), the second the growth of the
+resident set size (VmHWM without mapped files). Measurements are saved case by case in FILE, so that
+an interrupted run resumes; predictions of memory are computed each time. --page updates the tables
+of the page.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from typing import Any
 
 import torch
 
-from surefit.memory.limit import Limit, forget_peak, held_bytes, peak_held_bytes
+from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import allocator_bytes
-from surefit.memory.trace_step import on_meta, trace_training
+from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
+from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
 from surefit.models.gradient_checkpointing import enable_checkpointing
+from surefit.models.meta_copy import meta_copy
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = 16_000
@@ -81,17 +83,17 @@ def main() -> None:
 
 
 def memory(case: dict[str, Any]) -> dict[str, Any]:
-    """One case, measured both ways."""
+    """Measure one case in both ways."""
     return {**_forked(lambda: _counted(case)), **_forked(lambda: _resident(case))}
 
 
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a case before it runs, from a model without weights."""
+    """Predict the peak memory of a case from a model without weights."""
     with torch.device("meta"):
         model = BUILDERS[case["arch"]]()
     model, call, loss, batch = build(case, model)
     began = time.perf_counter()
-    traced = trace_training(*on_meta(model, call), loss, batch)
+    traced = trace_training(*meta_copy(model, call), loss, batch)
     seconds = time.perf_counter() - began
     return {
         "predicted": traced.peak,
@@ -119,16 +121,16 @@ def _resident(case: dict[str, Any]) -> dict[str, Any]:
     make_step(*build({**case, "rows": 1, "length": LENGTHS[0]}))()  # what is loaded on first use
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    before = held_bytes()
+    before = anonymous_bytes()
     step = make_step(*build(case))
-    forget_peak()
+    reset_peak()
     for _ in range(STEPS):
         step()
-    return {"resident": peak_held_bytes() - before}
+    return {"resident": peak_bytes() - before}
 
 
 def make_step(model: Any, call: Call, loss: Any, batch: Any) -> Callable[[], None]:
-    """A training step as the loop makes it."""
+    """A training step like that of the training loop."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
 
@@ -151,7 +153,7 @@ def _storages(model: Any, optimizer: Any, batch: Any) -> dict[int, int]:
 
 
 def build(case: dict[str, Any], model: Any = None) -> tuple[Any, Call, Any, dict[str, Any]]:
-    """The model of a case, how it is called, its loss and a batch with some padding."""
+    """The model of a case, its Call, its loss and a batch with some padding."""
     torch.manual_seed(0)
     model = model if model is not None else BUILDERS[case["arch"]]()
     rows, length = case["rows"], case["length"]
@@ -254,14 +256,15 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def run_time(case: dict[str, Any]) -> dict[str, Any]:
-    """A small run's time, as told after the largest batch, and as it was."""
+    """Predicted time of a small run after its measured step, and its measured time."""
     return _forked(lambda: _run_time(case["run"]))
 
 
 def _run_time(name: str) -> dict[str, Any]:
     import random
 
-    from surefit.api import split_options, train_config
+    from surefit.request import make_request
+    from surefit.training.start import Listeners, start_run
 
     choose = random.Random(0)
     words = [f"{a}{b}" for a in "bdfklmnprst" for b in ("a", "e", "i", "o", "u")]
@@ -275,20 +278,22 @@ def _run_time(name: str) -> dict[str, Any]:
         rows = [{names[0]: row["text"], names[1]: text(60)} for row in rows]
     if RUNS[name]["task"] == "causal-lm":
         rows = [{"text": row["text"]} for row in rows]
-    told: list[Any] = []
+    predictions: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SUREFIT_CACHE"] = str(Path(folder) / "cache")
         options = {**RUNS[name], "data": rows, "epochs": 1, "output": f"{folder}/run"}
-        config, given = split_options(options)
-        train_config(
-            config, given, on_fit=lambda fit: told.append((fit.total_seconds, time.perf_counter()))
+        start_run(
+            make_request(options),
+            Listeners(
+                on_fit=lambda fit: predictions.append((fit.total_seconds, time.perf_counter()))
+            ),
         )
-    seconds, began = told[0]
+    seconds, began = predictions[0]
     return {"predicted_seconds": seconds, "seconds": time.perf_counter() - began}
 
 
 def _forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `work` returns in a process of its own."""
+    """The result of `work` in a forked process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -316,12 +321,12 @@ def report(results: list[dict[str, Any]]) -> str:
         f"{len(cases)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors are "
         "predicted / measured − 1.",
         "",
-        "| | median error | worst | most under |",
+        "| | median error | largest error | largest underestimate |",
         "| --- | --- | --- | --- |",
     ]
     for name, predicted, measured in (
-        ("against the allocator's count", "predicted", "counted"),
-        ("against resident size", "predicted_resident", "resident"),
+        ("against torch's allocator", "predicted", "counted"),
+        ("against resident set size (RSS)", "predicted_resident", "resident"),
     ):
         errors = [case[predicted] / case[measured] - 1 for case in cases]
         sizes = [abs(error) for error in errors]
@@ -329,11 +334,12 @@ def report(results: list[dict[str, Any]]) -> str:
             f"| {name} | {statistics.median(sizes):.1%} | {max(sizes):.1%} | {min(errors):+.1%} |"
         )
     seconds = [case["trace_seconds"] for case in cases]
-    lines += ["", f"A trace took {statistics.median(seconds):.2f} s, at most {max(seconds):.2f}."]
+    median, longest = statistics.median(seconds), max(seconds)
+    lines += ["", f"A trace took {median:.2f} s (median) and {longest:.2f} s (maximum)."]
     lines += [
         "",
         "| model | LoRA | length | rows | checkpointing | predicted | allocator | error "
-        "| predicted resident | resident | error |",
+        "| predicted RSS | RSS | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in cases:
@@ -353,7 +359,11 @@ def report(results: list[dict[str, Any]]) -> str:
             f"| {first / case['counted'] - 1:+.1%} | {second / 1e6:.0f} "
             f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} |"
         )
-    lines += ["", "| run | predicted seconds | seconds | error |", "| --- | --- | --- | --- |"]
+    lines += [
+        "",
+        "| run | predicted seconds | measured seconds | error |",
+        "| --- | --- | --- | --- |",
+    ]
     lines += [
         f"| {run['run']} | {run['predicted_seconds']:.1f} | {run['seconds']:.1f} "
         f"| {run['predicted_seconds'] / run['seconds'] - 1:+.0%} |"

@@ -1,9 +1,9 @@
-"""Memory as a contract: data far larger than the limit, and what that costs.
+"""Peak memory on data far larger than the memory limit, and the speed of reading from disk.
 
     python bench/memory.py [--gb 8] [--text-gb 1] [--only shards rows text speed] [--write]
 
-Every run is a process of its own; the sum of `Pss_Anon` and `Pss_Shmem` over it and its children is
-sampled ten times a second. `--write` puts the table into docs/memory.md.
+Every run is a separate process. The sum of `Pss_Anon` and `Pss_Shmem` over it and its children is
+sampled ten times a second. `--write` writes docs/memory.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from surefit.memory.host import held_bytes
+from surefit.memory.gigabytes import show_gb, to_bytes
+from surefit.memory.process_memory import tree_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, WIDTH = 20, 271
@@ -34,7 +35,7 @@ ROW_BYTES = STEPS * WIDTH * 4
 
 @dataclass(frozen=True)
 class Watched:
-    """How a process went."""
+    """Peak memory, time and output of a process."""
 
     peak_bytes: int
     seconds: float
@@ -42,7 +43,7 @@ class Watched:
 
 
 def watch(command: list[str], env: dict[str, str]) -> Watched:
-    """Run a command to its end, sampling what it holds."""
+    """Run a command to its end and sample its memory."""
     began, peak = time.perf_counter(), 0
     process = subprocess.Popen(
         command,
@@ -53,7 +54,7 @@ def watch(command: list[str], env: dict[str, str]) -> Watched:
     )
     while process.poll() is None:
         try:
-            peak = max(peak, held_bytes(process.pid))
+            peak = max(peak, tree_bytes(process.pid))
         except psutil.NoSuchProcess:
             break
         time.sleep(0.1)
@@ -64,7 +65,7 @@ def watch(command: list[str], env: dict[str, str]) -> Watched:
 
 
 def surefit_run(work: Path, data: Path, options: list[str]) -> Watched:
-    """`surefit train` into a new folder, with a cache of its own that starts empty."""
+    """Run `surefit train` into a new folder, with an empty cache."""
     output, cache = work / "run", work / "cache"
     shutil.rmtree(output, ignore_errors=True)
     shutil.rmtree(cache, ignore_errors=True)
@@ -99,7 +100,7 @@ def make_shards(folder: Path, total_bytes: int) -> Path:
 
 
 def make_text(path: Path, total_bytes: int) -> Path:
-    """Instruction rows as JSON lines, of words drawn by rank."""
+    """Instruction rows as JSON lines, of words with a Zipf distribution."""
     if path.exists():
         return path
     random = np.random.default_rng(0)
@@ -109,8 +110,8 @@ def make_text(path: Path, total_bytes: int) -> Path:
     temporary, written, number = path.with_suffix(".new"), 0, 0
     with temporary.open("w") as file:
         while written < total_bytes:
-            asked, told = texts[number % 5000][:200], texts[number % 5000][200:]
-            row = {"prompt": f"{number} {asked}", "completion": told}
+            prompt, completion = texts[number % 5000][:200], texts[number % 5000][200:]
+            row = {"prompt": f"{number} {prompt}", "completion": completion}
             written += file.write(json.dumps(row) + "\n")
             number += 1
     temporary.rename(path)
@@ -137,41 +138,41 @@ for step, (batch,) in enumerate(DataLoader(data, 32, shuffle=True)):
 
 
 def shards(work: Path, gb: float) -> list[tuple[str, str]]:
-    """Shards many times the limit, beside a loader that reads them all."""
-    folder = make_shards(work / f"shards-{gb:g}", round(gb * 1e9))
+    """Shards of many times the limit, compared with a loader that reads all rows into memory."""
+    folder = make_shards(work / f"shards-{gb:g}", to_bytes(gb))
     ours = surefit_run(work, folder, [*PRETRAIN, *SHORT, "--max-memory-gb", "1"])
     plain = watch([sys.executable, "-c", IN_MEMORY, str(folder)], {})
     return [
-        (f"{gb:g} GB of shards, `--max-memory-gb 1`: peak", f"{ours.peak_bytes / 1e9:.2f} GB"),
+        (f"{gb:g} GB of shards, `--max-memory-gb 1`: peak memory", show_gb(ours.peak_bytes)),
         (
-            f"{gb:g} GB of shards, a plain in-memory loader: peak",
-            f"{plain.peak_bytes / 1e9:.2f} GB",
+            f"{gb:g} GB of shards, a loader that reads all rows into memory: peak memory",
+            show_gb(plain.peak_bytes),
         ),
-        (f"{gb:g} GB of shards: from command to 100 steps", f"{ours.seconds:.0f} s"),
+        (f"{gb:g} GB of shards: time from command to step 100", f"{ours.seconds:.0f} s"),
     ]
 
 
 def rows(work: Path, gb: float) -> list[tuple[str, str]]:
-    """Ten times the rows."""
+    """Growth of peak memory with ten times the rows."""
     peaks = []
     for size in (gb / 40, gb / 4):
-        folder = make_shards(work / f"shards-{size:g}", round(size * 1e9))
+        folder = make_shards(work / f"shards-{size:g}", to_bytes(size))
         peaks.append(surefit_run(work, folder, [*PRETRAIN, *SHORT]).peak_bytes)
     growth = peaks[1] / peaks[0] - 1
-    return [("10× the rows: growth of the peak", f"{growth:+.1%}")]
+    return [("growth of peak memory with 10× the rows", f"{growth:+.1%}")]
 
 
 def text(work: Path, gb: float) -> list[tuple[str, str]]:
-    """JSON lines, tokenised and trained on for some steps."""
+    """JSON lines, tokenized and trained on for 100 steps."""
     found = []
     for size in (gb / 10, gb):
-        file = make_text(work / f"text-{size:g}.jsonl", round(size * 1e9))
+        file = make_text(work / f"text-{size:g}.jsonl", to_bytes(size))
         options = ["--task", "sft", "--model", "tiny:llama", "--batch-size", "4", *SHORT]
         options += ["--set", "generate.rows=4", "--max-memory-gb", "1.5"]
         ours = surefit_run(work, file, options)
-        found.append((f"{size:g} GB of JSON lines: peak", f"{ours.peak_bytes / 1e9:.2f} GB"))
+        found.append((f"{size:g} GB of JSON lines: peak memory", show_gb(ours.peak_bytes)))
         found.append(
-            (f"{size:g} GB of JSON lines: from command to 100 steps", f"{ours.seconds:.0f} s")
+            (f"{size:g} GB of JSON lines: time from command to step 100", f"{ours.seconds:.0f} s")
         )
     return found
 
@@ -183,7 +184,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import surefit
 folder, steps = sys.argv[1], int(sys.argv[2])
 plan = surefit.check(data=folder, task="feature-classification", model="tiny:bert", batch_size=32)
-model, rows = plan.parts.module, np.load(folder + "/X.npy")
+model, rows = plan.job.pipeline.module, np.load(folder + "/X.npy")
 labels = torch.from_numpy(np.load(folder + "/y.npy"))
 data = TensorDataset(torch.from_numpy(rows), labels)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
@@ -200,7 +201,7 @@ print(json.dumps((steps - 5) / (time.perf_counter() - began)))
 
 
 def speed(work: Path, gb: float) -> list[tuple[str, str]]:
-    """Steps per second on data that fits, beside a loop over the same rows held in memory."""
+    """Steps per second on data that fits in memory, relative to a loop over rows in memory."""
     folder, steps = work / "fits", 205
     if not folder.exists():
         folder.mkdir()
@@ -219,7 +220,11 @@ def speed(work: Path, gb: float) -> list[tuple[str, str]]:
         seconds = [event["seconds"] for event in events if event["event"] == "step"][5:]
         ratios.append(len(seconds) / sum(seconds) / plain)
     shown = f"{statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f}, 3 rounds)"
-    return [("speed on data that fits, against a loop over rows in memory", shown)]
+    name = (
+        "steps per second on data that fits in memory, relative to a training loop with all rows "
+        "in memory"
+    )
+    return [(name, shown)]
 
 
 PARTS: dict[str, Callable[[Path, float], list[tuple[str, str]]]] = {
@@ -231,12 +236,14 @@ PARTS: dict[str, Callable[[Path, float], list[tuple[str, str]]]] = {
 
 
 def main() -> None:
-    """Run the parts asked for, print the table, and write it where it is to be read."""
+    """Run the selected parts, print the table, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gb", type=float, default=8, help="size of the shards")
     parser.add_argument("--text-gb", type=float, default=1, help="size of the larger text")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--work", type=Path, help="where data is made and kept; a new folder else")
+    parser.add_argument(
+        "--work", type=Path, help="folder that keeps the data; default: a temporary one"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/memory.md")
     asked = parser.parse_args()
     work = asked.work or Path(tempfile.mkdtemp(prefix="surefit-memory-"))
@@ -256,17 +263,18 @@ def main() -> None:
 
 
 def page(results: dict[str, list[tuple[str, str]]]) -> str:
-    """The document: the table and where it was measured."""
+    """The page: the table and the machine it was measured on."""
     lines = [f"| {name} | {value} |" for part in PARTS for name, value in results.get(part, ())]
     machine = f"{os.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB, no GPU"
     return "\n".join(
         [
             "# Memory",
             "",
-            "Written by `python bench/memory.py --write`: the sum of `Pss_Anon` and `Pss_Shmem` "
-            "over a run's processes, sampled ten times a second from start to end (opening, "
-            "statistics, encoding, training, evaluation). Pages of mapped files are not in it: the "
-            "kernel takes them back when it needs them.",
+            "`python bench/memory.py --write` writes this page. Memory is the sum of the anonymous "
+            "and shared proportional set size (`Pss_Anon` and `Pss_Shmem`) over all processes of a "
+            "run, sampled ten times a second from start to end: opening the data, statistics, "
+            "encoding, training, evaluation. Pages of memory-mapped files are not counted, because "
+            "the kernel reclaims them when it needs memory.",
             "",
             f"Machine: {machine}, Python {platform.python_version()}.",
             "",

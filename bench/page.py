@@ -21,11 +21,25 @@ AIMS: list[tuple[str, str, str, str, str, float]] = [
     ("classification", "classification, rows/s", "HF Trainer", "rows_per_second", "+", 1.8),
     ("collating", "collating 4 rows, time", "stock collator", "seconds_4", "-", 1 / 20),
     ("collating", "collating 64 rows, time", "stock collator", "seconds_64", "-", 1 / 40),
-    ("tokenising", "tokenising, rows/s", "datasets.map", "rows_per_second", "+", 2.5),
+    ("tokenising", "tokenizing, rows/s", "datasets.map", "rows_per_second", "+", 2.5),
     ("overhead", "loop without a model, s/step", "HF Trainer", "seconds_per_step", "-", 0.3),
 ]
 MARKS = "<!-- from bench/compare.py -->", "<!-- end of compare -->"
 SIZE = ("surefit", "surefit, 10 × the rows")
+FIGURES = {"held_out_loss": "validation_loss"}
+"""Figures that the page calls by another name than docs/speed.json."""
+TITLES = {
+    "gemm": "Matrix product (GEMM)",
+    "collating": "Collating",
+    "overhead": "Loop without a model",
+    "classification": "Classification",
+    "full": "Full fine-tune",
+    "lora": "LoRA",
+    "tokenising": "Tokenizing",
+    "checkpointing": "LoRA with gradient checkpointing",
+    "size": "Ten times the rows",
+    "profile": "Share of time by operation",
+}
 BODY_PARAMETERS, HEAD_PARAMETERS = 106_203_456, 28_311_552  # SmolLM2-135M without, and its head
 
 
@@ -41,7 +55,7 @@ def write_page(results: Results, root: Path) -> None:
     if "gemm" in results and "lora" in results:
         lines += ["", *_limit_lines(results)]
     for part, found in results.items():
-        lines += ["", f"## {part}", "", *_part_table(found)]
+        lines += ["", f"## {TITLES.get(part, part)}", "", *_part_table(found)]
     (folder / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "speed.svg").write_text(draw(_bars(results)), encoding="utf-8")
     _write_block(root / "README.md", [*_machine_lines(results), "", *_aim_table(results)])
@@ -59,14 +73,14 @@ def _unreached_lines(results: Results) -> list[str]:
     """Why figures were not reached, as far as it is known."""
     reasons = {
         ("lora", "HF Trainer", "tokens_per_second"): (
-            "LoRA against the HF Trainer: what is left of the step is matrix products (below, with "
-            "the share of the machine's limit), which both make alike for real tokens; padding and "
-            "the head at unlearned tokens, which surefit leaves out, make the difference."
+            "LoRA against the HF Trainer: most of a step is matrix products for real tokens, which "
+            "both compute (their share of the machine's limit is below). surefit is faster because "
+            "it computes neither padding nor logits at tokens without a label."
         ),
         ("full", "HF Trainer", "peak_bytes"): (
             f"Full fine-tune, memory: the peak is {_at_start(results, 'full')} GB before the first "
-            "row is read (Python, torch, transformers, the weights); gradients and two moments of "
-            "43 million weights are 0.52 GB more, for every contender. What surefit saves is "
+            "row is read (Python, torch, transformers, the weights). Gradients and two moments of "
+            "43 million weights add 0.52 GB for every trainer. surefit saves the memory of the "
             "logits."
         ),
         ("overhead", "HF Trainer", "seconds_per_step"): _overhead_reason(results),
@@ -94,9 +108,9 @@ def _tokenising_reason(results: Results) -> str:
     rates = {name: found["rows_per_second"] for name, found in medians.items()}
     alone = rates["tokenizer alone"]
     return (
-        f"Tokenising: the tokenizer alone, on all cores and with its results thrown away, makes "
-        f"{alone:,.0f} rows/s, {alone / rates['datasets.map']:.2f}× `datasets.map`; that is the "
-        f"limit, and surefit, which also checks, counts and writes every row, is at "
+        f"Tokenizing: the tokenizer alone, on all cores and with its results discarded, reaches "
+        f"{alone:,.0f} rows/s, {alone / rates['datasets.map']:.2f}× `datasets.map`. That is the "
+        f"limit. surefit also checks, counts and writes every row, and reaches "
         f"{rates['surefit'] / alone:.0%} of it."
     )
 
@@ -107,9 +121,9 @@ def _overhead_reason(results: Results) -> str:
         return ""
     floor = medians["torch alone"]["seconds_per_step"] / medians["surefit"]["seconds_per_step"]
     return (
-        f"Loop without a model: {floor:.0%} of surefit's time is torch's own for such a step (one "
-        "weight: call, backward, norm, AdamW). The rest, in the order of its size: a batch of "
-        "tensors from the store, the event line, sums over rows, the step's seed."
+        f"Loop without a model: {floor:.0%} of surefit's time is spent in torch (one weight: "
+        "forward, backward, norm, AdamW). The rest, largest first: making the batch from the "
+        "Store, writing the event, sums over rows, setting the step's seed."
     )
 
 
@@ -157,11 +171,11 @@ def _checkpointing_lines(results: Results) -> list[str]:
         ((n, m["peak_bytes"]) for n, m in medians.items() if n != "surefit"), key=lambda p: p[1]
     )
     return [
-        f"With `checkpointing=true`: {ours / 1e9:.2f} GB, the lowest peer ({name}) "
-        f"{peer / 1e9:.2f} GB: {ours / peer:.2f}× (aim ≤ 0.5×), at "
+        f"With gradient checkpointing (`checkpointing=true`): {ours / 1e9:.2f} GB; the lowest peer "
+        f"({name}) {peer / 1e9:.2f} GB: {ours / peer:.2f}× (aim ≤ 0.5×), at "
         f"{medians['surefit']['tokens_per_second']:.0f} tokens/s. "
         f"The peak is {_at_start(results, 'checkpointing')} GB before the first row is read, for "
-        "every contender (Python, torch, transformers, reading the weights); later about a quarter "
+        "every trainer (Python, torch, transformers, reading the weights). Later, about a quarter "
         "GB is freed memory that malloc keeps."
     ]
 
@@ -171,7 +185,7 @@ def _size_lines(results: Results) -> list[str]:
     return [
         f"Ten times the rows: {ten['seconds_per_row'] / one['seconds_per_row']:.2f}× the time per "
         f"row and {ten['peak_bytes'] / one['peak_bytes']:.2f}× the memory (aim 0.9 to 1.1). Less "
-        "time, where it is less: probes, the proof and saving are shared by more rows."
+        "time per row is expected: the cost of probes, the measured step and saving is fixed."
     ]
 
 
@@ -182,20 +196,21 @@ def _limit_lines(results: Results) -> list[str]:
     work = 4 * (ours["tokens"] * BODY_PARAMETERS + ours["targets"] * HEAD_PARAMETERS)
     rate = work / ours["seconds"]
     lines = [
-        f"The machine's fp32 matrix product runs at {limit / 1e9:.0f} GFLOP/s; the LoRA run's "
-        f"useful work (real tokens through frozen weights, the head at learned tokens) at "
+        f"The machine's fp32 matrix product reaches {limit / 1e9:.0f} GFLOP/s; the LoRA run's "
+        f"useful work (real tokens through frozen weights, the head at labelled tokens) reaches "
         f"{rate / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit."
     ]
     if "profile" in results:
         shares = results["profile"]["medians"]["surefit"]
         shown = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        lines.append(f"Where its time goes: {shown}.")
+        lines.append(f"Time by operation: {shown}.")
     return lines
 
 
 def _part_table(found: Results) -> list[str]:
     figures = list(next(iter(found["medians"].values())))
-    rows = [f"| | {' | '.join(figures)} |", f"| --- |{' --- |' * len(figures)}"]
+    names = [FIGURES.get(figure, figure) for figure in figures]
+    rows = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
     for name, medians in found["medians"].items():
         cells = []
         for figure in figures:
@@ -258,12 +273,17 @@ def draw(groups: list[tuple[str, list[tuple[str, float, str]]]]) -> str:
 
 HEADER = """# Speed
 
-Written by `python bench/compare.py`, which runs surefit beside its peers: each contender in a
-process of its own, taking turns; medians of all rounds, with the lowest and the highest. Same rows,
-same model, same optimizer, one pass; `held_out_loss` is measured in the same way for all
-afterwards. Tokens are real ones, padding does not count. Time runs from the beginning of the first
-step to the end of the last. Not measured: GPUs, where TRL's kernels skip masked tokens already.
-`no` in the last column is a figure that was not reached.
+`python bench/compare.py` writes this page. It runs surefit and other trainers, each in a process of
+its own, in turns. Figures are medians of all rounds, with the lowest and highest in parentheses.
+All train on the same rows with the same model and optimizer for one pass; `validation_loss` is
+measured afterwards, in the same way for all. Tokens per second count real tokens, not padding. Time
+is measured from the start of the first step to the end of the last one. GPUs were not measured;
+there, TRL's kernels also skip masked tokens.
 
-![bars](speed.svg)
+On language models, surefit uses padding-free batches and computes the loss at labelled tokens only;
+on classification, padded batches of rows of similar length. "grouped" means that a peer also groups
+rows by length, "packed" that it packs them. `no` in the last column means that the aim was missed;
+the reasons are below the table.
+
+![Bar chart of the figures below](speed.svg)
 """

@@ -2,9 +2,9 @@
 
 python bench/peers_on_faults.py [PART OF A NAME]
 
-Each case of text or tokens goes the usual way: datasets.load_dataset, a tokenizer, the stock
-collator for the job, a tiny model on the CPU, one pass. It crashes, runs without a word (silent),
-or, where the data is healthy, is fine. With a name, nothing is written.
+Each case of text or tokens runs through a usual script: datasets.load_dataset, a tokenizer, the
+stock collator for the job, a tiny model on the CPU, one epoch. It crashes, trains without an error
+(silent), or, if the data is healthy, is fine. With a name, nothing is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case on both sides."""
+    """The outcome of a case with surefit and with the peer."""
 
     case: Case
     surefit: str
@@ -44,7 +44,7 @@ class Result:
 
 
 def applies(case: Case) -> bool:
-    """Whether the usual script would be written for such columns, and has the options asked for."""
+    """Whether a usual script covers the case's columns and options."""
     name, content = next(iter(case.files.items()), ("", None))
     row = content[0] if isinstance(content, list) and content else {}
     return (
@@ -60,7 +60,7 @@ def applies(case: Case) -> bool:
 
 
 def peer(case: Case, folder: Path) -> str:
-    """One pass of the Trainer over the case, in words."""
+    """The outcome of one epoch of the Trainer on the case."""
     case.write(folder)
     stage = "loading"
     try:
@@ -97,7 +97,7 @@ class Job:
 
 
 def prepare(case: Case, rows: Any, folder: Path) -> Job:
-    """Tokens, labels and the collator that a tutorial would take for such columns."""
+    """Tokens, labels and the collator that a tutorial uses for such columns."""
     from transformers import (
         BertConfig,
         BertForSequenceClassification,
@@ -145,7 +145,7 @@ def prepare(case: Case, rows: Any, folder: Path) -> Job:
 
 
 def load_tokenizer(case: Case, rows: Any) -> Any:
-    """The case's own, else one made from its texts; eos pads, as tutorials have it."""
+    """The case's own tokenizer, else one trained on its texts; eos is the pad token."""
     from chats import chat_tokenizer
     from surefit.encode.text.tokenizer import train_tokenizer
 
@@ -159,7 +159,7 @@ def load_tokenizer(case: Case, rows: Any) -> Any:
 
 
 def tokenised(rows: Any, tokenizer: Any, limit: int, keep: tuple[str, ...] = ()) -> Any:
-    """The column `text` as tokens, as every tutorial does it."""
+    """The column `text` as tokens, as in every tutorial."""
     return rows.map(
         lambda row: tokenizer(row["text"], truncation=True, max_length=limit),
         remove_columns=[name for name in rows.column_names if name not in keep],
@@ -167,7 +167,7 @@ def tokenised(rows: Any, tokenizer: Any, limit: int, keep: tuple[str, ...] = ())
 
 
 def ask(row: Any, tokenizer: Any, limit: int) -> dict[str, Any]:
-    """Prompt and answer end to end, the prompt masked by its own number of tokens."""
+    """Prompt and answer concatenated; the labels of the prompt's tokens are −100."""
     prompt = tokenizer(row["prompt"])["input_ids"]
     ids = tokenizer(row["prompt"] + " " + row["completion"] + tokenizer.eos_token)["input_ids"]
     labels = [-100] * min(len(prompt), len(ids)) + ids[len(prompt) :]
@@ -175,7 +175,7 @@ def ask(row: Any, tokenizer: Any, limit: int) -> dict[str, Any]:
 
 
 def train(job: Job, folder: Path) -> float:
-    """The loss of one pass."""
+    """The loss of one epoch."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(
@@ -193,8 +193,8 @@ def train(job: Job, folder: Path) -> float:
     return float(trainer.train().training_loss)
 
 
-def told(case: Case, folder: Path) -> str:
-    """What surefit says of the case."""
+def report_of(case: Case, folder: Path) -> str:
+    """What surefit reports for the case."""
     outcome = run(case, folder)
     found = outcome.found(case)
     if found is None:
@@ -213,21 +213,22 @@ def page(results: list[Result]) -> str:
     fine = sum(r.peer == "fine" for r in healthy)
     named = sum(r.surefit not in ("fine", MISSED) for r in faults)
     lines = [
-        "# Faults",
+        "# Faulty data with surefit and with the HF Trainer",
         "",
-        f"`tests/faults/` holds {total} faults and {len(HEALTHY)} healthy sets of data that look",
-        "odd, each with what `surefit check` must say of it; `python tests/faults/table.py` runs",
-        "them all.",
+        f"`tests/faults/` has {total} faults and {len(HEALTHY)} unusual but healthy data sets.",
+        "Each case states what `surefit check` must report. `python tests/faults/table.py` runs",
+        "all of them.",
         "",
-        "This page is written by `python bench/peers_on_faults.py`, which takes those that a usual",
-        "script would be written for (tokens, prompts and answers, dialogues, texts with classes)",
-        "the usual way, too: `load_dataset`, a tokenizer, the stock collator, the Trainer of",
-        "transformers, one pass on the CPU. *Silent* means that it trained and said nothing.",
+        "`python bench/peers_on_faults.py` writes this page. It also runs the cases that a usual",
+        "script covers (token ids, prompts and answers, dialogues, text classification) through",
+        "such a script: `load_dataset`, a tokenizer, the stock collator, the Trainer of",
+        "transformers, one epoch on the CPU. *Silent* means that it trained without an error. The",
+        "column surefit has the severity of the finding, and the row that it names.",
         "",
-        f"Of {len(faults)} faults surefit names {named} before the first step. The Trainer crashes",
-        f"on {peers['crash']} and trains on {peers['silent']} without a word. Of {len(healthy)}",
-        f"healthy sets surefit takes {sum(r.surefit == 'fine' for r in healthy)}, the usual script",
-        f"{fine}.",
+        f"Of {len(faults)} faults, surefit reports {named} before the first step. The Trainer",
+        f"crashes on {peers['crash']} and trains silently on {peers['silent']}. Of {len(healthy)}",
+        f"healthy data sets, surefit accepts {sum(r.surefit == 'fine' for r in healthy)} and the",
+        f"usual script {fine}.",
         "",
         "| code | fault | surefit | HF Trainer |",
         "| --- | --- | --- | --- |",
@@ -237,7 +238,7 @@ def page(results: list[Result]) -> str:
 
 
 def main() -> None:
-    """Every case that applies, on both sides."""
+    """Run every case that applies with surefit and with the peer."""
     from datasets import disable_progress_bars
     from transformers.utils import logging
 
@@ -250,7 +251,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
             os.environ["SUREFIT_CACHE"] = f"{one}/.cache"
-            results.append(Result(case, told(case, Path(one)), peer(case, Path(other))))
+            results.append(Result(case, report_of(case, Path(one)), peer(case, Path(other))))
         print(f"{case.code} | {case.name} | {results[-1].surefit} | {results[-1].peer}", flush=True)
     if not wanted:
         (ROOT / "docs" / "faults.md").write_text(page(results), encoding="utf-8")

@@ -108,7 +108,7 @@ def train_arguments(spec: RealRun, work: Path, seed: int, renamed: bool) -> list
 
 def other_names(spec: RealRun) -> list[str]:
     """The settings that name the renamed columns' roles, where the options do not yet."""
-    from surefit.config import ROLES
+    from surefit.data.roles import ROLES
 
     roles = {r: c for r, c in spec.columns.items() if r in ROLES}
     return [

@@ -19,7 +19,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from surefit.models.tiny import shrink_config, size_table
+from surefit.models.tiny_config import TinySizes, shrink_config
 
 AUTO = {
     "causal-lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
@@ -42,7 +42,7 @@ def main() -> None:
         parser.add_argument(f"--{flag}", type=int, default=default)
     parser.add_argument("--image-size", type=int, default=32)
     args = parser.parse_args()
-    sizes = size_table(
+    sizes = TinySizes(
         VOCAB_SIZE, args.hidden_size, args.layers, args.heads, args.positions, args.image_size
     )
     for family in args.family:
@@ -56,7 +56,7 @@ def main() -> None:
         print(f"{family}: {len(passed)} of {len(reasons)}\n{' '.join(passed)}", flush=True)
 
 
-def try_all(family: str, archs: Sequence[str], sizes: dict[str, int]) -> dict[str, str]:
+def try_all(family: str, archs: Sequence[str], sizes: TinySizes) -> dict[str, str]:
     """Try every architecture, a share of them per core; return why each failed, or nothing."""
     context = multiprocessing.get_context("fork")
     receivers = []
@@ -72,12 +72,12 @@ def try_all(family: str, archs: Sequence[str], sizes: dict[str, int]) -> dict[st
     return {arch: reasons[arch] for arch in archs}
 
 
-def try_share(family: str, archs: Sequence[str], sizes: dict[str, int], sender: Connection) -> None:
+def try_share(family: str, archs: Sequence[str], sizes: TinySizes, sender: Connection) -> None:
     """Try some architectures one after another and send why each failed."""
     sender.send({arch: try_apart(family, arch, sizes) for arch in archs})
 
 
-def try_apart(family: str, arch: str, sizes: dict[str, int]) -> str:
+def try_apart(family: str, arch: str, sizes: TinySizes) -> str:
     """Try one architecture in a forked process; return why it failed, or nothing."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -93,7 +93,7 @@ def try_apart(family: str, arch: str, sizes: dict[str, int]) -> str:
     return reason
 
 
-def report(family: str, arch: str, sizes: dict[str, int], sender: Connection) -> None:
+def report(family: str, arch: str, sizes: TinySizes, sender: Connection) -> None:
     """Send the reason why an architecture failed, or nothing, in silence otherwise."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def report(family: str, arch: str, sizes: dict[str, int], sender: Connection) ->
         sender.send(f"{type(error).__name__}: {' '.join(str(error).split())[:140]}")
 
 
-def try_one(family: str, arch: str, sizes: dict[str, int]) -> None:
+def try_one(family: str, arch: str, sizes: TinySizes) -> None:
     """Build the model; step it on ragged, single and longest rows; raise if anything is off."""
     labels = NUM_LABELS if "classification" in family else None
     config = shrink_config(
@@ -118,13 +118,13 @@ def try_one(family: str, arch: str, sizes: dict[str, int]) -> None:
     model = auto.from_config(config).train()
     for rows, length in ((3, 13), (1, 21)):
         model.zero_grad()
-        loss = model(**make_batch(family, rows, length, sizes["image"])).loss
+        loss = model(**make_batch(family, rows, length, sizes.image_size)).loss
         loss.backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         assert all(x.isfinite().all() for x in (loss, *grads)), "not finite"
         assert any(g.any() for g in grads), "no gradient"
     with torch.no_grad():
-        longest = make_batch(family, 1, sizes["positions"], sizes["image"])
+        longest = make_batch(family, 1, sizes.max_positions, sizes.image_size)
         assert model(**longest).loss.isfinite(), "not finite on the longest rows"
         if family == "causal-lm":
             check_causal(model.eval())

@@ -65,7 +65,7 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
             for number, row in enumerate(ragged_rows(1000)):
                 length = len(row["input_ids"])
                 writer.append(row, source_row=number, num_targets=length - 1, length=length)
-        store, layout = Store(path), Layout(learns="from_before")
+        store, layout = Store(path), Layout(predicts="next_token")
         return per_batch(lambda rows: load_batch(store, rows, SPEC.fields, layout=layout), quick)
 
 
@@ -114,8 +114,8 @@ def tokenizer() -> Any:
 
 def tokenise_surefit(quick: bool) -> dict[str, Any]:
     """The encoding stage of a plan, from a JSON-lines file to flat columns on disk."""
-    from surefit.config import make_config
     from surefit.plan.stages import make_plan
+    from surefit.request import make_request
 
     count = 2_000 if quick else 100_000
     spent: dict[str, list[float]] = {}
@@ -130,9 +130,7 @@ def tokenise_surefit(quick: bool) -> dict[str, Any]:
         with open(f"{folder}/rows.jsonl", "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in texts(count))
         settings = {"data": f"{folder}/rows.jsonl", "tokenizer": f"{folder}/tokenizer"}
-        make_plan(
-            make_config({**settings, "model": "tiny:llama", "task": "causal-lm"}), None, progress
-        )
+        make_plan(make_request({**settings, "model": "tiny:llama", "task": "causal-lm"}), progress)
     seconds = sum(moments[-1] - moments[0] for moments in spent.values())
     return {"rows_per_second": count / seconds}
 

@@ -68,7 +68,12 @@ def find_examples() -> dict[str, str]:
 
 def config_page() -> str:
     """Every key with its default and its meaning."""
-    lines = ["# Config keys", "", "Made from `surefit/config.py` by `scripts/make_docs.py`.", ""]
+    lines = [
+        "# Config keys",
+        "",
+        "Made from `surefit/config/run_config.py` by `scripts/make_docs.py`.",
+        "",
+    ]
     lines += ["Keys of a YAML file; on the command line as `--set key=value`, the most used ones"]
     lines += ["also as options (`surefit train --help`).", ""]
     lines += ["| key | default | meaning |", "| --- | --- | --- |", *_keys(RunConfig, ""), ""]

@@ -1,4 +1,4 @@
-"""Plan a tiny run of every architecture; write which ways of working each allows into docs/.
+"""Plan a tiny run of every architecture; write which kernels each supports to docs/heads.md.
 
 python scripts/verify_heads.py [--only ARCH ...]        (without --only, docs/heads.md is written)
 """
@@ -16,7 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
-from surefit.models.tiny import FAMILIES
+from surefit.batches.batch_layout import PADDING_FREE
+from surefit.models.tiny_architectures import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +31,7 @@ ROWS: dict[str, list[dict[str, str]]] = {
 
 
 def main() -> None:
-    """Plan them all, and print or write what was chosen."""
+    """Plan them all, and print or write the choices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="architectures to try; all if left out")
     only = parser.parse_args().only
@@ -46,9 +47,8 @@ def main() -> None:
 
 
 def choices(task: str, arch: str, rows: list[dict[str, str]]) -> dict[str, Any]:
-    """What the plan chose for an architecture, or why there is no plan."""
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), warnings.catch_warnings():
+    """The choices of the plan for an architecture, or the reason why there is no plan."""
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             plan = surefit.check(data=rows, model=f"tiny:{arch}", task=task, padding_free="on")
@@ -64,26 +64,27 @@ def section(task: str, chosen: dict[str, dict[str, Any]]) -> str:
     """The part of the page about one task."""
     planned = {arch: choice for arch, choice in chosen.items() if "head" in choice}
     chunked = [a for a, c in planned.items() if "chunk" in c["head"]]
-    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "learned"}]
+    gathered = [a for a, c in planned.items() if c["head"] == {"positions": "labelled"}]
     everywhere = [a for a, c in planned.items() if c["head"]["positions"] == "all"]
-    joined = [a for a, c in planned.items() if c["rows"] == "end to end"]
+    padding_free = [a for a, c in planned.items() if c["rows"] == PADDING_FREE]
     lines = [
         f"## {task}",
-        f"Learned positions only, in chunks ({len(chunked)} of {len(chosen)}): {' '.join(chunked)}",
-        f"Learned positions only, all at once ({len(gathered)}): {' '.join(gathered) or 'none'}",
-        f"At every position ({len(everywhere)}): {' '.join(everywhere) or 'none'}",
-        f"Rows end to end ({len(joined)}): {' '.join(joined) or 'none'}",
+        f"Sparse head, in chunks ({len(chunked)} of {len(chosen)}): {' '.join(chunked)}",
+        f"Sparse head, at once ({len(gathered)}): {' '.join(gathered) or 'none'}",
+        f"Full head ({len(everywhere)}): {' '.join(everywhere) or 'none'}",
+        f"Padding-free batches ({len(padding_free)}): {' '.join(padding_free) or 'none'}",
     ]
     wrapped = [textwrap.fill(line, 98, break_on_hyphens=False) for line in lines]
     return "\n\n".join(wrapped) + "\n"
 
 
-HEADER = """# Heads and rows, by architecture
+HEADER = """# Sparse heads and padding-free batches, by architecture
 
-Written by `scripts/verify_heads.py`, which plans a run of a tiny model of every architecture that
-`tiny:` builds. A way of working is listed where the plan proved it equal to the plain way on real
-tokens: loss and gradients of the head, logits of rows that lie end to end. Every run proves it
-again for its own model; what is not proved is not used.
+`scripts/verify_heads.py` writes this page. It plans a run of a tiny model of every architecture
+that `tiny:` builds. An architecture is listed where planning verified on real tokens that a sparse
+head (loss computed at labelled tokens only) gives the loss and gradients of the full head, or that
+padding-free (varlen) batches give the logits of padded ones. Every run verifies its own model
+again and uses only what passed.
 
 """
 

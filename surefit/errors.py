@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SurefitError(Exception):
-    """A fault a user can act on: `message` says what is wrong, `fix` what to do."""
+    """A fault a user can act on: `message` is what is wrong, `fix` what to do."""
 
     exit_code = 1
 

@@ -23,7 +23,7 @@ def is_main() -> bool:
 
 
 def on_cpu() -> bool:
-    """Whether several processes must meet on the CPU; Accelerate has to be told so."""
+    """Whether several processes must meet on the CPU; Accelerate needs the flag."""
     import torch
 
     return num_processes() > 1 and not torch.accelerator.is_available()

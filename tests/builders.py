@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from surefit.checks.half_precision_trial import why_not
 from surefit.data.open_data import open_table
+from surefit.encode.encoded_row import Encoded
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import tokenise_rows
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -118,3 +123,43 @@ def fault_of(data: Any) -> Finding:
         open_table(data)
     assert len(caught.value.findings) == 1
     return caught.value.findings[0]
+
+
+def encode_one(encode: Any, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
+    """What a task's `encode` makes of one row, its texts tokenized."""
+    encoding = encode(row, encoder)
+    return encoding.finish(tokenise_rows([encoding], encoder.tokenizer)[0])
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the order in which a CPU adds: float32 keeps 7 digits, layers cost 1 or 2."""
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
+    """All weights and buffers by the same names, equal to the bit: saving computes nothing."""
+    left, right = one.state_dict(), other.state_dict()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def assert_same_predictions(got: list[Any], expected: list[Any]) -> None:
+    """The same answers, with the same figures but for the order in which a CPU adds."""
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            number = isinstance(value, float)
+            assert one[name] == (pytest.approx(value, rel=1e-4, abs=1e-5) if number else value)
+
+
+def require_precision(precision: str) -> None:
+    """Skip the test, with the reason, where this CPU cannot compute in a half precision."""
+    reason = _tried(precision)
+    if reason is not None:
+        pytest.skip(f"this CPU cannot compute in {precision}: {reason}")
+
+
+@lru_cache
+def _tried(precision: str) -> str | None:
+    return why_not(precision)

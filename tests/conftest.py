@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+SEED = 12345
+"""Not a plan's own seed, or a test could get the weights that a plan makes by accident."""
+
+# How long an example takes is a matter of the machine.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
+
+
+def seed_all() -> None:
+    """Random numbers that do not depend on what ran before."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Modules of torch that a file makes when it is imported are always the same."""
+    if isinstance(collector, pytest.Module):
+        seed_all()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Each test begins with the same random numbers, in whatever order they run."""
+    seed_all()
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +59,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail where the shared folder is there and a test was skipped for want of it."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
-    wanting = [report.nodeid for report in skipped if "shared" in str(report.longrepr)]
+    wanting = [report.nodeid for report in skipped if "shared" in reason_of(report)]
     if SHARED.is_dir() and wanting:
-        print(f"\nskipped though the shared folder is there: {', '.join(wanting)}")
+        reporter.write_line(f"skipped though the shared folder is there: {', '.join(wanting)}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, without the path of its file."""
+    longrepr = report.longrepr
+    return str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -21,6 +21,7 @@ from surefit.config import (
     parse_setting,
     read_yaml,
 )
+from surefit.data.cache import cache_folder
 from surefit.errors import UsageError
 
 
@@ -38,7 +39,6 @@ SUGGESTIONS = {
     "weight_deca": "weight_decay",
     "early_stopping.patence": "early_stopping.patience",
     "generate.row": "generate.rows",
-    "columns.lable": "columns.label",
     "feature": "features",
 }
 
@@ -52,9 +52,8 @@ def test_unknown_key_gets_a_suggestion(key: str) -> None:
 
 
 def test_every_fault_is_reported_together() -> None:
-    faulty = {"lr": -1, "epochs": "x", "batchsize": 3, "overlong": "cut", "columns.lable": "y"}
+    faulty = {"lr": -1, "epochs": "x", "batchsize": 3, "overlong": "cut"}
     assert message_of(faulty).splitlines() == [
-        "Unknown key 'columns.lable'. Did you mean 'columns.label'?",
         "epochs: input should be a valid integer, unable to parse string as an integer; found 'x'.",
         "overlong: input should be 'truncate', 'drop' or 'error'; found 'cut'.",
         "lr: input should be greater than 0; found -1.",
@@ -266,3 +265,24 @@ def test_the_cache_may_be_chosen(tmp_path: Path, cache: Path) -> None:
     assert not (cache / "encoded").exists()
     surefit.check(**options)
     assert (cache / "encoded").is_dir()
+
+
+def test_a_chosen_cache_holds_for_its_call_only(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"row {n}", "label": n % 2} for n in range(20)]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    options: dict[str, Any] = {"data": "rows.jsonl", "model": "tiny:bert", "cache": "here"}
+    surefit.train(**options, max_steps=1, output="run")
+    assert cache_folder() == cache
+    with pytest.raises(surefit.UsageError, match="no file or folder"):
+        surefit.check(**{**options, "data": "nope.jsonl"})
+    assert cache_folder() == cache  # a call that fails leaves nothing behind either
+    assert not list(cache.iterdir())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the run keeps the folder, wherever it is used
+    surefit.evaluate(tmp_path / "run")
+    surefit.predict(tmp_path / "run", str(tmp_path / "rows.jsonl"))
+    assert not list(cache.iterdir())
+    assert not list((tmp_path / "elsewhere").iterdir())

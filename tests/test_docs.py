@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from surefit.cli import run as command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(
     r"(?:<!-- runs(?P<mark>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S
 )
@@ -126,11 +128,40 @@ def test_commands_parse(page: Path) -> None:
             subcommand.make_context(name, rest, parent=context)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def prose(page: Path) -> str:
+    """A page without its fenced blocks, in which `#` is a comment and `](` is code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: Counter[str] = Counter()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.M):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+        found[slug] += 1
+    return {f"{slug}-{n}" if n else slug for slug in found for n in range(found[slug])}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for link in re.findall(r"\]\(([^)\s]+)[^)]*\)", prose(page)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links to {link}: there is no such file"
+        if anchor:
+            known = anchors(target)
+            assert anchor in known, f"{page.name} links to {link}; anchors: {sorted(known)}"
+
+
+def test_anchors_are_those_of_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# The run's folder\n## `check` & more\n```sh\n# no heading\n```\n## A [b](c.md)\n"
+    )
+    assert anchors(page) == {"the-runs-folder", "check--more", "a-b"}
 
 
 def test_the_readme_has_commands_to_run() -> None:

@@ -1,1 +1,1 @@
-"""Which rows go together, and how they become tensors."""
+"""Which rows are batched together, and how they become tensors."""

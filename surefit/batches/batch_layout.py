@@ -1,4 +1,4 @@
-"""How the rows of a batch lie in its tensors: padded one below the other, or end to end."""
+"""The layout of a batch: padded, or padding-free (varlen) with its rows concatenated."""
 
 from __future__ import annotations
 
@@ -9,72 +9,80 @@ from typing import Literal
 import numpy as np
 
 from surefit.batches.collate import Array, collate_columns, starts_in_time
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 
-Learns = Literal["in_place", "from_before"]
-"""Where the label of a token is predicted: at its position, or at the one before it."""
-
-IGNORED = -100
+Predicts = Literal["same_token", "next_token"]
+"""Which token the output at a position predicts: the same one, or the next as causal models do."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Padded, or end to end in one long row; and whether learned positions are listed.
+    """Padded or padding-free (varlen), with or without a list of the labelled tokens.
 
-    End to end, `position_ids` begin anew with each row and `row_lengths` says where; models that
-    keep rows apart by it (`kernels/varlen_attention.py`) need no padding and no mask.
+    A padding-free batch is one row of all tokens: `position_ids` restart at 0 for each row of the
+    data, and `row_lengths` has their lengths. `kernels/varlen_attention.py` attends within each
+    row, so the batch needs neither padding nor a mask.
 
-    With `learns`, `learned_at` lists the flat positions whose output is compared with a label,
-    and `learned` those labels. Listed here, they cost the device no question about its data.
+    With `predicts`, `labelled_positions` lists the flat positions of the logits that the loss
+    reads, and `labelled_targets` the labels. Listing them on the CPU avoids a device sync.
     """
 
-    end_to_end: bool = False
-    learns: Learns | None = None
+    padding_free: bool = False
+    predicts: Predicts | None = None
 
 
 PADDED = Layout()
+
+PADDING_FREE = "padding-free"
+
+
+def is_padding_free(choice: str) -> bool:
+    """Whether a plan's choice of layout is padding-free; plans of 0.1.0 call it "end to end"."""
+    return choice in (PADDING_FREE, "end to end")
 
 
 def arrange(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field], layout: Layout = PADDED
 ) -> dict[str, Array | tuple[int, ...]]:
-    """The columns of a batch, each a list with one array per row, as the batch's arrays.
+    """Collate columns, each a list with one array per row, in the layout.
 
     >>> ids = {"input_ids": Field(("time",), "int64"), "labels": Field(("time",), "int64", -100)}
     >>> rows = [np.array([5, 6, 7]), np.array([8, 9])]
-    >>> end_to_end = Layout(end_to_end=True, learns="from_before")
-    >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, end_to_end)
+    >>> padding_free = Layout(padding_free=True, predicts="next_token")
+    >>> batch = arrange({"input_ids": rows, "labels": rows}, ids, padding_free)
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["row_lengths"]
     ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], (3, 2))
-    >>> batch["learned_at"].tolist(), batch["learned"].tolist()
+    >>> batch["labelled_positions"].tolist(), batch["labelled_targets"].tolist()
     ([0, 1, 3], [6, 7, 9])
     """
     batch: dict[str, Array | tuple[int, ...]]
     starts: Array | None
-    if layout.end_to_end:
-        batch, starts = _end_to_end(columns, fields)
+    if layout.padding_free:
+        batch, starts = _concatenate_rows(columns, fields)
     else:
         batch, starts = {**collate_columns(columns, fields)}, None
-    if layout.learns is not None:
+    if layout.predicts is not None:
         labels = np.asarray(batch["labels"])
-        at = labels != IGNORED
-        if layout.learns == "from_before":  # nothing comes before the first token of a row
+        at = labels != IGNORE_INDEX
+        if layout.predicts == "next_token":  # no position predicts the first token of a row
             at[:, 0 if starts is None else starts] = False
         positions = at.ravel().nonzero()[0]
-        batch["learned"] = labels.ravel()[positions]
-        batch["learned_at"] = positions - 1 if layout.learns == "from_before" else positions
+        batch["labelled_targets"] = labels.ravel()[positions]
+        batch["labelled_positions"] = (
+            positions - 1 if layout.predicts == "next_token" else positions
+        )
     return batch
 
 
-def _end_to_end(
+def _concatenate_rows(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]
 ) -> tuple[dict[str, Array | tuple[int, ...]], Array]:
-    """Columns that run along the sequence laid end to end, others stacked; where rows begin."""
+    """Concatenate the rows of columns with a time axis, stack others; returns where rows start."""
     batch: dict[str, Array | tuple[int, ...]] = {}
     for name, arrays in columns.items():
         spec = fields[name]
-        joined = np.concatenate(arrays)[None] if starts_in_time(spec) else np.array(arrays)
-        batch[name] = joined.astype(spec.numpy_dtype, copy=False)
+        values = np.concatenate(arrays)[None] if starts_in_time(spec) else np.array(arrays)
+        batch[name] = values.astype(spec.numpy_dtype, copy=False)
     lead = next(name for name in SEQUENCES if name in columns)
     lengths = np.fromiter((len(array) for array in columns[lead]), np.int64)
     starts = np.cumsum(lengths) - lengths

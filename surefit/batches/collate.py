@@ -1,4 +1,4 @@
-"""Encoded rows to one batch: padded and stacked column by column, as their Fields say."""
+"""Pads and stacks encoded rows into one batch, column by column, according to their Fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Side = Literal["left", "right"]
 
 
 def is_time(axis: str) -> bool:
-    """Whether an axis runs along a sequence: padded on the chosen side and to the multiple."""
+    """Whether an axis is a time axis, which `padding_side` and `pad_to_multiple_of` apply to."""
     return axis.endswith("time")
 
 
@@ -37,7 +37,7 @@ def pad_stack(
     for number, array in enumerate(arrays):
         length = len(array)
         start = shape[0] - length if side == "left" else 0
-        if array.ndim == 1:  # by far the most common
+        if array.ndim == 1:  # the most common case
             batch[number, start : start + length] = array
         else:
             rest = tuple(slice(0, size) for size in array.shape[1:])
@@ -52,7 +52,7 @@ def collate(
     pad_to_multiple_of: int | None = None,
     padding_side: Side = "right",
 ) -> dict[str, Array]:
-    """Pad and stack encoded rows column by column; a missing attention mask is made by length.
+    """Pad and stack encoded rows column by column; adds an attention mask from the lengths.
 
     >>> ids = Field(("time",), "int64", pad=9)
     >>> rows = [{"input_ids": np.array([9, 5])}, {"input_ids": np.array([7])}]
@@ -69,7 +69,7 @@ def collate_columns(
     pad_to_multiple_of: int | None = None,
     padding_side: Side = "right",
 ) -> dict[str, Array]:
-    """`collate` of rows that come column by column, as a store has them."""
+    """`collate` for rows in columns, as a store returns them."""
     sizes = _axis_sizes(columns, fields, pad_to_multiple_of)
     batch = {}
     for name, arrays in columns.items():
@@ -79,22 +79,22 @@ def collate_columns(
         batch[name] = pad_stack(arrays, shape, spec.numpy_dtype, spec.pad, side)
     lead = next((name for name in SEQUENCES if name in columns), None)
     if lead and "attention_mask" not in columns and starts_in_time(fields[lead]):
-        width = batch[lead].shape[1]
-        batch["attention_mask"] = _mask([*map(len, columns[lead])], width, padding_side)
+        padded = batch[lead].shape[1]
+        batch["attention_mask"] = _mask([*map(len, columns[lead])], padded, padding_side)
     return batch
 
 
-def _mask(lengths: list[int], width: int, side: Side) -> Array:
-    """Ones where a row of each length has values, zeros where it is padded."""
-    mask = np.zeros((len(lengths), width), np.int64)
+def _mask(lengths: list[int], padded: int, side: Side) -> Array:
+    """1 for the values of each row, 0 for its padding."""
+    mask = np.zeros((len(lengths), padded), np.int64)
     for number, length in enumerate(lengths):
-        start = width - length if side == "left" else 0
+        start = padded - length if side == "left" else 0
         mask[number, start : start + length] = 1
     return mask
 
 
 def starts_in_time(spec: Field) -> bool:
-    """Whether the first axis of a column runs along a sequence."""
+    """Whether the first axis of a column is a time axis."""
     return bool(spec.axes) and is_time(spec.axes[0])
 
 
@@ -114,7 +114,7 @@ def _axis_sizes(
 
 
 def pad_token_id(tokenizer: Any) -> int:
-    """The tokenizer's pad token, else its eos, else 0; what it is never matters for a mask."""
+    """The tokenizer's pad token id, else its eos, else 0; masks do not depend on it."""
     for name in ("pad_token_id", "eos_token_id"):
         value = getattr(tokenizer, name, None)
         if value is not None:

@@ -1,4 +1,4 @@
-"""The Collator: a batch of any rows, in our loop and in other people's."""
+"""The Collator: makes a batch of any rows, for any training loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class Collator:
     """Makes a batch of any rows: for `Trainer(data_collator=…)` and `DataLoader(collate_fn=…)`.
 
     Rows are mappings (dict, BatchEncoding, Arrow rows) of lists, arrays, tensors, numbers or
-    text. Columns run along `input_ids` (or `inputs_embeds`) where their lengths say so and are
-    padded with it; columns of one fixed shape are stacked; text is listed. Nothing is dropped
-    and no input is changed. Without `fields`, `labels` of whole numbers must be as long as
-    `input_ids`; for sequence-to-sequence give `fields={"labels": Field(("target_time",),
-    "int64", -100)}`.
+    text. A column with the lengths of `input_ids` (or `inputs_embeds`) is aligned with it and
+    padded; columns of one fixed shape are stacked; text stays a list. No column is dropped and no
+    input is modified. Without `fields`, integer `labels` must have the length of `input_ids`; for
+    sequence-to-sequence pass `fields={"labels": Field(("target_time",), "int64", -100)}`.
 
     >>> batch = Collator()([{"input_ids": [5, 6], "labels": [5, 6]},
     ...                     {"input_ids": [7], "labels": [7]}])
@@ -89,7 +88,7 @@ def _infer_fields(
 
 
 def _find_lead(arrays: Mapping[str, Sequence[Array]], known: Mapping[str, Field]) -> str | None:
-    """The column that the others run along; rows of several sequences have none."""
+    """The sequence column that others are aligned with; None for rows of several sequences."""
     name = next((name for name in SEQUENCES if name in arrays), None)
     if name is None:
         return None
@@ -115,7 +114,7 @@ def _infer_field(
         other = next(place for place, array in enumerate(column) if array.ndim != column[0].ndim)
         raise CollateError(
             f"row {other}: column {name!r} has shape {list(column[other].shape)}, but row 0 has "
-            f"{list(column[0].shape)}: rows of one column need the same number of axes.",
+            f"{list(column[0].shape)}: all rows of a column need the same number of axes.",
             "Save every row of the column with the same number of axes.",
         )
     rank = ranks.pop()
@@ -146,7 +145,7 @@ def _infer_field(
 
 
 def _fits(spec: Field, column: Sequence[Array]) -> bool:
-    """Whether a well-known name means here what it usually means (float labels do not)."""
+    """Whether a column has the usual dtype of its name; float labels do not."""
     kinds = "biu" if "int" in spec.dtype else "biuf"
     return column[0].dtype.kind in kinds or not any(array.size for array in column)
 
@@ -158,14 +157,14 @@ def _refuse_misaligned(arrays: Mapping[str, Sequence[Array]], fields: Mapping[st
         if fault is not None:
             raise CollateError(
                 f"{fault}.",
-                "Make both from the same tokens; copying the column another way does not help. "
-                "For a column with a length of its own, pass fields={...: Field(...)}.",
+                "Create both from the same tokens; copying the column another way does not help. "
+                "For a column of another length, pass fields={...: Field(...)}.",
             )
     embeds = arrays.get("inputs_embeds")
     if embeds is not None and len({array.shape[1:] for array in embeds}) > 1:
         row = next(i for i, array in enumerate(embeds) if array.shape[1:] != embeds[0].shape[1:])
         raise CollateError(
-            f"row {row}: 'inputs_embeds' has width {list(embeds[row].shape[1:])}, but row 0 has "
-            f"{list(embeds[0].shape[1:])}: widths cannot be padded.",
-            "Compute the features of every row with the same width.",
+            f"row {row}: 'inputs_embeds' has feature size {list(embeds[row].shape[1:])}, but row 0 "
+            f"has {list(embeds[0].shape[1:])}: the feature size cannot be padded.",
+            "Compute the features of every row with the same feature size.",
         )

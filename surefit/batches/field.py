@@ -1,4 +1,4 @@
-"""A Field says how one encoded column becomes a tensor."""
+"""A Field: how one encoded column becomes a tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 
+IGNORE_INDEX = -100
+"""The label of positions that the loss skips, as in torch."""
+
 
 @dataclass(frozen=True)
 class Field:
-    """The axes of one row, its dtype, its pad value, and the column it runs along with.
+    """The axes of one row, its dtype, its pad value, and the column it is aligned with.
 
-    `axes` names the axes of a single row, the batch axis left out; a scalar has none. Axes of
-    the same name have the same length in a batch. `aligned_with` names a column whose first axis
-    this column shares, row by row: a row where they differ is an error, not something to pad.
+    `axes` names the axes of a single row, without the batch axis; a scalar has none. Axes of the
+    same name have the same length in a batch. `aligned_with` names a column that must have the same
+    length in every row: a row where the lengths differ is an error and is not padded.
 
     >>> Field(axes=("time",), dtype="int64", pad=-100, aligned_with="input_ids").rank
     1
@@ -29,7 +32,7 @@ class Field:
 
     @cached_property
     def rank(self) -> int:
-        """How many axes one row has."""
+        """The number of axes of one row."""
         return len(self.axes)
 
     @cached_property
@@ -43,11 +46,11 @@ def _time(dtype: str, pad: float | int, aligned_with: str | None = None) -> Fiel
 
 
 SEQUENCES: tuple[str, ...] = ("input_ids", "inputs_embeds")
-"""Columns that carry the sequence the others run along; the first one present leads."""
+"""Columns that hold the sequence; other columns are aligned with the first one present."""
 
 
 def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
-    """Fields of the columns whose names transformers has given a meaning."""
+    """Fields of the column names that transformers defines."""
     return {
         "input_ids": _time("int64", pad_token_id),
         "inputs_embeds": Field(("time", "width"), "float32", 0.0),
@@ -55,7 +58,7 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
         "token_type_ids": _time("int64", 0, "input_ids"),
         "position_ids": _time("int64", 0, "input_ids"),
         "special_tokens_mask": _time("int64", 1, "input_ids"),
-        "labels": _time("int64", -100, "input_ids"),
+        "labels": _time("int64", IGNORE_INDEX, "input_ids"),
         "decoder_input_ids": Field(("target_time",), "int64", pad_token_id),
         "decoder_attention_mask": Field(("target_time",), "int64", 0, "decoder_input_ids"),
     }
@@ -63,7 +66,7 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
 
 @dataclass(frozen=True)
 class Misalignment:
-    """Two columns of one row that should have the same length and do not."""
+    """Two aligned columns of one row with different lengths."""
 
     row: int
     column: str
@@ -72,10 +75,17 @@ class Misalignment:
     expected: int
 
     def __str__(self) -> str:
-        return (
-            f"row {self.row}: column {self.column!r} has length {self.found}, "
-            f"but {self.other!r}, which it runs along, has length {self.expected}"
+        return f"row {self.row}: " + describe_misalignment(
+            self.column, self.found, self.other, self.expected
         )
+
+
+def describe_misalignment(column: str, found: int, other: str, expected: int) -> str:
+    """The message about two aligned columns of different lengths."""
+    return (
+        f"column {column!r} has length {found}, but {other!r}, which it is aligned with, "
+        f"has length {expected}"
+    )
 
 
 def find_misalignment(

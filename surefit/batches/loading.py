@@ -1,4 +1,4 @@
-"""Rows of a store as tensors, made ahead of time by a thread, in the order asked for."""
+"""Loads rows of a store as batches of tensors, prefetched by a thread or by worker processes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from surefit.batches.field import Field
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
+    import torch
+
     from surefit.encode.store import Store
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 Prepare = Callable[[Mapping[str, Any], int, int, int], Mapping[str, Any]]
-"""An encoded row, the epoch, the row's number in the data and its view, to the row as batched."""
+"""(encoded row, epoch, row number in the data, number of its augmented copy) → row to batch."""
+PrepareInEpoch = Callable[[Mapping[str, Any], int, int], Mapping[str, Any]]
+"""The same, in one epoch."""
 THREAD_SECONDS = 2e-4
-"""What handing a batch over and waiting for the interpreter's lock cost, roughly."""
+"""Approximate cost of passing a batch between threads, including the GIL."""
+ALIGNMENT_BYTES = 64
+"""Where torch's CPU allocator begins every tensor."""
 SLOW_BATCHES = 3
-"""So many in a row that take longer than that are worth a thread."""
+"""Prefetching by a thread starts after so many consecutive batches that take longer."""
 
 
 def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2) -> Iterator[Made]:
-    """`make(item)` for each item, in their order, by a thread up to `depth` ahead.
+    """`make(item)` for each item, in order, prefetched by a thread up to `depth` ahead.
 
-    What takes less time than a thread costs is made here, until it takes longer.
+    As long as `make` is faster than passing its result between threads, no thread is used.
 
     >>> list(prefetch([1, 2, 3], lambda n: n * n))
     [1, 4, 9]
@@ -49,7 +55,7 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
 def by_thread(
     items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
 ) -> Iterator[Made]:
-    """`make(item)` by a thread, up to `depth` ahead; errors surface in their turn."""
+    """`make(item)` by a thread, up to `depth` ahead; errors are raised in order."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-prefetch") as pool:
         waiting: deque[Future[Made]] = deque()
         for item in items:
@@ -63,10 +69,10 @@ def by_thread(
 def from_workers(
     items: Iterable[Item], make: Callable[[Item], Made], workers: int, device: Any = "cpu"
 ) -> Iterator[Made]:
-    """`make(item)` for each item in their order, made by worker processes, on the device.
+    """`make(item)` for each item, in order, by worker processes, moved to the device.
 
-    Each worker process repeats the imports, so a thread (`prefetch`) is the better choice unless
-    making a batch takes longer than training on it.
+    Each worker process repeats the imports, so a thread (`prefetch`) is better unless making a
+    batch takes longer than training on it.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -76,16 +82,16 @@ def from_workers(
         batch_size=None,
         sampler=items,
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=_unchanged,
         worker_init_fn=_ignore_interrupts,
-        generator=torch.Generator(),  # it draws a seed for its workers, and not from the step's
+        generator=torch.Generator(),  # its draw of a seed must not advance the training RNG
     )
     for batch in loader:
         yield _move(batch, device)
 
 
 class _Maker:
-    """What a DataLoader takes for a data set: its items are made when they are asked for."""
+    """A map-style dataset for DataLoader whose items are made on access."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make = make
@@ -94,12 +100,12 @@ class _Maker:
         return self.make(item)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 def _ignore_interrupts(_: int) -> None:
-    """Ctrl-C is for the process that trains, which finishes its step first."""
+    """Ignore Ctrl-C in workers: the training process handles it after finishing its step."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -111,21 +117,20 @@ def load_batch(
     fields: Mapping[str, Field],
     collate_fn: Callable[..., Any] | None = None,
     device: Any = "cpu",
-    prepare: Prepare | None = None,
-    epoch: int = 0,
+    prepare: PrepareInEpoch | None = None,
     layout: Layout = PADDED,
 ) -> dict[str, Any]:
     """Rows of a store as one batch of tensors on the device.
 
-    It has the number of the rows' targets, unless a `collate_fn` of the user's made it.
+    It includes `num_targets`, unless a custom `collate_fn` makes the batch.
     """
     counted = {"num_targets": int(store.num_targets[rows].sum())} if collate_fn is None else {}
     if prepare is None and collate_fn is None:
         return counted | _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
     if prepare is not None:
-        numbers = [(int(store.source_row[row]), int(store.view[row])) for row in map(int, rows)]
-        encoded = [prepare(row, epoch, *n) for row, n in zip(encoded, numbers, strict=True)]
+        numbers = [(int(store.source_row[row]), int(store.copy[row])) for row in map(int, rows)]
+        encoded = [prepare(row, *n) for row, n in zip(encoded, numbers, strict=True)]
     return counted | to_batch(encoded, fields, collate_fn, device, layout)
 
 
@@ -136,7 +141,7 @@ def to_batch(
     device: Any = "cpu",
     layout: Layout = PADDED,
 ) -> dict[str, Any]:
-    """Encoded rows as one batch of tensors, by our collator or the user's `collate_fn`."""
+    """Encoded rows as one batch of tensors, by our collator or a custom `collate_fn`."""
     import torch
 
     if collate_fn is None:
@@ -153,13 +158,23 @@ def to_batch(
 
 
 def _to_tensors(arrays: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Tensors on the device, sent without waiting for it; what is no array stays as it is."""
+    """Arrays as tensors on the device, copied asynchronously; other values stay unchanged."""
     import torch
 
     batch: dict[str, Any] = {}
     for name, array in arrays.items():
-        batch[name] = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        batch[name] = _aligned(torch.from_numpy(array)) if isinstance(array, np.ndarray) else array
     return _move(batch, device)  # type: ignore[no-any-return]
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers to compute with, where torch would put them; NumPy aligns to 16 bytes only.
+
+    The last bit of a matrix product depends on the alignment of its operands (MKL promises equal
+    results for equal alignment only), so that a resumed run could differ from the uninterrupted.
+    """
+    aligned = not tensor.is_floating_point() or tensor.data_ptr() % ALIGNMENT_BYTES == 0
+    return tensor if aligned else tensor.clone()
 
 
 def _move(batch: Any, device: Any) -> Any:

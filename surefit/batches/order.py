@@ -1,23 +1,24 @@
-"""Batches: which rows go together and in which order, as a pure function.
+"""Batches: which rows are batched together and in which order, as a pure function.
 
-An epoch is made in four moves, all decided by (lengths, seed, epoch, effective batch):
-shuffle all rows; cut the shuffled rows into windows of about 128 steps; sort each window by
-length and cut it into micro-batches, so that rows of one micro-batch are about equally long; put
-as many neighbouring micro-batches together as one optimizer step takes, and shuffle the steps.
+An epoch is computed in four steps from (lengths, seed, epoch, effective batch): shuffle all rows;
+cut the shuffled rows into windows of about 128 optimizer steps; sort each window by length and cut
+it into micro-batches of about equally long rows; group neighbouring micro-batches into optimizer
+steps and shuffle the steps.
 
-Rows that lie end to end need no neighbours of their length. There, each micro-batch takes one row
-from every class of length in its window (the shortest quarter, the next one, …, for four rows),
-at random within the class: all micro-batches have about as many tokens, so that the memory is
-bound by the usual one and not by the worst one.
+Padding-free batches need no rows of equal length. Each micro-batch takes one row from every length
+class of its window (for four rows: the shortest quarter, the next one, …), at random within the
+class. All micro-batches then have about the same number of tokens, so the peak memory is close to
+the usual one.
 
 How random this is: steps come in random order whatever their length, and windows are drawn anew in
-every epoch. End to end, any two rows of a window can meet, and meet again about as seldom as
-in a plain shuffle. Padded, a row meets rows of its own length; data that fill a single window, with
-no two rows equally long, have the same micro-batches in every epoch, in another order.
+every epoch. In padding-free batches any two rows of a window can be batched together, and the same
+two again about as rarely as in a plain shuffle. In padded batches a row is batched with rows of its
+length; data that fill a single window, with no two rows equally long, have the same micro-batches
+in every epoch, in another order.
 
-Nothing is stored or replayed. A step's rows depend on how many micro-batches it has in all, not
-on how they are shared out: two processes take the same rows per step as one with twice the
-accumulation. No row is repeated and none is left out; the last step may be smaller.
+Nothing is stored or replayed. The rows of a step depend on its total number of micro-batches, not
+on how processes share them: two processes train on the same rows per step as one with twice the
+gradient accumulation. Every row occurs exactly once per epoch; the last step may be smaller.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.integer[Any]]
 
 WINDOW_STEPS = 128
-"""Optimizer steps per window: wide enough for little padding, narrow enough to stay random."""
-LOOKED_ROWS = 2_000_000
+"""Optimizer steps per window: enough for little padding, few enough to stay random."""
+EXAMINED_ROWS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process does in one step: its micro-batches, and how much they weigh.
+    """The micro-batches of one process in one step, and their weight in the loss.
 
-    A process that the last step of an epoch leaves without rows goes through one of the
-    step's rows with weight 0, so that all processes meet in the same gradient exchange.
+    A process for which the last step of an epoch has no rows runs one of the step's rows with
+    weight 0, so that all processes take part in the gradient all-reduce.
     """
 
     micro_batches: tuple[Rows, ...]
@@ -51,11 +52,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch laid end to end: its rows, and where micro-batches and steps begin in them."""
+    """The rows of one epoch in order, and where micro-batches and steps start."""
 
     rows: Rows
-    micro_starts: Rows  # into rows, one more than there are micro-batches
-    step_starts: Rows  # into micro_starts, one more than there are steps
+    micro_starts: Rows  # indices into rows, and the end
+    step_starts: Rows  # indices into micro_starts, and the end
 
     def micro_batches(self, step: int) -> list[Rows]:
         """The micro-batches of a step."""
@@ -74,7 +75,7 @@ class Batches:
     grad_accum: int = 1
     num_processes: int = 1
     max_tokens: int | None = None
-    end_to_end: bool = False
+    padding_free: bool = False
 
     @property
     def micro_per_step(self) -> int:
@@ -94,7 +95,7 @@ class Batches:
         return len(self.epoch(epoch).micro_starts) - 1
 
     def share(self, epoch: int, step: int, process: int = 0) -> Share:
-        """The part of a step that one process takes."""
+        """The share of a step that one process trains on."""
         micro = self.epoch(epoch).micro_batches(step)
         mine = tuple(micro[process :: self.num_processes])
         return Share(mine, 1.0) if mine else Share((micro[0][:1],), 0.0)
@@ -107,14 +108,14 @@ class Batches:
 
     def padding_share(self, epoch: int = 0) -> float:
         """Share of an epoch's positions that are padding."""
-        if self.end_to_end:
+        if self.padding_free:
             return 0.0
         rows, longest = self._micro_shapes(epoch)
         padded = int((rows * longest).sum())
         return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def random_padding_share(self) -> float:
-        """What `padding_share` would be with the rows of a plain shuffle, padded."""
+        """The `padding_share` of a plain shuffle, padded."""
         shuffled = np.random.default_rng(self.seed).permutation(self.lengths)
         starts = np.arange(0, len(shuffled), self.batch_size)
         sizes = np.diff(np.append(starts, len(shuffled)))
@@ -124,17 +125,17 @@ class Batches:
     def longest(self, epoch: int = 0) -> tuple[int, int]:
         """Rows and padded length of the micro-batch with the most positions.
 
-        Rows that lie end to end are not padded: then it is the most rows, and the longest row.
+        For padding-free batches: the most rows of a micro-batch, and the length of the longest row.
         """
         rows, longest = self._micro_shapes(epoch)
-        if self.end_to_end:
+        if self.padding_free:
             return int(rows.max()), int(longest.max())
         worst = int((rows * longest).argmax())
         return int(rows[worst]), int(longest[worst])
 
     def positions(self, epoch: int = 0) -> Rows:
-        """Positions of each micro-batch of an epoch, padding and all, in its order."""
-        if self.end_to_end:
+        """Positions of each micro-batch of an epoch, including padding."""
+        if self.padding_free:
             order = self.epoch(epoch)
             lengths = self.lengths[order.rows]
             return np.add.reduceat(lengths, order.micro_starts[:-1], dtype=np.int64)
@@ -144,8 +145,8 @@ class Batches:
     def worst_rows(self, epochs: int = 1) -> Rows:
         """The rows of the micro-batch with the most positions, over all epochs.
 
-        The order differs from epoch to epoch only where there is more than one window, and is
-        looked at for as many epochs as can be made in about a second.
+        The order differs between epochs only if there is more than one window. As many epochs are
+        examined as can be computed in about a second.
         """
         return _find_worst(self, epochs)
 
@@ -155,11 +156,11 @@ class Batches:
         return np.diff(order.micro_starts), longest.astype(np.int64)
 
 
-@lru_cache(maxsize=8)  # a few rows each; asked for by every prediction of memory
+@lru_cache(maxsize=8)  # a few rows each; read by every memory prediction
 def _find_worst(batches: Batches, epochs: int) -> Rows:
-    looked = min(epochs, max(1, LOOKED_ROWS // max(len(batches.lengths), 1)))
+    num_epochs = min(epochs, max(1, EXAMINED_ROWS // max(len(batches.lengths), 1)))
     found = []
-    for epoch in range(looked):
+    for epoch in range(num_epochs):
         positions = batches.positions(epoch)
         order, micro = batches.epoch(epoch), int(positions.argmax())
         rows = order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
@@ -177,9 +178,9 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     steps_by_window: list[Rows] = []
     for start, end in _windows(num_rows, batches):
         window = rows[start:end]
-        if batches.max_tokens is None or not batches.end_to_end:
+        if batches.max_tokens is None or not batches.padding_free:
             window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
-        if batches.max_tokens is None and batches.end_to_end:
+        if batches.max_tokens is None and batches.padding_free:
             window[:] = _deal(window, batches.batch_size, random)
         sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
@@ -193,7 +194,7 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
 
 
 def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
-    """Row ranges of about WINDOW_STEPS whole steps each, the last one no smaller than the rest."""
+    """Row ranges of about WINDOW_STEPS whole steps each, all of similar size."""
     per_step = batches.micro_per_step * batches.batch_size
     steps_in_all = -(-num_rows // per_step)
     count = max(1, round(steps_in_all / WINDOW_STEPS))
@@ -203,7 +204,7 @@ def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
 
 
 def _in_groups(count: int, size: int) -> Rows:
-    """How many of `count` things are in each group of `size`; the last group may be smaller.
+    """The group sizes of `count` items in groups of `size`; the last group may be smaller.
 
     >>> _in_groups(5, 2).tolist()
     [2, 2, 1]
@@ -218,7 +219,7 @@ def _starts(sizes: Rows) -> Rows:
 
 
 def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
-    """Pieces of `values`, which begin at `starts`, laid end to end in another order."""
+    """Concatenate the slices of `values` that start at `starts`, in another order."""
     reordered, filled = np.empty_like(values), 0
     for piece in order:
         part = values[starts[piece] : starts[piece + 1]]
@@ -228,9 +229,9 @@ def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
 
 
 def _deal(rows: Rows, size: int, random: np.random.Generator) -> Rows:
-    """Rows sorted by length, so that each `size` in turn have one of every class of length.
+    """Reorder rows sorted by length so that each group of `size` has one of every length class.
 
-    What does not fill a micro-batch comes last, drawn from all lengths.
+    The remainder that does not fill a micro-batch comes last, drawn from all lengths.
 
     >>> dealt = _deal(np.arange(9), 2, np.random.default_rng(0))
     >>> sorted(dealt.tolist()) == list(range(9)), (dealt[:8].reshape(4, 2) // 4).clip(0, 1).tolist()
@@ -242,7 +243,7 @@ def _deal(rows: Rows, size: int, random: np.random.Generator) -> Rows:
 
 
 def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
-    """Where micro-batches begin and end in rows sorted by length, or in rows end to end.
+    """Where micro-batches start and end in the rows of a window.
 
     >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
     [0, 2, 3, 4]
@@ -253,7 +254,7 @@ def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
     for place in range(1, len(lengths)):
         # Sorted by length, the newest row is the longest so far and sets the padded length.
         padded = (place + 1 - edges[-1]) * int(lengths[place])
-        joined = int(ends[place + 1] - ends[edges[-1]])
-        if (joined if batches.end_to_end else padded) > batches.max_tokens:
+        tokens = int(ends[place + 1] - ends[edges[-1]])
+        if (tokens if batches.padding_free else padded) > batches.max_tokens:
             edges.append(place)
     return [*edges, len(lengths)]

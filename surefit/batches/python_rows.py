@@ -1,4 +1,4 @@
-"""Rows of any kind to arrays: dicts, BatchEncodings and Arrow rows of lists, arrays or tensors."""
+"""Converts rows of any kind to arrays: dicts, BatchEncodings and Arrow rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from surefit.batches.collate import Array, pad_stack
 from surefit.errors import SurefitError
 
-# torch has few operations for these; the next wider signed type holds every value.
+# torch has few operations for unsigned types; the next wider signed type holds every value.
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
 class CollateError(SurefitError, ValueError):
-    """Rows that cannot become one batch; the message names the row and the column."""
+    """Rows that cannot be batched; the message names the row and the column."""
 
 
 def as_rows(features: Any) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     if len(set(sizes.values())) > 1 or None in sizes.values():
         raise CollateError(
             f"Expected columns with one value per row, found columns of the lengths {sizes}.",
-            "Give every column as many values; put a single row in a list: [row].",
+            "Give all columns the same number of values; put a single row in a list: [row].",
         )
     num_rows = next(iter(sizes.values()), 0) or 0
     return [{name: column[row] for name, column in columns.items()} for row in range(num_rows)]
@@ -73,13 +73,13 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
                 held = "is empty (None)" if name in row else "is missing, but other rows have it"
                 raise CollateError(
                     f"row {place}: column {name!r} {held}.",
-                    "Give every row a value, or leave the column out of all of them.",
+                    "Give every row a value, or remove the column from all rows.",
                 )
     return {name: [row[name] for row in rows] for name in names}
 
 
 def is_text(values: Sequence[Any]) -> bool:
-    """Whether a column holds text (or lists of text), which no tensor can hold."""
+    """Whether a column holds text, or lists of text, which a tensor cannot hold."""
     leaf = _first_leaf(values)
     return isinstance(leaf, str | bytes) or (
         isinstance(leaf, np.ndarray) and leaf.dtype.kind in "US"
@@ -96,7 +96,7 @@ def _first_leaf(values: Any) -> Any:
 
 
 def _is_object_array(value: Any) -> bool:
-    """Whether this is what pandas and NumPy make of ragged rows: an array of arrays."""
+    """Whether this is an array of arrays, as pandas and NumPy represent ragged rows."""
     return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
@@ -113,7 +113,7 @@ def as_arrays(name: str, values: Sequence[Any]) -> list[Array]:
 
 
 def _with_equal_rank(arrays: Sequence[Array]) -> list[Array]:
-    """Give empty arrays the axes of the others: `[]` does not say how many it has."""
+    """Give empty arrays as many axes as the others have: `[]` does not show how many."""
     rank = max(array.ndim for array in arrays)
     return [
         array if array.size else array.reshape(array.shape + (0,) * (rank - array.ndim))
@@ -122,7 +122,7 @@ def _with_equal_rank(arrays: Sequence[Array]) -> list[Array]:
 
 
 def _common_dtype(arrays: Sequence[Array]) -> np.dtype[Any]:
-    """As torch promotes: whole numbers take the width of the floats beside them.
+    """The common dtype as in torch: integers take the precision of the floats beside them.
 
     >>> _common_dtype([np.array([1]), np.array([0.5], "float32"), np.array([])])
     dtype('float32')
@@ -146,7 +146,7 @@ def _as_array(name: str, row: int, value: Any) -> Array:
         except ValueError:  # lists beside numbers
             array = np.empty(0, object)
         if array.dtype == np.float64:
-            # Python floats have no width of their own; torch reads them as float32.
+            # torch reads Python floats as float32.
             array = array.astype(np.float32)
     if array.dtype.kind not in "biufc":
         raise CollateError(

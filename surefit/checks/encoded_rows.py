@@ -3,50 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from surefit.batches.order import Batches
+from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
 from surefit.data.table import Table
+from surefit.encode.drop_reasons import (
+    DropReason,
+    describe_counts,
+    describe_rows,
+    fix_for,
+)
 from surefit.encode.store import Store
-from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 ROWS_DROPPED = rule(
     "SF203",
     "info",
     "rows dropped",
-    why="They hold nothing to learn from; the ledger counts them by reason.",
-    fix="Nothing to do, unless the rows should have had content.",
+    why="Nothing can be learned from them; the ledger counts them by reason.",
+    fix="Correct the named rows, or delete them from the data.",
 )
 
 TOO_MANY_ROWS_DROPPED = rule(
     "SF204",
     "error",
     "too many rows dropped",
-    why="Training on a small rest of the data is rarely what was meant.",
-    fix="Look at the named rows, or raise max_dropped_share.",
+    why="A run on the few rows that are left is rarely intended.",
+    fix="Correct the named rows, or raise max_dropped_share.",
 )
 
 UNSEEN_LABEL = rule(
     "SF206",
     "warning",
     "label never seen in training",
-    why="The model has no output for a class it never saw; such rows are dropped.",
-    fix="Put examples of the class into the training data.",
+    why="The model has no output for a class that no training row has; such rows are dropped.",
+    fix="Add rows of the class to the training data, or correct the label.",
 )
 
 ROWS_TRUNCATED = rule(
     "SF211",
     "info",
     "rows truncated",
-    why="They are longer than the limit; the ledger counts them.",
+    why="They are longer than max_seq_length; the ledger counts them.",
     fix="Raise max_seq_length if the model allows it, or set overlong=drop.",
 )
 
@@ -54,75 +56,50 @@ MANY_ROWS_DROPPED = rule(
     "SF215",
     "warning",
     "many rows dropped",
-    why="A tenth of the rows or more holds nothing to learn from, which is seldom meant.",
-    fix="Look at the named row.",
+    why="10% of the rows or more are dropped, which is rarely intended.",
+    fix="Correct the named rows, or delete them from the data.",
 )
 
 MANY_ROWS_TRUNCATED = rule(
     "SF216",
     "warning",
     "many rows truncated",
-    why="A tenth of the rows or more is longer than the limit and loses content.",
+    why="10% of the rows or more are longer than max_seq_length and lose content.",
     fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
 )
 
-UNREGISTERED_LAYERS = rule(
-    "SF219",
-    "warning",
-    "layers that are not part of the model",
-    why=(
-        "A layer in a plain list or dict, or a tensor that is no Parameter, is neither trained nor "
-        "moved to the device nor saved."
-    ),
-    fix="Use nn.ModuleList, nn.ModuleDict or nn.Parameter.",
-)
 
 TOKEN_OUT_OF_VOCABULARY = rule(
     "SF302",
     "error",
     "token id outside the vocabulary",
     why="The embedding has no row for it: 'index out of range' or a device-side assert.",
-    fix="Tokenise with the model's own tokenizer.",
+    fix="Tokenize with the model's own tokenizer.",
 )
 
 ROWS_EXCEED_POSITIONS = rule(
     "SF304",
     "error",
     "rows longer than the model's positions",
-    why="Positions beyond the table fail with 'index out of range'.",
+    why="The model has no embedding for further positions: it fails with 'index out of range'.",
     fix="Lower max_seq_length.",
 )
 
-SINGLE_ROW_BATCH_NORM = rule(
-    "SF313",
-    "error",
-    "a batch of one row meets batch statistics",
-    why="Batch normalisation cannot train on a single row and raises in the middle of the run.",
-    fix="Choose another batch size.",
-)
-
-NOTHING_TRAINABLE = rule(
-    "SF314",
-    "error",
-    "nothing to train",
-    why="No parameter of the model takes a gradient, so no step could change anything.",
-    fix="Let some parameters have requires_grad=True.",
-)
 
 NOTHING_LABELLED = rule(
     "SF401",
     "error",
-    "nothing to learn from",
-    why="Every target is masked: the loss would be 0 or NaN and the run would look successful.",
+    "no training row is left",
+    why="Without labels the loss is 0 or NaN, and the run looks successful.",
     fix="Check the labels, the template and max_seq_length.",
 )
 
 NO_VALIDATION_ROWS = rule(
     "SF402",
     "warning",
-    "no evaluation rows",
-    why="Without them neither the best step nor overfitting can be seen.",
-    fix="Give more rows, --eval-data, or a larger eval_share.",
+    "no validation set",
+    why="Without validation rows, neither the best step nor overfitting is known.",
+    fix="Pass more rows, --eval-data, or a larger eval_share.",
 )
 
 
@@ -136,7 +113,7 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Ids and token labels within the vocabulary, rows within the model's positions."""
     if vocab_size is not None:
-        for name, unused in (("input_ids", None), ("labels", -100)):
+        for name, unused in (("input_ids", None), ("labels", IGNORE_INDEX)):
             if name in store.fields and store.fields[name].rank == 1:
                 yield from _check_range(store, table, name, vocab_size, unused)
     if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
@@ -178,45 +155,45 @@ def check_ledger(
 ) -> Iterator[Finding]:
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
-    reasons = ", ".join(f"{count} {reason}" for reason, count in ledger.dropped_rows.items())
-    example = _first_dropped(sides)
+    reasons = describe_counts(ledger.dropped_rows)
+    example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
     if ledger.train_rows == 0:
         broken = NOTHING_LABELLED if lost else NO_DATA
-        message = f"No training row is left of {ledger.rows} ({reasons or 'none were given'})."
-        yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example)
+        why = f": {reasons}" if reasons else ""
+        message = f"No training row is left of {ledger.rows}{why}."
+        yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
     if lost > max_dropped_share * ledger.rows:
         share = f"{lost / ledger.rows:.0%}"
         message = (
-            f"{lost} of {ledger.rows} rows ({share}) would be dropped ({reasons}); "
+            f"{lost} of {ledger.rows} rows ({share}) would be dropped: {reasons}; "
             f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
-        yield TOO_MANY_ROWS_DROPPED.finding(
-            message,
-            example,
-        )
+        more = f"{fix} Or raise max_dropped_share.".lstrip()
+        yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
     elif lost:
         broken = MANY_ROWS_DROPPED if lost >= MANY * ledger.rows else ROWS_DROPPED
-        yield broken.finding(f"{lost} of {ledger.rows} rows are dropped: {reasons}.", example)
+        verb = "is" if lost == 1 else "are"
+        message = f"{lost} of {ledger.rows} rows {verb} dropped: {reasons}."
+        yield broken.finding(message, example, fix=fix)
     if ledger.truncated_rows:
         broken = (
             MANY_ROWS_TRUNCATED
             if ledger.truncated_rows >= MANY * ledger.used_rows
             else ROWS_TRUNCATED
         )
-        message = f"{ledger.truncated_rows} of {ledger.used_rows} rows are cut to the limit."
-        yield broken.finding(message)
+        yield broken.finding(
+            f"{ledger.truncated_rows} of {ledger.used_rows} rows are longer than the maximum "
+            "sequence length and are truncated."
+        )
     if ledger.eval_rows == 0:
-        yield NO_VALIDATION_ROWS.finding("No row is held out for evaluation.")
-    unseen = sides[1][0].notes["dropped"].get("unknown_label", 0)
+        yield NO_VALIDATION_ROWS.finding("There is no validation set.")
+    unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)
     if unseen:
         store, table = sides[1]
-        where = table.where(store.notes["dropped_examples"]["unknown_label"][0])
-        message = f"{unseen} evaluation rows have a label that no training row has."
-        yield UNSEEN_LABEL.finding(
-            message,
-            where,
-        )
+        where = table.where(store.notes["dropped_examples"][DropReason.UNKNOWN_LABEL][0])
+        message = f"Validation set: {describe_counts({DropReason.UNKNOWN_LABEL: unseen})}."
+        yield UNSEEN_LABEL.finding(message, where)
 
 
 def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
@@ -238,72 +215,5 @@ def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
     for store, table in sides:
         for reason, rows in store.notes["dropped_examples"].items():
             hit.setdefault(reason, []).extend(int(table.where(row)["row"]) for row in rows)
-    shown = (
-        f"{'rows' if len(rows) > 1 else 'row'} {', '.join(map(str, sorted(rows)[:3]))} ({reason})"
-        for reason, rows in sorted(hit.items())
-    )
-    return f"For example {'; '.join(shown)}." if hit else ""
-
-
-def check_trainable(module: nn.Module) -> Iterator[Finding]:
-    """A model needs something that can learn."""
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        count = sum(parameter.numel() for parameter in module.parameters())
-        yield NOTHING_TRAINABLE.finding(
-            f"None of the model's {count:,} parameters takes a gradient."
-        )
-
-
-def check_registered(module: nn.Module) -> Iterator[Finding]:
-    """Layers and weights that a module uses without having them as its own are never trained."""
-    from torch import Tensor, nn
-
-    own = {id(part) for part in (*module.modules(), *module.parameters())}
-    stray = []
-    for name, part in module.named_modules():
-        for attribute, value in vars(part).items():
-            held = value.values() if isinstance(value, dict) else value
-            items = held if isinstance(value, list | tuple | dict) else [value]
-            if not attribute.startswith("_") and any(
-                id(item) not in own
-                and (isinstance(item, nn.Module) or (isinstance(item, Tensor) and _learns(item)))
-                for item in items
-            ):
-                stray.append(f"{name}.{attribute}".lstrip("."))
-    if stray:
-        shown = ", ".join(repr(name) for name in stray[:3])
-        yield UNREGISTERED_LAYERS.finding(
-            f"Not part of {type(module).__name__}: what is held in {shown}."
-        )
-
-
-def _learns(tensor: Tensor) -> bool:
-    return tensor.requires_grad and tensor.is_leaf
-
-
-def check_optimizer(module: nn.Module, optimizer: Any) -> None:
-    """Refuse an optimizer that was made from other parameters than the model's."""
-    groups = getattr(optimizer, "param_groups", None)
-    own = {id(parameter) for parameter in module.parameters()}
-    if groups is not None and not any(id(p) in own for group in groups for p in group["params"]):
-        raise UsageError(
-            "The optimizer holds none of the model's parameters.",
-            "Make it from the parameters of the model that is trained.",
-        )
-
-
-def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:
-    """A layer that needs statistics over the batch cannot train on a micro-batch of one row."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    layer = next((n for n, part in module.named_modules() if isinstance(part, _BatchNorm)), None)
-    if layer is None:
-        return
-    for epoch in range(epochs):
-        if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
-            yield SINGLE_ROW_BATCH_NORM.finding(
-                f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
-                f"or more ({len(batches.lengths)} rows, batch size {batches.batch_size}).",
-                fix="Choose a batch size that leaves no single row over.",
-            )
-            return
+    shown = (describe_rows(reason, sorted(rows)[:3]) for reason, rows in sorted(hit.items()))
+    return f"For example, {'; '.join(shown)}." if hit else ""

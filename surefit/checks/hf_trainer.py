@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from surefit.batches.field import well_known_fields
+from surefit.batches.field import IGNORE_INDEX, well_known_fields
 from surefit.checks.encoded_rows import (
     NOTHING_LABELLED,
     ROWS_EXCEED_POSITIONS,
@@ -20,6 +20,7 @@ from surefit.checks.ledger import Ledger
 from surefit.checks.probes import run_probes
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
 from surefit.checks.probes.probe_batch import Subject
+from surefit.encode.drop_reasons import DropReason
 from surefit.errors import UsageError
 from surefit.explainer import explain
 from surefit.findings import Finding, Rule, has_errors, rule
@@ -35,7 +36,7 @@ COLLATOR_FAILED = rule(
 ROWS_WITHOUT_LABELS = rule(
     "SF721",
     "warning",
-    "rows with nothing to learn",
+    "rows without a labelled token",
     why="They cost time, and a batch of them alone has a loss of 0 or NaN.",
     fix="Leave them out, or keep the end of the answer when rows are cut.",
 )
@@ -76,7 +77,6 @@ ACCUMULATION_WEIGHTS = rule(
 )
 
 
-IGNORED = -100
 PROBED_ROWS = 4
 
 
@@ -229,7 +229,7 @@ class Tally:
             self.trained_tokens += len(labels)
             self.targets_per_batch.append(len(labels))
             return
-        learned = (labels != IGNORED).sum(1)
+        learned = (labels != IGNORE_INDEX).sum(1)
         self.trained_tokens += int(learned.sum())
         self.targets_per_batch.append(int(learned.sum()))
         empty = (learned == 0).nonzero().flatten().tolist()
@@ -263,7 +263,7 @@ class Tally:
             message = f"None of {self.rows} rows has a label: the loss would be 0 or NaN."
             found.append(NOTHING_LABELLED.finding(message, row=0))
         elif self.empty_rows:
-            message = f"{self.empty_rows} of {self.rows} rows have nothing to learn."
+            message = f"{self.empty_rows} of {self.rows} rows have no labelled token."
             found.append(ROWS_WITHOUT_LABELS.finding(message, row=self.first_empty))
         if self.ending_rows and self.rows_learning_eos == 0 and self.trained_tokens:
             message = f"{self.ending_rows} rows end in eos, and in none of them is it learned."
@@ -278,7 +278,7 @@ class Tally:
             used_rows=self.rows,
             train_rows=self.rows,
             eval_rows=0,
-            dropped_rows={"not_collated": unseen} if unseen else {},
+            dropped_rows={DropReason.NOT_COLLATED.value: unseen} if unseen else {},
             truncated_rows=0,
             tokens=self.tokens,
             trained_tokens=self.trained_tokens,
@@ -343,5 +343,5 @@ def _sum_of_mean(outputs: Any, batch: Mapping[str, Any]) -> tuple[Any, int]:
     if labels is None or labels.ndim < 2 or labels.is_floating_point():
         count = len(next(iter(batch.values())))
     else:
-        count = max(1, int((labels[:, 1:] != IGNORED).sum()))
+        count = max(1, int((labels[:, 1:] != IGNORE_INDEX).sum()))
     return outputs["loss"] * count, count

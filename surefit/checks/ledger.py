@@ -1,21 +1,24 @@
-"""The Ledger: what became of every row and token."""
+"""The Ledger: what became of every row and token, and in which unit a row is counted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
+from surefit.batches.field import Field
 from surefit.encode.store import Store
+
+Unit = Literal["tokens", "time steps", "rows"]
 
 
 @dataclass(frozen=True)
 class Ledger:
     """`rows = used_rows + Σ dropped_rows`, `used_rows = train_rows + eval_rows`.
 
-    Rows are rows of the data. A training row may have several views, each trained on once an
-    epoch: tokens count one epoch of training rows with all their views.
+    Rows are rows of the data. An epoch trains on each training row and on its augmented copies;
+    `tokens` and `trained_tokens` count one epoch.
     """
 
     rows: int
@@ -28,9 +31,24 @@ class Ledger:
     trained_tokens: int
     rows_learning_eos: int
     train_views: int
-    """Rows of a training epoch: each training row as often as it has views."""
+    """Rows per epoch: the training rows and their augmented copies."""
     dropped_views: dict[str, int]
-    """Views left out though their row is used, by reason."""
+    """Augmented copies that are left out though their row is used, by reason."""
+    unit: Unit = "tokens"
+    """What `tokens` counts."""
+    target_unit: Unit = "tokens"
+    """What `trained_tokens` counts: what has a label."""
+
+    @property
+    def per_epoch(self) -> str:
+        """What one epoch holds: rows, and tokens or time steps where the rows are sequences."""
+        parts = [f"{self.train_views:,} rows"]
+        if self.unit != "rows":
+            parts.append(f"{self.tokens:,} {self.unit}")
+        if self.target_unit != "rows":
+            share = self.trained_tokens / max(self.tokens, 1)
+            parts.append(f"{self.trained_tokens:,} labelled {self.target_unit} ({share:.1%})")
+        return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as `check --json` prints it."""
@@ -57,5 +75,29 @@ def make_ledger(train: Store, evaluation: Store) -> Ledger:
         trained_tokens=counts[0]["trained_tokens"],
         rows_learning_eos=sum(side["rows_learning_eos"] for side in counts),
         train_views=len(train),
-        dropped_views=dict(sorted(train.notes["dropped_views"].items())),
+        dropped_views=dict(sorted(train.notes["dropped_copies"].items())),
+        unit=sequence_unit(train.fields),
+        target_unit=target_unit(train.fields),
     )
+
+
+def sequence_unit(fields: Mapping[str, Field]) -> Unit:
+    """What a row is a sequence of; `rows` where it is not a sequence.
+
+    >>> sequence_unit({"input_ids": Field(("time",))}), sequence_unit({"features": Field()})
+    ('tokens', 'rows')
+    """
+    if "input_ids" in fields:
+        return "tokens"
+    return "time steps" if "inputs_embeds" in fields else "rows"
+
+
+def target_unit(fields: Mapping[str, Field]) -> Unit:
+    """What has a label: parts of the sequence, or rows.
+
+    >>> target_unit({"input_ids": Field(("time",)), "labels": Field()})
+    'rows'
+    """
+    labels = fields.get("labels")
+    along = labels is not None and labels.rank > 0 and labels.axes[0].endswith("time")
+    return sequence_unit(fields) if along else "rows"

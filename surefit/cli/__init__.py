@@ -1,7 +1,8 @@
-"""The command line: one thin file per command. Results go to stdout, all else to stderr."""
+"""The command line: one thin file per command. Results go to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -24,8 +25,8 @@ from surefit.cli import (
 
 app = typer.Typer(
     name="surefit",
-    help="Train any PyTorch model on any data; faults are found before the first step.",
-    epilog="Add --debug to any command to see a traceback.",
+    help="Train PyTorch models on your data; errors are found before the first step.",
+    epilog="With --debug, any command prints the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -46,11 +47,23 @@ for registered in app.registered_commands:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    accept_every_character()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
+def accept_every_character() -> None:
+    """Write UTF-8 to pipes and files in any locale; a terminal shows ? for what it cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 def run(arguments: list[str]) -> int:
-    """Run one command; a user's mistake ends in a message and an exit code, not a traceback."""
+    """Run one command; an error ends in a message and an exit code, not in a traceback."""
     from surefit.errors import SurefitError
 
     debug = "--debug" in arguments
@@ -64,12 +77,12 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(error.message, error.fix, error.exit_code, as_json)
     except KeyboardInterrupt:
-        return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
+        return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
     except BrokenPipeError:
         return 0
     except Exception as error:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
-            return _fail("Stopped before training began; nothing was written.", "", 130, as_json)
+            return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             return _fail(error.format_message(), "See surefit --help.", 2, as_json)
         if debug:
@@ -78,7 +91,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """Message and fix of an exception nobody expected; its cause where that is known."""
+    """Message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
     message, found = f"{type(error).__name__}: {error}", explain(error)
@@ -87,7 +100,7 @@ def _explained(error: Exception) -> tuple[str, str]:
         return f"{message}\ncause: {cause}", found.fix or ""
     if isinstance(error, MemoryError | OSError):
         return message, ""
-    return message, "A fault of surefit: please report it, with the output of --debug."
+    return message, "This is an internal error: please report it with the output of --debug."
 
 
 def _fail(message: str, fix: str, code: int, as_json: bool) -> int:

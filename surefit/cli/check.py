@@ -15,10 +15,10 @@ def command(
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Plan only: would it run, and what would be learned?"""
-    from surefit.api import check_config, split_options
+    """Plan only: report errors, memory and time before training."""
+    from surefit.api import check_request
     from surefit.cli.display import (
         Display,
         print_json,
@@ -27,14 +27,15 @@ def command(
         user_output_to_stderr,
     )
     from surefit.errors import UsageError
-    from surefit.run import choose_folder
+    from surefit.request import make_request
+    from surefit.run.run_folder import choose_folder
 
     if resume is not None:
-        raise UsageError("check has no --resume.", "Use surefit train --resume RUN.")
-    run_config, given = split_options(settings, config.parent if config is not None else None)
-    choose_folder(run_config.output, "run")
+        raise UsageError("check does not take --resume.", "Use surefit train --resume RUN.")
+    request = make_request(settings, config.parent if config is not None else None)
+    choose_folder(request.config.output, "run")
     with Display() as display, user_output_to_stderr():
-        plan = check_config(run_config, given, display.progress)
+        plan = check_request(request, display.progress)
     if json:
         print_json(plan.as_dict())
     else:

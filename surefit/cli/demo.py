@@ -1,4 +1,4 @@
-"""`surefit demo`: the main job on data it makes itself, start to finish."""
+"""`surefit demo`: check, train and predict on generated data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 FOLDER = Path("runs/demo")
 DATA = Path("runs/demo-data/instructions.jsonl")
@@ -30,22 +30,24 @@ SETTINGS: dict[str, Any] = {
 
 
 def command() -> int:
-    """Make a small instruction data set, check it, train a model from scratch, show answers."""
-    from surefit.api import split_options, train_config
+    """Generate an instruction data set, check it, train a small model."""
     from surefit.cli.display import Display, show_plan
+    from surefit.request import make_request
+    from surefit.training.start import Listeners, start_run
 
     _write_rows()
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     with Display() as display:
-        display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. What check finds in them:\n")
+        display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. `surefit check` reports:\n")
 
         def on_plan(plan: Plan, folder: Path) -> None:
             display.expect(plan)
             show_plan(plan, display.console)
             display.console.print("\nTraining:\n")
 
-        run = train_config(*split_options(SETTINGS), [display.observe], display.progress, on_plan)
+        listeners = Listeners((display.observe,), display.progress, on_plan)
+        run = start_run(make_request(SETTINGS), listeners)
     _show(run)
     return 0
 
@@ -53,7 +55,7 @@ def command() -> int:
 def _write_rows() -> None:
     from surefit import atomic
     from surefit.cli.demo_data import make_rows
-    from surefit.run import check_writable
+    from surefit.run.run_folder import check_writable
 
     check_writable(DATA.parent)
     DATA.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,7 @@ def _show(run: Run) -> None:
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
     console = to_stdout()
-    table = Table("prompt", "expected", "before", "after", title="Held-out rows")
+    table = Table("prompt", "expected", "before", "after", title="Validation rows")
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
         table.add_row(*(Text(_short(cell)) for cell in cells))

@@ -1,4 +1,4 @@
-"""What the user sees: plans, findings, and progress on terminals and in pipes."""
+"""Plans, findings and progress on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.text import Text
 from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
 
 if TYPE_CHECKING:
+    from surefit.batches.order import Batches
     from surefit.findings import Finding
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
@@ -26,7 +27,7 @@ PLAIN_SECONDS = 5.0
 
 
 class SteadyConsole(Console):
-    """A console that falls silent when nobody reads it any more; the work goes on."""
+    """A console that prints nothing more once its reader is gone; the run continues."""
 
     def on_broken_pipe(self) -> None:
         self.file = io.StringIO()
@@ -43,7 +44,7 @@ def to_stdout() -> Console:
 
 
 def user_output_to_stderr() -> redirect_stdout[Any]:
-    """While a user's own code runs, what it prints goes to stderr, away from the results."""
+    """Send what the user's own code prints to stderr, apart from the results."""
     return redirect_stdout(sys.stderr)
 
 
@@ -80,12 +81,18 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
 
 
 class Display:
-    """Progress of stages and of training: bars on a terminal, now and then a line in a pipe."""
+    """Progress of stages and of training: bars on a terminal, a line every few seconds in a pipe.
+
+    The speed is in tokens per second, or in rows per second for tasks without tokens.
+    """
 
     def __init__(self, num_steps: int | None = None) -> None:
         self.console = to_stderr()
         self.num_steps = num_steps
         self.num_epochs: int | None = None
+        self._batches: Batches | None = None
+        self._epoch_ends: list[int] = []
+        self._unit, self._units_per_token = "tokens", 1.0
         self._losses: list[float] = []
         self._bars: Progress | None = None
         self._tasks: dict[str, Any] = {}
@@ -110,16 +117,20 @@ class Display:
         return self
 
     def expect(self, plan: Plan) -> None:
-        """Note how long the planned run is."""
-        self.num_steps = plan.parts.num_steps if plan.parts else None
+        """Note the length of the planned run, and its unit."""
+        self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
+        self._batches = plan.job.batches if plan.job else None
+        ledger = plan.ledger
+        if ledger is not None and ledger.unit != "tokens":
+            self._unit, self._units_per_token = "rows", ledger.train_views / max(ledger.tokens, 1)
 
     def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Note how far a stage is."""
+        """Show the progress of a stage."""
         if self._bars is not None:
             self._move_bar(stage, done, total, remove=done >= total)
             return
@@ -129,7 +140,8 @@ class Display:
         now = time.monotonic()
         if now - began > 2 and now - self._said > PLAIN_SECONDS:
             self._said = now
-            self.console.print(Text(f"{stage}: {done} of {total}"))
+            far = f"{done:,} of {total:,}" if total > 1 else "done"
+            self.console.print(Text(f"{stage}: {far}"))
 
     def show_plan(self, plan: Plan) -> None:
         """The plan of a run that is about to begin."""
@@ -137,12 +149,12 @@ class Display:
         show_plan(plan, self.console)
 
     def show_fit(self, fit: Fit) -> None:
-        """What the real step before the first found."""
+        """The peak and the time that the measured step gave."""
         for name, value in fit_lines(fit):
             self.console.print(Text(f"{name:<10}{value}"))
 
     def show_new(self, findings: Sequence[Finding]) -> None:
-        """Findings that were not among those of the plan."""
+        """Findings that the plan did not have."""
         show_findings([found for found in findings if found not in self._shown], self.console)
 
     def observe(self, event: Mapping[str, Any]) -> None:
@@ -151,9 +163,21 @@ class Display:
             self._show_step(event)
             self._losses.append(event["loss"])
         else:
-            for line in evaluation_lines(event, self.num_epochs, self._losses):
+            ends_epoch = self._ends_epoch(event["epoch"], event["step"])
+            for line in evaluation_lines(event, self.num_epochs, self._losses, ends_epoch):
                 self.console.print(line)
             self._losses.clear()
+
+    def _ends_epoch(self, epoch: int, step: int) -> bool:
+        """Whether a step is the last of its epoch, or of the run; step 0 is before training."""
+        if step == 0:
+            return False
+        if self._batches is None or step == self.num_steps:
+            return True
+        while len(self._epoch_ends) < epoch:
+            before = self._epoch_ends[-1] if self._epoch_ends else 0
+            self._epoch_ends.append(before + self._batches.num_steps(len(self._epoch_ends)))
+        return step == self._epoch_ends[epoch - 1]
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]
@@ -162,8 +186,9 @@ class Display:
             self._step_began, self._tokens_began = now - event["seconds"], tokens
             self._first_step = step
         spent = max(now - self._step_began, 1e-9)
-        speed = (event["tokens"] - self._tokens_began) / spent
-        text = f"step {step} loss {event['loss']:.4f} {speed:,.0f} tokens/s"
+        tokens = event["tokens"] - self._tokens_began
+        speed = f"{tokens * self._units_per_token / spent:,.0f} {self._unit}/s"
+        text = f"step {step} loss {event['loss']:.4f} {speed}"
         if self._bars is not None:
             self._move_bar("training", step, self.num_steps or step, text)
             return
@@ -176,7 +201,7 @@ class Display:
             self.console.print(
                 Text(
                     f"step {step}{total}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, "
-                    f"{speed:,.0f} tokens/s, {left:.0f} s left"
+                    f"{speed}, {left:.0f} s left"
                 )
             )
 

@@ -10,16 +10,18 @@ import typer
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
     data: Annotated[
-        list[str] | None, typer.Option(help="Rows to evaluate on; those held out if left out.")
+        list[str] | None,
+        typer.Option(help="Rows to evaluate. Default: the validation set of the run."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """The task's metrics on a data set."""
+    """Compute the task's metrics on a data set."""
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.encode.drop_reasons import describe_counts
     from surefit.encode.encoder import load_encoder
-    from surefit.run import open_run
-    from surefit.training.events import without_nan
+    from surefit.run.events import without_nan
+    from surefit.run.run_folder import open_run
 
     with Display() as display, user_output_to_stderr():
         opened = open_run(run)
@@ -45,6 +47,6 @@ def command(
     if classes is not None:
         print(f"{'classes':<16}{classes}")
     print(f"{'rows':<16}{len(store)}")
-    for reason, count in dropped.items():
-        print(f"{'dropped':<16}{count} {reason}")
+    if dropped:
+        print(f"{'dropped':<16}{describe_counts(dropped)}")
     return 0

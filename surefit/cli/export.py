@@ -1,4 +1,4 @@
-"""`surefit export`: the trained model as a folder of its own."""
+"""`surefit export`: the trained model in a separate folder."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ import typer
 
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write; must not exist.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     merge: Annotated[
-        bool, typer.Option("--merge", help="Add LoRA adapters to the weights: a plain model.")
+        bool, typer.Option("--merge", help="Merge LoRA adapters into the weights.")
     ] = False,
 ) -> int:
-    """Write the model as a plain transformers folder (your own module: safetensors and JSON)."""
+    """Write the trained model as a plain transformers or peft folder.
+
+    Your own nn.Module is written as safetensors and JSON.
+    """
     import shutil
 
     from surefit import atomic
     from surefit.errors import UsageError
-    from surefit.models.adapter_folders import has_adapters, point_to_base
+    from surefit.models.lora_files import has_adapters, point_to_base
     from surefit.models.save_model import save_merged
-    from surefit.run import check_writable, open_run
+    from surefit.run.run_folder import check_writable, open_run
 
     opened = open_run(run)
     if not opened.finished:
         opened.load()  # says how to finish the run
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists already.", "Choose another folder.")
+        raise UsageError(f"{out} already exists.", "Choose another folder.")
     check_writable(out)
     if merge and has_adapters(opened.model_path):
         save_merged(opened.model_path, opened.task, out)

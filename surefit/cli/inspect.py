@@ -1,4 +1,4 @@
-"""`surefit inspect`: what is in a data set, and how a model would see one row of it."""
+"""`surefit inspect`: the contents of a data set, and one row as a model sees it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 def command(
     data: Annotated[list[str], typer.Argument(help="Files or folders.")],
     model: Annotated[
-        str | None, typer.Option(help="What this model expects; with --row, a row as it sees it.")
+        str | None,
+        typer.Option(
+            help="Also report what this model expects; with --row, encode the row for it."
+        ),
     ] = None,
-    row: Annotated[int | None, typer.Option(help="Number of the row, from 0.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task, if not worked out.")] = None,
+    row: Annotated[int | None, typer.Option(help="Show this row; rows count from 0.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The task. Default: inferred from the data and the model.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="How to read: --set read.delimiter=tab; repeatable."),
+        typer.Option("--set", help="A config key, such as read.delimiter=tab; may be repeated."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Columns, lengths, empties, duplicates; with a model and a row, the row as it is read."""
+    """Report columns, lengths, empty and duplicate rows of a data set.
+
+    With --model and --row, show one row as the model sees it.
+    """
     from surefit.cli.display import Display, print_json, show_findings, to_stderr, to_stdout
-    from surefit.cli.show_row import show_tokens, show_values
+    from surefit.cli.show_row import show_dropped, show_tokens, show_values
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
     from surefit.errors import UsageError
@@ -45,7 +53,7 @@ def command(
     show_findings(table.findings, to_stderr())
     if not 0 <= row < table.num_rows:
         raise UsageError(
-            f"--row is {row}; expected 0 to {table.num_rows - 1}.", "Give the number of a row."
+            f"--row is {row}; expected 0 to {table.num_rows - 1}.", "Pass the number of a row."
         )
     if model is None:
         shown = _plain(table.row(row))
@@ -54,7 +62,9 @@ def command(
         shown = _as_model_sees(table, row, options)
     if json:
         print_json(shown)
-    elif "tokens" in shown and model is not None:
+    elif model is not None and "dropped" in shown:
+        show_dropped(shown, to_stdout())
+    elif model is not None and "tokens" in shown:
         show_tokens(shown, to_stdout())
     else:
         show_values(shown, to_stdout())
@@ -64,14 +74,15 @@ def command(
 def _report(
     data: list[str], config: RunConfig, model: str | None, json: bool, display: Display
 ) -> DataReport:
-    """The report; where the files do not go together, their arrays are still shown."""
+    """The report; files that do not fit together are still described one by one."""
     from surefit.cli.display import show_findings, user_output_to_stderr
     from surefit.data.open_data import open_table
     from surefit.errors import FindingError
     from surefit.inspection.array_report import describe_arrays
-    from surefit.inspection.data_report import inspect_opened, look_at_files
+    from surefit.inspection.data_report import AskedFeatures, inspect_opened, look_at_files
+    from surefit.models.open_model import open_model
 
-    arrays = look_at_files(data, config, display.progress)
+    arrays = look_at_files(data, config.read, display.progress)
     try:
         table = open_table(data, config.read, config.on_bad_file)
     except FindingError:
@@ -80,7 +91,13 @@ def _report(
         raise
     show_findings(table.findings, display.console)
     with user_output_to_stderr():
-        return inspect_opened(table, arrays, config, model, display.progress)
+        source = None
+        if model is not None:
+            trust = config.trust_remote_code
+            source = open_model(model, trust_remote_code=trust, beside=None)
+        shape = config.features
+        asked = AskedFeatures(config.columns.get("features"), shape.steps, shape.width)
+        return inspect_opened(table, arrays, source, asked, display.progress)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -96,17 +113,16 @@ def _plain_value(value: Any) -> Any:
 
 
 def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
-    from surefit.api import split_options
     from surefit.cli.display import Display
-    from surefit.encode.images.image_files import with_files
     from surefit.errors import FindingError
     from surefit.inspection.row_view import show_row
     from surefit.plan.stages import make_plan
+    from surefit.request import make_request
 
-    # A row can be looked at though most of the others would be dropped.
-    config, given = split_options({"max_dropped_share": 1.0, **options})
+    # A row can be shown even if most of the others would be dropped.
+    request = make_request({"max_dropped_share": 1.0, **options})
     with Display() as display:
-        plan = make_plan(config, given, display.progress)
-    if plan.parts is None or plan.task is None:
+        plan = make_plan(request, display.progress)
+    if plan.job is None:
         raise FindingError(*(found for found in plan.findings if found.severity == "error"))
-    return show_row(with_files(table, plan.roles), row, plan.task, plan.parts)
+    return show_row(table, row, plan.job)

@@ -1,4 +1,4 @@
-"""The options that `train` and `check` share, and how they become settings."""
+"""The options that `train` and `check` share, and how they become config settings."""
 
 from __future__ import annotations
 
@@ -9,68 +9,50 @@ from typing import Annotated, Any
 
 import typer
 
+from surefit.cli.option_help import read_help
 
-def _run_options(
+OPTIONS: dict[str, Any] = {
+    "data": list[str],
+    "eval_data": list[str],
+    "model": str,
+    "tokenizer": str,
+    "task": str,
+    "epochs": int,
+    "max_steps": int,
+    "batch_size": str,
+    "max_tokens": int,
+    "grad_accum": int,
+    "max_seq_length": int,
+    "augmentation_factor": int,
+    "lr": float,
+    "lora_r": int,
+    "from_scratch": bool,
+    "max_memory_gb": float,
+    "seed": int,
+    "output": str,
+}
+"""Config keys that are also options, and the type on the command line."""
+
+
+def _further_options(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML file with any of the keys.", show_default=False)
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="File or folder with training data; repeatable.")
-    ] = None,
-    eval_data: Annotated[
-        list[str] | None, typer.Option(help="File or folder to evaluate on; repeatable.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder, hub id, tiny:ARCH or module:function.")
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id; the model's own if left out.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Worked out from the data if left out; see surefit tasks.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows (3).")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
-    batch_size: Annotated[
-        str | None, typer.Option(help="Rows per micro-batch per process, or auto (8).")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Padded positions per micro-batch, instead of rows.")
-    ] = None,
-    grad_accum: Annotated[
-        int | None, typer.Option(help="Micro-batches per optimizer step (1).")
-    ] = None,
-    max_seq_length: Annotated[int | None, typer.Option(help="Longest row in tokens.")] = None,
-    augmentation_factor: Annotated[
-        int | None, typer.Option(help="Views of every training row (1).")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    lora_r: Annotated[
-        int | None, typer.Option(help="Rank of LoRA adapters; 0 trains the whole model (0).")
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Fresh weights from the model's config.")
-    ] = False,
-    max_memory_gb: Annotated[
-        float | None, typer.Option(help="Most memory the run may hold; what is free if left out.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything random (0).")] = None,
-    output: Annotated[
-        str | None, typer.Option(help="The run's folder; a new one under runs/ if left out.")
+        Path | None,
+        typer.Argument(help="A YAML file with any of the config keys.", show_default=False),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Go on exactly where this run stopped.")
+        str | None, typer.Option(help="Resume this run exactly where it stopped.")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other key: --set key=value; repeatable."),
+        typer.Option("--set", help="Any other config key, as key=value; may be repeated."),
     ] = None,
 ) -> None: ...
 
 
 def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the shared options; it gets them as (settings, config path, resume)."""
-    shared = list(inspect.signature(_run_options, eval_str=True).parameters.values())
+    config, resume, set_ = inspect.signature(_further_options, eval_str=True).parameters.values()
+    shared = [config, *(_option(name, kind) for name, kind in OPTIONS.items()), resume, set_]
     own = list(inspect.signature(command, eval_str=True).parameters.values())[3:]
 
     def wrapper(**values: Any) -> int:
@@ -83,6 +65,21 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     wrapper.__doc__, wrapper.__module__ = command.__doc__, command.__module__
     return wrapper
+
+
+def _option(name: str, kind: Any) -> inspect.Parameter:
+    """The option of a config key, with the help of the key."""
+    about = read_help()[name]
+    is_flag = kind is bool
+    option = typer.Option(
+        f"--{name.replace('_', '-')}", help=about.text, show_default=about.default or False
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if is_flag else None,
+        annotation=Annotated[kind if is_flag else kind | None, option],
+    )
 
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:

@@ -14,16 +14,16 @@ def command(
     data: Annotated[list[str] | None, typer.Option(help="Rows to predict for.")] = None,
     text: Annotated[str | None, typer.Option(help="One text to predict for.")] = None,
 ) -> int:
-    """Predictions as JSON lines, one per row, in the order of the rows."""
+    """Print predictions as JSON lines, one per row and in their order."""
     from surefit.api import iter_predictions
     from surefit.cli.display import user_output_to_stderr
     from surefit.encode.encoder import load_encoder
     from surefit.errors import UsageError
-    from surefit.run import open_run
+    from surefit.run.run_folder import open_run
 
     opened = open_run(run)
     if (data is None) == (text is None):
-        raise UsageError("Expected either --data or --text.", "Give one of them.")
+        raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data
     if text is not None:
         if not opened.finished:
@@ -32,7 +32,7 @@ def command(
         reading = ("text", "prompt", "messages", "source", "tokens")
         role = next((role for role in reading if role in roles), None)
         if role is None:
-            raise UsageError("This run does not read text.", "Give rows with --data.")
+            raise UsageError("This run does not read text.", "Pass rows with --data.")
         forms = {"tokens": text.split(), "messages": [{"role": "user", "content": text}]}
         rows = [{roles[role]: forms.get(role, text)}]
     results = sys.stdout

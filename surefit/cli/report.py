@@ -1,4 +1,4 @@
-"""`surefit report`: one page about a run."""
+"""`surefit report`: the HTML report of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typer
 
 
 def command(run: Annotated[str, typer.Argument(help="The run's folder.")]) -> int:
-    """Write the run's report.html and name it."""
+    """Write the report.html of a run and print its path."""
     from surefit.report.page import write_report
-    from surefit.run import open_run
+    from surefit.run.run_folder import open_run
 
     print(write_report(open_run(run)))
     return 0

@@ -1,4 +1,4 @@
-"""One row as the model sees it, with what is learned, special and cut: colours, or brackets."""
+"""One row as the model sees it; colours or brackets mark labelled, special and cut tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from surefit.encode.drop_reasons import describe_rows
 
 STYLES = {
     "prompt": "",
@@ -22,24 +24,24 @@ BRACKETS = {
     "learned special": "⟦‹{}›⟧",
     "truncated": "⟨cut: {}⟩",
 }
+WORDS = {
+    "prompt": "not labelled",
+    "learned": "labelled",
+    "special": "special",
+    "learned special": "labelled special",
+    "truncated": "truncated",
+}
+SETS = {"training": "training set", "evaluation": "validation set"}
 
 
 def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
-    """The row's figures, a legend, and its text in parts of one kind."""
-    tokens: Sequence[Mapping[str, Any]] = shown["tokens"]
-    count = {kind: sum(token["kind"] == kind for token in tokens) for kind in ("learned", "prompt")}
-    special = sum(token["special"] for token in tokens)
-    cut = sum(token["kind"] == "truncated" for token in tokens)
-    side = f", {shown['side']} side" if shown["side"] else ""
-    console.print(
-        Text(
-            f"row {shown['row']}{side}: {len(tokens) - cut} tokens ({count['prompt']} prompt, "
-            f"{count['learned']} learned; {special} of them special), {cut} truncated"
-        )
-    )
+    """The number of tokens, a legend, and the text in parts of one kind."""
+    side = f", {SETS[shown['side']]}" if shown["side"] else ""
+    label = f"; class {shown['class']!r}" if "class" in shown else ""
+    console.print(Text(f"row {shown['row']}{side}: {_count_tokens(shown['tokens'])}{label}"))
     legend = Text("legend: ")
     for kind in STYLES:
-        legend.append(_written(kind, kind, console)).append(" ")
+        legend.append(_written(kind, WORDS[kind], console)).append(" ")
     console.print(legend, "")
     text = Text()
     for part in shown["parts"]:
@@ -47,8 +49,24 @@ def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
     console.print(text)
 
 
+def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
+    """How many tokens are labelled, special and truncated."""
+    cut = sum(token["kind"] == "truncated" for token in tokens)
+    special = sum(token["special"] for token in tokens)
+    counts = [f"{special} special"]
+    if any(token["learned"] is not None for token in tokens):  # else the row has the label
+        counts.insert(0, f"{sum(token['kind'] == 'learned' for token in tokens)} labelled")
+    return f"{len(tokens) - cut} tokens ({', '.join(counts)}), {cut} truncated"
+
+
+def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
+    """Why a row is dropped."""
+    why = f" ({shown['why']})" if "why" in shown else ""
+    console.print(Text(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
+
+
 def show_values(shown: Mapping[str, Any], console: Console) -> None:
-    """A row without tokens, or one that is dropped: name and value, line by line."""
+    """A row without tokens: name and value, line by line."""
     for name, value in shown.items():
         console.print(Text(f"{name}: {value}"))
 

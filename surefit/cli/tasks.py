@@ -1,4 +1,4 @@
-"""`surefit tasks`: what can be trained."""
+"""`surefit tasks`: the tasks and the tiny architectures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 def command(
     models: Annotated[
-        bool, typer.Option("--models", help="The architectures that tiny:ARCH can build.")
+        bool, typer.Option("--models", help="List the architectures of tiny:ARCH instead.")
     ] = False,
 ) -> int:
-    """The tasks, what each needs and gives."""
+    """List the tasks, the columns they need and their metrics."""
     if models:
-        from surefit.models.tiny import FAMILIES
+        from surefit.models.tiny_architectures import FAMILIES
 
         for family, names in FAMILIES.items():
             print(f"{family} ({len(names)}): {' '.join(names)}")
@@ -23,7 +23,6 @@ def command(
 
     for name, task in TASKS.items():
         needs = " or ".join(" + ".join(option) for option in task.needs)
-        print(
-            f"{name}\n  {task.summary}\n  needs  {needs}\n  gives  {', '.join(task.metric_names)}"
-        )
+        print(f"{name}\n  {task.summary}")
+        print(f"  columns  {needs}\n  metrics  {', '.join(task.metric_names)}")
     return 0

@@ -10,16 +10,18 @@ from surefit.cli.options import takes_run_options
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 
 @takes_run_options
 def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
-    """Plan, then train; --resume RUN goes on exactly where RUN stopped."""
-    from surefit.api import resume_run, split_options, train_config
+    """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
+    from surefit.request import make_request
+    from surefit.training.resume import resume_run
+    from surefit.training.start import Listeners, start_run
 
     with Display() as display, user_output_to_stderr():
 
@@ -28,33 +30,25 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
                 display.expect(plan)
                 display.show_plan(plan)
 
-        shown: dict[str, Any] = {
-            "observers": [display.observe],
-            "progress": display.progress,
-            "on_plan": on_plan,
-            "on_fit": display.show_fit,
-        }
+        request = make_request(settings, config.parent if config is not None else None)
+        listeners = Listeners((display.observe,), display.progress, on_plan, display.show_fit)
         try:
             if resume is not None:
-                run = resume_run(resume, settings, beside=_folder(config), **shown)
+                run = resume_run(resume, request, set(settings), listeners)
             else:
-                run = train_config(*split_options(settings, _folder(config)), **shown)
+                run = start_run(request, listeners)
         except FindingError as error:
             display.show_new(error.findings)  # on_plan has shown what planning found
             return error.exit_code
     if is_main():
         if display.num_steps is None:
-            print(f"{run.path} is finished already.", file=sys.stderr)
+            print(f"{run.path} is already finished.", file=sys.stderr)
         show_run(run)
     return 0
 
 
-def _folder(config: Path | None) -> Path | None:
-    return config.parent if config is not None else None
-
-
 def show_run(run: Run) -> None:
-    """The result of a run: its metrics and where it is."""
+    """Print the result of a run: its metrics and its folder."""
     if run.best_step is not None:
         print(f"{'best step':<16}{run.best_step}")
     for name, value in run.metrics.items():

@@ -1,1 +1,1 @@
-"""Files and objects to a Table, and a Table to encoded columns on disk."""
+"""Files and Python objects to a Table."""

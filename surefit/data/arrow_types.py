@@ -1,4 +1,4 @@
-"""Columns of any Arrow type as columns of the few types that the rest of the package knows."""
+"""Columns of any Arrow type converted to the few types that the rest of the package reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FORMAT_VERSION = 2
 
 
 def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
-    """The schema with plain types; a fault where a column has none, or its name twice."""
+    """The schema with plain types; an error where a column has none, or two share a name."""
     fields, named = [], class_names(schema)
     for field in schema:
         kind = named_type(field.type) if field.name in named else plain_type(field.type)
         if kind is None:
-            message = f"{shown}: column {field.name!r} is of the Arrow type {field.type}."
+            message = f"{shown}: column {field.name!r} has the unsupported Arrow type {field.type}."
             raise WRONG_TYPE.error(message, file=shown, column=field.name)
         fields.append(pa.field(field.name, kind))
     doubled = next((name for name in schema.names if schema.names.count(name) > 1), None)
@@ -33,7 +33,7 @@ def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The plain type that holds the same values; None where there is none.
+    """The plain type that holds the same values; None if there is none.
 
     >>> plain_type(pa.list_(pa.dictionary(pa.int32(), pa.string())))
     ListType(list<item: string>)
@@ -76,14 +76,14 @@ def _plain_list(kind: pa.DataType) -> pa.DataType | None:
 
 
 def is_plain(schema: pa.Schema, shown: str) -> bool:
-    """Whether every column is read as it is."""
+    """Whether every column is read without conversion."""
     return bool(plain_schema(schema, shown).types == schema.types)
 
 
 def to_plain(
     batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, list[str]]
 ) -> pa.RecordBatch:
-    """The batch with the columns of a plain schema; `named` has the names of class numbers."""
+    """The batch in a plain schema; `named` has the class names of columns of class ids."""
     columns = [
         with_names(column, named[field.name]) if field.name in named else _cast(column, field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -105,7 +105,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def in_cache(
     key: str, schema: pa.Schema, shown: str, batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> pa.Table:
-    """Batches written once, as plain columns, to an Arrow file in the cache, and mapped from it."""
+    """Batches converted once to an Arrow file in the cache, which is then memory-mapped."""
     folder = cache_folder() / "tables" / fingerprint("batches", FORMAT_VERSION, key)
     if not folder.exists():
         named, schema = class_names(schema), plain_schema(schema, shown)
@@ -119,5 +119,5 @@ def in_cache(
 
 
 def map_arrow(path: Path) -> pa.Table:
-    """An Arrow file of our own, memory-mapped."""
+    """An Arrow file that surefit wrote, memory-mapped."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

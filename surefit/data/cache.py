@@ -1,29 +1,42 @@
-"""Where derived files live, and the keys they are found by."""
+"""The cache folder, and the keys of its entries."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 _EDGE_BYTES = 64 * 1024
+_chosen: ContextVar[Path | None] = ContextVar("chosen_cache", default=None)
 
 
-_chosen: Path | None = None
+@contextmanager
+def use_cache(folder: str | None) -> Iterator[None]:
+    """Use `folder` as the cache while the block runs; None for the default.
 
-
-def choose_cache(folder: str | None) -> None:
-    """Let derived files live in `folder` from now on; None for the usual place."""
-    global _chosen
-    _chosen = Path(folder).absolute() if folder else None
+    >>> with use_cache("/tmp/elsewhere"):
+    ...     str(cache_folder())
+    '/tmp/elsewhere'
+    """
+    before = _chosen.set(Path(folder).absolute() if folder else None)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
 
 
 def cache_folder() -> Path:
     """The config's `cache`, else `$SUREFIT_CACHE`, else `~/.cache/surefit`."""
     named = os.environ.get("SUREFIT_CACHE")
-    return _chosen or (Path(named) if named else Path.home() / ".cache" / "surefit")
+    return _chosen.get() or (Path(named) if named else Path.home() / ".cache" / "surefit")
 
 
 def fingerprint(*parts: Any) -> str:
@@ -37,8 +50,14 @@ def hash_bytes(buffer: Any) -> str:
     return hashlib.blake2b(buffer, digest_size=16).hexdigest()
 
 
+@cache
+def module_fingerprint(name: str) -> str:
+    """A key of the source of a loaded module, by its name."""
+    return fingerprint(inspect.getsource(sys.modules[name]))
+
+
 def file_fingerprint(path: Path) -> str:
-    """A key of a file's content without reading all of it: size, time, head and tail."""
+    """A key of a file's content without reading all of it: size, time, first and last bytes."""
     stat = path.stat()
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:

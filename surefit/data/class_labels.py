@@ -1,4 +1,4 @@
-"""Class names that `datasets` keeps beside columns of class numbers."""
+"""Class names that `datasets` stores in the schema of a column of class ids."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from surefit.data.column_types import is_list
+
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """The names behind each column of ClassLabels, or of lists of them."""
+    """The class names of each column of ClassLabels, or of lists of them."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         pairs = {name: _names(features.get(name)) for name in schema.names}
     except (KeyError, ValueError, TypeError, AttributeError):
-        return {}  # nothing of `datasets`, or of another version
+        return {}  # not written by `datasets`, or by another version of it
     return {
-        name: names for name, names in pairs.items() if names and _is_whole(schema.field(name).type)
+        name: names
+        for name, names in pairs.items()
+        if names and _is_integer(schema.field(name).type)
     }
 
 
@@ -28,21 +32,17 @@ def _names(feature: Any) -> list[str] | None:
     return [str(name) for name in feature.get("names") or []]
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind.value_type if _is_list(kind) else kind))
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind.value_type if is_list(kind) else kind))
 
 
 def named_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column of class numbers once they are names."""
-    return pa.list_(pa.string()) if _is_list(kind) else pa.string()
+    """The type of a column after its class ids are replaced by names."""
+    return pa.list_(pa.string()) if is_list(kind) else pa.string()
 
 
 def with_names(column: pa.Array, names: list[str]) -> pa.Array:
-    """The column with names in place of numbers; -1, which has none, becomes a blank."""
+    """The column with class names instead of ids; -1, which has no name, becomes null."""
 
     def name(value: Any) -> Any:
         if isinstance(value, list):

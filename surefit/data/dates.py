@@ -6,18 +6,18 @@ import re
 from datetime import datetime
 
 ORDERS = ("ymd", "mdy", "dmy")
-"""In which order year, month and day may stand; the first that suits a whole column is taken."""
+"""The possible orders of year, month and day; the first that fits a whole column is used."""
 
 _DATE = re.compile(
     r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})"
     r"(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?: ?([AaPp])[Mm])?)?"
 )
 _CENTURY_TURNS = 69
-"""Years of two digits from here on are 19.., as POSIX has it."""
+"""Two-digit years from 69 on are 19xx, as in POSIX."""
 
 
 def read_date(text: str, order: str) -> datetime | None:
-    """The date in a text, with its numbers in the given order; None where it is none.
+    """The date in a text, with its numbers in the given order; None if it is not a date.
 
     ISO dates are `ymd`. With dots, the year has four digits and the month is never first.
 

@@ -1,4 +1,4 @@
-"""The hub: data sets as the Arrow files they become; models when it cannot be reached."""
+"""The Hugging Face Hub: datasets as Arrow files; local copies of models when it is offline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WAIT_SECONDS = 5
 
 
 def may_be_hub_id(path: Path) -> bool:
-    """Whether a path that is not there may be meant as `owner/name` or a bare name.
+    """Whether a path that does not exist may be a hub id: `owner/name`, or a bare name.
 
     >>> may_be_hub_id(Path("stanfordnlp/imdb")), may_be_hub_id(Path("train.jsonl"))
     (True, False)
@@ -24,31 +24,33 @@ def may_be_hub_id(path: Path) -> bool:
 
 
 def hub_files(name: str) -> list[Path]:
-    """The Arrow files of the split `train` of a data set of the hub."""
+    """The Arrow files of the split `train` of a dataset on the hub."""
     if find_spec("datasets") is None:
-        raise _missing(name, "for a data set of the hub, `datasets` must be installed")
+        raise _missing(
+            name, "the package `datasets`, which loads datasets from the hub, is not installed"
+        )
     import datasets
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import RepositoryNotFoundError
 
     if int(datasets.__version__.split(".")[0]) < 4:
-        raise _missing(name, "`datasets` before 4.0 runs code of the hub; a newer one is needed")
+        raise _missing(name, "`datasets` before 4.0 runs code from the hub; install 4.0 or later")
     try:
-        if not constants.HF_HUB_OFFLINE:  # load_dataset alone would try for half a minute
+        if not constants.HF_HUB_OFFLINE:  # load_dataset would retry for half a minute
             HfApi().dataset_info(name, timeout=_WAIT_SECONDS)
         loaded = datasets.load_dataset(name, split="train")
     except RepositoryNotFoundError:
-        raise _missing(name, "the hub has no data set of that name") from None
+        raise _missing(name, "the hub has no dataset of that name") from None
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise _missing(name, f"the hub could not give the data set: {reason}") from None
+        raise _missing(name, f"the hub did not return the dataset: {reason}") from None
     return [Path(file["filename"]) for file in loaded.cache_files]
 
 
 def model_place(name: str) -> str:
-    """A model's folder or hub id; the folder of an earlier download where the hub is not reached.
+    """A model's folder or hub id; the folder of an earlier download if the hub is unreachable.
 
-    Asked once and briefly: transformers itself would ask for half a minute, file by file.
+    One short request: transformers would retry for half a minute, file by file.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -58,7 +60,7 @@ def model_place(name: str) -> str:
     try:
         HfApi().model_info(name, timeout=_WAIT_SECONDS)
     except HfHubHTTPError:
-        return name  # it was reached; what it says about the name is told when that is loaded
+        return name  # the hub answered; loading the model reports its error
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         try:
@@ -66,7 +68,7 @@ def model_place(name: str) -> str:
         except Exception:
             raise UsageError(
                 f"There is no local folder {name}, the hub could not be reached ({reason}), and "
-                "no model of that name was downloaded before.",
+                "no model of that name is in the local download cache.",
                 "Check the name or the network, or give a local folder, tiny:ARCH or "
                 "module:function.",
             ) from None
@@ -77,5 +79,5 @@ def _missing(name: str, why: str) -> UsageError:
     return UsageError(
         f"There is no file or folder {name}, and {why}.",
         "Check the path or the name (owner/name, with a split called train), or the network; "
-        "HF_HUB_OFFLINE=1 uses what was downloaded before.",
+        "HF_HUB_OFFLINE=1 uses earlier downloads.",
     )

@@ -1,4 +1,4 @@
-"""Paths and objects to a Table: one opener per kind of file, found by its ending."""
+"""Paths and Python objects to a Table: one opener per file format, chosen by the file's ending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
 from surefit.data.formats import (
     arrow_files,
@@ -27,12 +27,14 @@ from surefit.data.formats import (
     time_series,
     torch_files,
 )
-from surefit.data.formats.array_shards import agree
+from surefit.data.formats.array_shards import align_shards
 from surefit.data.formats.folder_listing import list_files
+from surefit.data.formats.number_columns import text_by_few_cells
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
-from surefit.data.formats.text_records import Opened, open_records
+from surefit.data.formats.text_records import open_records
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.python.objects import open_object
 from surefit.data.table import Source, Table
@@ -43,20 +45,20 @@ DIFFERENT_COLUMNS = rule(
     "SF107",
     "warning",
     "files with different columns",
-    why="Rows of a file without a column have no value in it; a row that needs it is dropped.",
-    fix="Give files with the same columns.",
+    why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
+    fix="Pass files with the same columns.",
 )
 
 FILE_LEFT_OUT = rule(
     "SF430",
     "warning",
     "file left out",
-    why="on_bad_file=skip was asked for, and the file cannot be read.",
-    fix="Write the file anew.",
+    why="The file cannot be read, and on_bad_file=skip leaves out such files.",
+    fix="Write or download the file again.",
 )
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 Opener = Callable[[Path, Reading], Opened]
 
@@ -78,13 +80,13 @@ OPENERS: dict[str, Opener] = {
     ".safetensors": torch_files.open_safetensors,
     ".pt": torch_files.open_pt,
 }
-"""The ending of a file (without .gz) and what opens it."""
+"""The ending of a file name (without .gz), and the function that opens such a file."""
 
 
 def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "error") -> Table:
-    """Open paths (one or several, concatenated) or an object from Python as one Table.
+    """Open one or several paths (concatenated), or a Python object, as one Table.
 
-    With `on_bad_file="skip"`, those of several files that cannot be read are left out.
+    With `on_bad_file="skip"`, files that cannot be read are left out, unless none can be read.
     """
     if isinstance(data, str | Path):
         data = [data]
@@ -101,31 +103,32 @@ def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "er
 
 
 def as_paths(data: Sequence[str | Path]) -> list[Path]:
-    """Paths as they were given; an empty one would be the working folder, and is refused."""
+    """The paths; an empty one, which would be the working folder, is refused."""
     if not all(str(item).strip() for item in data):
-        raise UsageError("The path of the data is empty.", "Give a file, a folder or a hub id.")
+        raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
     return [Path(item) for item in data]
 
 
 def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
-    notes: list[Finding] = []
-    files = files_of(paths, notes)
+    files, notes = files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
     key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
     columns = _open_as_columns(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
-    files, opened = _open_each(files, reading, skip, notes)
-    if list(paths) == files:  # the files of a folder are parts of one text, not text and target
+    files, opened, left_out = _open_each(files, reading, skip)
+    if list(paths) == files:  # files of a folder are shards, not source and target
         opened = pair_texts(files, opened)
-    return _join(files[: len(opened)], opened, key, notes)
+    return _join(files[: len(opened)], opened, key, [*notes, *left_out])
 
 
-def files_of(paths: Sequence[Path], notes: list[Finding]) -> list[Path]:
-    """The files that are opened for some paths, without those of labels that others are with."""
-    found = [file for path in paths for file in _files_of(path, notes)]
-    return label_files.without_paired_labels(idx.without_joined_labels(found))
+def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
+    """The files to open for some paths, without label files that belong to one of the others."""
+    listed = [_files_of(path) for path in paths]
+    files = [file for found, _ in listed for file in found]
+    files = label_files.without_paired_labels(idx.without_joined_labels(files))
+    return files, [note for _, notes in listed for note in notes]
 
 
 def _labels_of(file: Path) -> Path | None:
@@ -133,9 +136,9 @@ def _labels_of(file: Path) -> Path | None:
 
 
 def _open_each(
-    files: Sequence[Path], reading: Reading, skip: bool, notes: list[Finding]
-) -> tuple[list[Path], Sequence[Opened]]:
-    """Open every file; the faults of all of them are raised together, or they are left out."""
+    files: Sequence[Path], reading: Reading, skip: bool
+) -> tuple[list[Path], Sequence[Opened], list[Finding]]:
+    """Open every file; the errors of all files are raised together, or those are left out."""
     good: list[Path] = []
     opened: list[Opened] = []
     faults: list[Finding] = []
@@ -147,16 +150,20 @@ def _open_each(
             faults += error.findings
     if faults and (not skip or not good):
         raise FindingError(*faults)
-    notes += [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
-    return good, opened
+    left_out = [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
+    return good, opened, left_out
 
 
 def _key_of(path: Path) -> str:
-    return class_folders.folder_fingerprint(path) if path.is_dir() else file_fingerprint(path)
+    if path.is_dir():
+        return class_folders.folder_fingerprint(path)
+    opener = opener_of(path)
+    code = opener.args[0] if isinstance(opener, partial) else opener
+    return fingerprint(file_fingerprint(path), module_fingerprint(code.__module__))
 
 
 def ending(path: Path) -> str:
-    """The ending that says what a file holds; that of a gzip is the one before `.gz`.
+    """The ending that names the format of a file; for a gzip, the one before `.gz`.
 
     >>> ending(Path("train.jsonl.gz"))
     '.jsonl'
@@ -166,7 +173,7 @@ def ending(path: Path) -> str:
 
 
 def opener_of(path: Path) -> Opener:
-    """What opens a file, by its ending, or a folder of class folders; other text is text_lines."""
+    """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
         return class_folders.open_class_folder
     opener = OPENERS.get(ending(path))
@@ -174,8 +181,8 @@ def opener_of(path: Path) -> Opener:
         return _open_other_text
     if opener is None:
         raise UsageError(
-            f"{path} ends in {path.suffix or 'nothing'!r}; expected {_endings()}.",
-            "Convert the file, or rename it after what it holds.",
+            f"{path} has the ending {path.suffix or 'none'!r}; expected {_endings()}.",
+            "Convert the file, or give it the ending of its format.",
         )
     return opener
 
@@ -192,38 +199,36 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
     return Opened(opened.arrow, (note, *opened.findings))
 
 
-def _files_of(path: Path, notes: list[Finding]) -> list[Path]:
-    """What is to be opened for a path: itself, or the files of a folder in their order."""
+def _files_of(path: Path) -> tuple[list[Path], list[Finding]]:
+    """What to open for a path: the file, or the files of a folder in order; and what was found."""
     if not path.exists():
         if may_be_hub_id(path):
-            return hub_files(str(path))
+            return hub_files(str(path)), []
         raise UsageError(f"There is no file or folder {path}.", "Check the path.")
     if not path.is_dir():
         opener_of(path)
-        return [path]
+        return [path], []
     splits = class_folders.splits_of(path)
     if splits:
-        notes += arrow_files.other_splits(splits, str(path))
-        return _files_of(path / "train", notes)
+        files, notes = _files_of(path / "train")
+        return files, [*arrow_files.other_splits(splits, str(path)), *notes]
     if arrow_files.is_dataset_folder(path):
-        files, found = arrow_files.dataset_files(path)
-        notes += found
-        return files
-    return _shards(path)
+        return arrow_files.dataset_files(path)
+    return _shards(path), []
 
 
 def _shards(folder: Path) -> list[Path]:
-    """The files of a folder, which must be of one kind; or a folder of class folders as it is."""
+    """The files of a folder, which must have one format; or the folder, if it has class folders."""
     files = list_files(folder, OPENERS, ending)
     if all(ending(file) == ".txt" for file in files) and class_folders.is_class_folder(folder):
         return [folder]
     if not files:
-        message = f"The folder {folder} holds no {_endings()} file, and no folders with images."
+        message = f"The folder {folder} has no {_endings()} file, and no folders with images."
         raise NO_DATA.error(message, file=str(folder))
     odd = next((file for file in files if ending(file) != ending(files[0])), None)
     if odd is not None:
-        message = f"{folder} holds files of several kinds, such as {files[0].name} and {odd.name}."
-        fix = "Name the files that belong together, each with --data."
+        message = f"{folder} has files of several formats: {files[0].name} and {odd.name}."
+        fix = "Name the files to read, each with --data."
         raise FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(odd))
     return files
 
@@ -234,9 +239,9 @@ def _endings() -> str:
 
 
 def _open_as_columns(files: Sequence[Path]) -> Opened | None:
-    """Several `.npy` files as columns (X.npy, y.npy, mask.npy); None where they are shards.
+    """Several `.npy` files as columns (X.npy, y.npy, mask.npy); None if they are shards.
 
-    They are columns where one has a single axis, or where one runs along the axes of another.
+    They are columns if one has a single axis, or if the shape of one begins the shape of another.
     """
     if len(files) < 2 or any(file.suffix != ".npy" for file in files):
         return None
@@ -256,21 +261,21 @@ def _open_as_columns(files: Sequence[Path]) -> Opened | None:
 def _join(
     files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
 ) -> Table:
-    """The rows of several files one after another."""
-    agreed: Sequence[Finding] = ()
+    """The rows of several files, concatenated."""
+    converted: Sequence[Finding] = ()
     if len(opened) > 1:
-        opened, agreed = agree(files, opened)
+        opened, converted = align_shards(files, opened)
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
         sources.append(Source(str(file), first))
         first += part.arrow.num_rows
-    findings = (*notes, *agreed, *(found for part in opened for found in part.findings))
+    findings = (*notes, *converted, *(found for part in opened for found in part.findings))
     findings += _missing_columns(files, opened)
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 
 def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Finding, ...]:
-    """A warning for the first file that lacks columns of the first, or has others."""
+    """A warning for the first file whose columns are not those of the first file."""
     names = set(opened[0].arrow.column_names)
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
@@ -279,7 +284,7 @@ def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[F
             raise FILES_DO_NOT_MATCH.error(message, file=str(file))
         if other != names:
             odd = ", ".join(sorted(other ^ names))
-            message = f"{file.name} and {files[0].name} do not both have: {odd}."
+            message = f"{file.name} and {files[0].name} differ in their columns: {odd}."
             return (DIFFERENT_COLUMNS.finding(message, file=str(file)),)
     return ()
 
@@ -290,8 +295,11 @@ def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
         try:
             schema = pa.unify_schemas([schema, part.arrow.schema], promote_options="permissive")
         except pa.ArrowException as error:
+            cause = text_by_few_cells(found for other in opened for found in other.findings)
+            reason = cause.message if cause is not None else str(error)[:160]
             raise FILES_DO_NOT_MATCH.error(
-                f"{file} does not go with {files[0]}: {str(error)[:160]}",
-                file=str(file),
+                f"{file} does not match {files[0]}: {reason}",
+                {"file": str(file)} if cause is None else cause.where,
+                fix="" if cause is None else cause.fix,
             ) from None
     return pa.concat_tables([part.arrow for part in opened], promote_options="permissive")

@@ -1,115 +1,218 @@
-"""Which column plays which role, by name first and by type where only one is left."""
+"""Roles: what a column is used for. The table of roles, and how columns are matched to them.
+
+A column is recognised by its name first, then by its type if only one column is left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from surefit.batches.field import Field
-from surefit.data.dates import ORDERS, read_date
-from surefit.data.table import (
-    Table,
+from surefit.data.column_types import (
+    IMAGE_ENDINGS,
     array_rank,
     fixed_sizes,
     is_array,
     is_dialogue,
-    is_picture,
-    is_scalar_number,
+    is_integer_list,
+    is_number,
     is_text,
     is_text_list,
-    is_whole_list,
+    may_hold_images,
 )
-from surefit.encode.images.image_files import ENDINGS
+from surefit.data.dates import ORDERS, read_date
+from surefit.data.numbers import read_number
+from surefit.data.table import Table
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "instruction", "question", "query", "input"),
-    "answer": ("completion", "answer", "response", "output", "target"),
-    "messages": (
+Accepts = Callable[[pa.DataType, bool], bool]
+"""Whether a column of this type can have the role; the second argument is whether its name fits."""
+
+
+def _any_type(kind: pa.DataType, named: bool) -> bool:
+    return True
+
+
+def _is_features(kind: pa.DataType, named: bool) -> bool:
+    return is_array(kind) and (array_rank(kind) <= 2 or 1 in fixed_sizes(kind))
+
+
+def _is_label(kind: pa.DataType, named: bool) -> bool:
+    is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which gets its own error
+    held = may_hold_images(kind, False) or is_dialogue(kind)
+    several = is_array(kind) or is_text_list(kind)  # recognised by name only
+    return (named or not several) and (not is_array(kind) or is_list) and not held
+
+
+def _text(kind: pa.DataType, named: bool) -> bool:
+    return is_text(kind)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a column is used for.
+
+    A task names its roles in `needs` and `optional`; one that is not in the table below is
+    recognised by its own name and accepts every type, unless the task brings a Role for it.
+    """
+
+    name: str
+    column_names: tuple[str, ...] = ()
+    """Column names that have the role, the likeliest first; the role's own name if empty."""
+    accepts: Accepts = _any_type
+    may_be_missing: bool = False
+    """Whether rows for evaluation or prediction may lack it although training rows had it."""
+    by_type: bool = False
+    """Whether the only remaining column of a suitable type gets the role, whatever its name."""
+    batch_column: str | None = None
+    """The name of the column in a batch, if it differs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names a column is recognised by."""
+        return self.column_names or (self.name,)
+
+
+_TABLE = (
+    Role("prompt", ("prompt", "instruction", "question", "query", "input")),
+    Role("answer", ("completion", "answer", "response", "output", "target")),
+    Role("input", ("input", "context"), may_be_missing=True),
+    Role(
         "messages",
-        "conversations",
-        "conversation",
-        "dialogue",
-        "dialog",
-        "chat",
-        "turns",
+        ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns"),
+        lambda kind, named: is_dialogue(kind),
     ),
-    "tools": ("tools",),
-    "text": (
-        *("text", "sentence", "content", "review", "message", "question", "document", "body"),
-        *("sentence1", "premise", "question1", "text1"),
+    Role("tools", may_be_missing=True),
+    Role(
+        "text",
+        (
+            *("text", "sentence", "content", "review", "message", "question", "document", "body"),
+            *("sentence1", "premise", "question1", "text1"),
+        ),
+        _text,
+        by_type=True,
     ),
-    "text_pair": ("text_pair", "sentence2", "hypothesis", "question2", "text2"),
-    "label": (
-        *("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
-        *("score", "rating"),
+    Role("text_pair", ("text_pair", "sentence2", "hypothesis", "question2", "text2"), _text),
+    Role(
+        "label",
+        (
+            *("label", "labels", "class", "category", "intent", "sentiment", "target", "y"),
+            *("score", "rating"),
+        ),
+        _is_label,
+        by_type=True,
+        batch_column="labels",
     ),
-    "tokens": ("tokens", "words", "token", "word"),
-    "tags": ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
-    "features": ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
-    "source": ("source", "src", "article", "document"),
-    "target": ("target", "tgt", "summary", "highlights"),
-    "input": ("input", "context"),
-    "image": (
-        *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
-        *("image_path", "file_name", "filename", "file", "path"),
+    Role(
+        "tokens",
+        ("tokens", "words", "token", "word"),
+        lambda kind, named: is_text_list(kind),
     ),
-    "mask": ("mask", "attention_mask"),
-    "input_ids": ("input_ids",),
-    "labels": ("labels",),
-}
+    Role(
+        "tags",
+        ("tags", "ner_tags", "tag", "labels", "ner", "pos_tags", "pos", "chunk_tags"),
+        lambda kind, named: is_text_list(kind) or is_integer_list(kind),
+        by_type=True,
+    ),
+    Role(
+        "features",
+        ("features", "inputs_embeds", "x", "data", "embeddings", "values"),
+        _is_features,
+        by_type=True,
+        batch_column="inputs_embeds",
+    ),
+    Role("source", ("source", "src", "article", "document"), _text),
+    Role("target", ("target", "tgt", "summary", "highlights"), _text),
+    Role(
+        "image",
+        (
+            *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
+            *("image_path", "file_name", "filename", "file", "path"),
+        ),
+        may_hold_images,
+        by_type=True,
+        batch_column="pixel_values",
+    ),
+    Role(
+        "mask",
+        ("mask", "attention_mask"),
+        may_be_missing=True,
+        batch_column="attention_mask",
+    ),
+    Role("input_ids"),
+    Role("labels"),
+)
+
+ROLES: dict[str, Role] = {role.name: role for role in _TABLE}
+"""Every role that a task of surefit has, by name."""
+
+
+def get_role(name: str) -> Role:
+    """The role of that name; a name that is not in the table is a role of its own."""
+    return ROLES.get(name, Role(name))
+
+
+def role_of_batch_column(name: str) -> str:
+    """The role of a column in a batch; else the name itself.
+
+    >>> role_of_batch_column("pixel_values"), role_of_batch_column("input_ids")
+    ('image', 'input_ids')
+    """
+    return next((role.name for role in _TABLE if role.batch_column == name), name)
 
 
 def resolve_roles(
     table: Table,
-    needs: Sequence[Sequence[str]],
-    optional: Sequence[str] = (),
+    needs: Sequence[Sequence[Role]],
+    optional: Sequence[Role] = (),
     chosen: Mapping[str, str] | None = None,
 ) -> dict[str, str] | None:
-    """Role to column for the first of the alternative `needs` that the columns meet."""
+    """Role to column for the first of the alternative `needs` that the columns meet.
+
+    An alternative without a chosen role is skipped.
+    """
+    chosen = chosen or {}
+    extra = {role.name for role in optional}
     for roles in needs:
-        found = dict(chosen or {})
-        for role in roles:
-            if role not in found:
-                column = _by_name(table, role, set(found.values()))
+        if not set(chosen) <= {role.name for role in roles} | extra:
+            continue
+        found = dict(chosen)
+        for recognise in (_by_name, _by_type):
+            for role in roles:
+                column = None
+                if role.name not in found:
+                    column = recognise(table, role, set(found.values()))
                 if column is not None:
-                    found[role] = column
-        for role in roles:
-            if role not in found:
-                column = _by_type(table, role, set(found.values()))
-                if column is not None:
-                    found[role] = column
-        if all(role in found for role in roles):
+                    found[role.name] = column
+        if all(role.name in found for role in roles):
             for role in optional:
                 column = _by_name(table, role, set(found.values()))
-                if role not in found and column is not None:
-                    found[role] = column
+                if role.name not in found and column is not None:
+                    found[role.name] = column
             return found
     return None
 
 
-def _by_name(table: Table, role: str, taken: set[str]) -> str | None:
+def _by_name(table: Table, role: Role, taken: set[str]) -> str | None:
     free = {name.lower(): name for name in reversed(table.columns) if name not in taken}
-    return next(
-        (free[name] for name in NAMES[role] if name in free and _suits(table, role, free[name])),
-        None,
-    )
+    named = (free[name] for name in role.names if name in free)
+    return next((name for name in named if role.accepts(table.column_type(name), True)), None)
 
 
-def _by_type(table: Table, role: str, taken: set[str]) -> str | None:
-    """The only column left whose type suits the role; None when two would."""
-    if role not in ("text", "label", "features", "tags", "image"):
+def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
+    """The only column left whose type suits the role; None if there are several."""
+    if not role.by_type:
         return None
-    free = [n for n in table.columns if n not in taken and _suits(table, role, n, named=False)]
-    if role == "label":  # several labels per row go by name only
-        free = [name for name in free if not _is_list(table.column_type(name))]
-    if len(free) != 1 or (role == "text" and not _is_prose(table, free[0])):
+    free = [
+        name
+        for name in table.columns
+        if name not in taken and role.accepts(table.column_type(name), False)
+    ]
+    if len(free) != 1 or (role.name == "text" and not _is_prose(table, free[0])):
         return None
     return free[0]
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return is_array(kind) or is_text_list(kind)
 
 
 def _is_prose(table: Table, column: str) -> bool:
@@ -117,40 +220,21 @@ def _is_prose(table: Table, column: str) -> bool:
     values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
     if not values:
         return True
+    if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
+        return False  # numbers, turned into text by a few cells
     if any(all(read_date(value, order) for value in values) for order in ORDERS):
         return False
     if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
         return False
-    return not all(value.lower().endswith(ENDINGS) for value in values)
-
-
-def _suits(table: Table, role: str, column: str, named: bool = True) -> bool:
-    kind = table.column_type(column)
-    if role in ("text", "text_pair", "source", "target"):
-        return is_text(kind)
-    if role == "messages":
-        return is_dialogue(kind)
-    if role == "tokens":
-        return is_text_list(kind)
-    if role == "tags":
-        return is_text_list(kind) or is_whole_list(kind)
-    if role == "features":
-        return is_array(kind) and (array_rank(kind) <= 2 or 1 in fixed_sizes(kind))
-    if role == "image":
-        return is_picture(kind, named)
-    if role == "label":
-        is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which its fault explains
-        held = is_picture(kind, False) or is_dialogue(kind)
-        return (not is_array(kind) or is_list) and not held
-    return True
+    return not all(value.lower().endswith(IMAGE_ENDINGS) for value in values)
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
-    """Fields of numeric columns that no role uses, for a module that names them."""
+    """Fields of numeric columns without a role, for a module whose forward names them."""
     extras = {}
     for name in table.columns:
         kind = table.column_type(name)
-        if name in taken or not (is_array(kind) or is_scalar_number(kind)):
+        if name in taken or not (is_array(kind) or is_number(kind)):
             continue
         rank = array_rank(kind)
         while array_rank(kind):

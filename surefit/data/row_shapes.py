@@ -11,18 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.data.column_types import is_list
 from surefit.data.table import Table
 
 MOSTLY_EQUAL = 0.9
-"""From this share of equal sizes on, other sizes are faults of their rows."""
+"""If at least this share of rows has the same size, rows of another size are faulty."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis over all rows that hold something: its shortest and longest size.
+    """One axis over all non-empty rows: its smallest and largest size.
 
-    `divisor` is the largest number that divides every size, `common` the share of the size that
-    is met most often.
+    `divisor` is the greatest common divisor of the sizes, `common` the share of the most frequent
+    size.
     """
 
     least: int
@@ -32,12 +33,12 @@ class Axis:
 
     @property
     def size(self) -> int | None:
-        """The size, where it is the same in all rows."""
+        """The size, if it is the same in all rows; else None."""
         return self.least if self.least == self.most else None
 
     @property
     def is_ragged(self) -> bool:
-        """Whether sizes differ as those of sequences do, and not in an odd row or two."""
+        """Whether sizes vary as sequence lengths do, and not only in a row or two."""
         return self.common < MOSTLY_EQUAL
 
     def __str__(self) -> str:
@@ -46,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class RowShape:
-    """The axes of one row, and the range of its values where they are whole numbers."""
+    """The axes of one row, and the range of its values if they are integers."""
 
     axes: tuple[Axis, ...]
     value_range: tuple[int, int] | None = None
@@ -56,7 +57,7 @@ class RowShape:
 
 
 def fixed_shape(*sizes: int) -> RowShape:
-    """The shape of rows that all have the same sizes.
+    """The shape of rows of equal size.
 
     >>> print(fixed_shape(20, 271))
     [20, 271]
@@ -65,7 +66,7 @@ def fixed_shape(*sizes: int) -> RowShape:
 
 
 def row_shape(table: Table, column: str) -> RowShape:
-    """Measure a column of arrays; whole numbers of a single axis have their range, too.
+    """Measure a column of arrays; for integers in one axis, also the range of the values.
 
     >>> from surefit.data.python.dataframes import open_columns
     >>> print(row_shape(open_columns({"x": np.zeros((5, 20, 3), np.float32)}), "x"))
@@ -73,17 +74,11 @@ def row_shape(table: Table, column: str) -> RowShape:
     """
     level: Sequence[pa.Array] = table.arrow[column].chunks
     axes = []
-    while level and _is_list(level[0].type):
+    while level and is_list(level[0].type):
         axes.append(_axis(level))
         level = [chunk.flatten() for chunk in level]
     whole = bool(level) and pa.types.is_integer(level[0].type)
     return RowShape(tuple(axes), _range(level) if whole and len(axes) == 1 else None)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _axis(chunks: Sequence[pa.Array]) -> Axis:
@@ -96,7 +91,7 @@ def _axis(chunks: Sequence[pa.Array]) -> Axis:
             np.asarray(pc.list_value_length(chunk).drop_null()), return_counts=True
         )
         counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
-    del counts[0]  # a row without steps says nothing about their number
+    del counts[0]  # an empty row has no sequence length
     if not counts:
         return Axis(0, 0, 0)
     common = counts.most_common(1)[0][1] / counts.total()

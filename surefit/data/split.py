@@ -1,4 +1,4 @@
-"""Training and evaluation rows: a pure function of the rows' content, the share and the seed."""
+"""Training and validation rows: a pure function of the rows' content, the share and the seed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from surefit.data.table import Table
 Rows = npt.NDArray[np.int64]
 
 NO_CONTENT = 0
-"""The hash of every row whose values are all missing or blank text."""
+"""The hash of every row whose values are all missing or blank."""
 HASH_VERSION = 2
 FILE = "hashes.npy"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of the two sides, ascending, and how many rows repeat another one."""
+    """Row numbers of both sets, ascending, and how many rows are duplicates."""
 
     train: Rows
     evaluation: Rows
@@ -33,7 +33,7 @@ class Split:
 
 
 def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
-    """Numbers of `size` rows drawn by the seed, ascending; all of them where there are no more.
+    """Numbers of `size` rows drawn by the seed, ascending; all rows if there are no more.
 
     >>> len(sample_rows(100, 5, seed=0)), sample_rows(3, 5, seed=0).tolist()
     (5, [0, 1, 2])
@@ -48,11 +48,11 @@ def hash_rows(
 ) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
 
-    With `fold`, so have rows whose texts differ in case, spaces or punctuation only. Rows without
-    content have NO_CONTENT: they are no examples that could be repeated or leaked.
+    With `fold`, so have rows whose texts differ only in case, spaces or punctuation. Rows without
+    content get NO_CONTENT: they cannot be duplicates or leak.
     """
     if rows is not None and len(rows) < table.num_rows:
-        return _hash_rows(table, columns, fold, rows)  # a sample is soon hashed again
+        return _hash_rows(table, columns, fold, rows)  # hashing a sample again is fast
     key = fingerprint("rows", HASH_VERSION, table.key, list(columns), fold)
     folder = cache_folder() / "hashes" / key
     if not folder.exists():
@@ -92,7 +92,7 @@ def _folded(value: Any) -> Any:
     """
     if isinstance(value, str):
         words = " ".join(_MARKS.sub(" ", value.casefold()).split())
-        return words or value.casefold()  # texts of marks alone are not all alike
+        return words or value.casefold()  # texts of punctuation alone are not all equal
     if isinstance(value, Mapping):
         return {key: _folded(inner) for key, inner in value.items()}
     return [_folded(inner) for inner in value] if isinstance(value, list) else value
@@ -105,7 +105,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> Split:
-    """Hold out `eval_share` of the rows at random; rows with equal hashes stay on one side.
+    """Choose `eval_share` of the rows for validation; rows with equal hashes stay in one set.
 
     >>> split = split_rows(np.array([1, 2, 3, 4, 4, 5, 6, 7, 8, 9], np.uint64), 0.2, seed=0)
     >>> len(split.train), len(split.evaluation)

@@ -1,4 +1,4 @@
-"""The Table: the user's data, opened. Rows and columns of Arrow, memory-mapped from disk."""
+"""The Table: the user's data, opened. Arrow rows and columns, memory-mapped from disk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.findings import Finding
 
@@ -20,7 +21,7 @@ CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Source:
-    """One file of a Table and the first row that came from it."""
+    """One file of a Table, and the number of its first row."""
 
     file: str
     first_row: int
@@ -35,11 +36,11 @@ class Table:
     key: str
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
-    """Columns that name files; their relative paths are given as they can be opened."""
+    """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.arrow.num_rows)
 
     @property
@@ -48,11 +49,11 @@ class Table:
         return tuple(self.arrow.column_names)
 
     def without(self, columns: Sequence[str]) -> Table:
-        """The table without some of its columns; one that is not there is an error."""
+        """The table without some of its columns; an unknown one is an error."""
         missing = next((name for name in columns if name not in self.columns), None)
         if missing is not None:
             raise MISSING_COLUMN.error(
-                f"ignore names {missing!r}; the data has {', '.join(self.columns)}.",
+                f"ignore names the column {missing!r}; the data has {', '.join(self.columns)}.",
                 column=missing,
             )
         if not columns:
@@ -65,16 +66,16 @@ class Table:
         return self.arrow.schema.field(name).type
 
     def where(self, row: int) -> dict[str, str | int]:
-        """File and row of row number `row`, as a Finding gives them."""
+        """File and row of row number `row`, as a Finding states them."""
         source = next(s for s in reversed(self.sources) if s.first_row <= row)
         return {"file": source.file, "row": row - source.first_row}
 
     def row(self, index: int) -> dict[str, Any]:
-        """One row as plain Python values and arrays."""
+        """One row as Python values and arrays."""
         return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-        """Rows one by one, all of them or those at `indices`, read in small chunks."""
+        """All rows, or those at `indices`, one by one; they are read in small chunks."""
         places = range(self.num_rows) if indices is None else indices
         if not self.files:
             yield from self._rows(indices)
@@ -98,12 +99,17 @@ class Table:
                 yield from python_rows(batch)
 
 
+def is_fractional(table: Table, column: str) -> bool:
+    """Whether a column holds floating-point numbers, one per row."""
+    return bool(pa.types.is_floating(table.column_type(column)))
+
+
 def take_rows(
     batches: Sequence[pa.RecordBatch], ends: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """Rows by number, each from its own batch: `Table.take` would join all batches first.
+    """Rows by number, each from its own batch: `Table.take` would concatenate all batches first.
 
-    `ends` has the number of rows up to the end of each batch.
+    `ends` is the number of rows up to the end of each batch.
     """
     batch_of = np.searchsorted(ends, chosen, side="right")
     parts, places = [], []
@@ -115,110 +121,8 @@ def take_rows(
     return pa.Table.from_batches(parts).combine_chunks().take(pa.array(order))
 
 
-def is_array(kind: pa.DataType) -> bool:
-    """Whether a column holds a numeric array of one or more axes per row."""
-    depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
-        kind, depth = kind.value_type, depth + 1
-    return depth > 0 and _is_numeric(kind)
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def is_text_list(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of texts per row."""
-    return bool(
-        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
-        and is_text(kind.value_type)
-    )
-
-
-def is_dialogue(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of objects per row, as dialogues are."""
-    return bool(
-        (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind))
-        and pa.types.is_struct(kind.value_type)
-    )
-
-
-def is_whole_list(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of whole numbers per row."""
-    return is_array(kind) and array_rank(kind) == 1 and bool(pa.types.is_integer(kind.value_type))
-
-
-def is_scalar_number(kind: pa.DataType) -> bool:
-    """Whether a column holds one number per row."""
-    return _is_numeric(kind)
-
-
-def is_fractional(table: Table, column: str) -> bool:
-    """Whether a column holds floating-point numbers, one per row."""
-    return bool(pa.types.is_floating(table.column_type(column)))
-
-
-def is_picture(kind: pa.DataType, named: bool) -> bool:
-    """Whether a column may hold pictures: bytes, `{bytes, path}` or arrays of pixels.
-
-    A column `named` for pictures may also hold paths, and arrays of other numbers than uint8.
-    """
-    if pa.types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 or (named and kind.get_field_index("path") >= 0)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return True
-    if not is_array(kind):
-        return named and is_text(kind)
-    rank = array_rank(kind)
-    while array_rank(kind):
-        kind = kind.value_type
-    return rank in (2, 3) and (named or kind == pa.uint8())
-
-
-def array_rank(kind: pa.DataType) -> int:
-    """How many axes one row of an array column has."""
-    rank = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
-        kind, rank = kind.value_type, rank + 1
-    return rank
-
-
-def fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
-    """The sizes of an array column's axes that are the same in all rows."""
-    sizes = []
-    while array_rank(kind):
-        sizes += [kind.list_size] if _is_fixed(kind) else []
-        kind = kind.value_type
-    return tuple(sizes)
-
-
-def describe_type(kind: pa.DataType) -> str:
-    """An Arrow type in plain words.
-
-    >>> describe_type(pa.list_(pa.list_(pa.float32(), 12)))
-    'float array [*, 12]'
-    """
-    axes = []
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
-        axes.append(str(kind.list_size) if _is_fixed(kind) else "*")
-        kind = kind.value_type
-    name = "text" if is_text(kind) else str(kind)
-    return f"{name} array [{', '.join(axes)}]" if axes else name
-
-
-def _is_fixed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind))
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    )
-
-
 def _found(value: Any, data_file: str) -> Any:
-    """A path as it can be opened: beside the data file if it is there, else as it is."""
+    """A path that can be opened: next to the data file if it exists there, else unchanged."""
     if isinstance(value, dict):
         return value if value.get("bytes") else {**value, "path": _found(value["path"], data_file)}
     if not isinstance(value, str) or not value:
@@ -229,7 +133,7 @@ def _found(value: Any, data_file: str) -> Any:
 
 
 def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as plain Python values and arrays."""
+    """The rows of a batch as Python values and arrays."""
     columns = {
         name: _array_values(column) if is_array(column.type) else column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -239,7 +143,7 @@ def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _array_values(column: pa.Array) -> list[Any]:
-    """Rows of a list column as NumPy arrays, without going through Python numbers."""
+    """Rows of a list column as NumPy arrays, without converting to Python numbers."""
     if column.null_count:
         return list(column.to_pylist())
     values: list[Any] = []
@@ -250,10 +154,10 @@ def _array_values(column: pa.Array) -> list[Any]:
 
 def _as_numpy(values: pa.Array) -> Any:
     shape = [len(values)]
-    while _is_fixed(values.type):
+    while pa.types.is_fixed_size_list(values.type):
         shape.append(values.type.list_size)
         values = values.flatten()
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+    if is_list(values.type):
         if values.null_count:
             return values.to_pylist()
         inner = [_as_numpy(scalar.values) for scalar in values]

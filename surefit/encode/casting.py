@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import SEQUENCES, Field, find_misalignment
+from surefit.batches.field import (
+    IGNORE_INDEX,
+    SEQUENCES,
+    Field,
+    describe_misalignment,
+    find_misalignment,
+)
 from surefit.data.data_rules import (
     MISALIGNED_COLUMNS,
     MISSING_COLUMN,
@@ -53,45 +59,46 @@ def cast_columns(
         shown = f"column {column_of(name)!r}"
         if name not in columns:
             raise RowFaultError(MISSING_COLUMN, f"{shown} is missing", name)
-        try:
-            value = np.asarray(columns[name])
-        except ValueError:
-            raise RowFaultError(
-                WRONG_SHAPE, f"{shown} holds lists of different lengths", name
-            ) from None
-        if value.dtype.kind not in "biuf":
-            raise RowFaultError(
-                WRONG_TYPE, f"{shown} holds {value.dtype} values, not numbers", name
-            )
-        if value.ndim != spec.rank:
-            raise RowFaultError(
-                WRONG_SHAPE,
-                f"{shown} has shape {list(value.shape)}; expected "
-                f"{spec.rank} axes ({', '.join(spec.axes) or 'a single value'})",
-                name,
-            )
-        with np.errstate(over="ignore"):
-            narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
-        if value.dtype.kind == "f" and not np.isfinite(narrow).all():
-            place = [int(axis) for axis in np.argwhere(~np.isfinite(narrow))[0]]
-            found = value[tuple(place)]
-            tail = f", too large for {spec.dtype}" if np.isfinite(found) else ""
-            raise RowFaultError(NOT_FINITE, f"{shown} holds {found} at {place}{tail}", name)
-        if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
-            raise RowFaultError(
-                WRONG_TYPE, f"{shown} holds fractions; expected whole numbers", name
-            )
-        cast[name] = narrow.astype(spec.numpy_dtype, copy=False)
+        cast[name] = _cast(_as_array(given, spec, name, shown), spec, name, shown)
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
     fault = find_misalignment(lengths, fields, 0)
     if fault is not None:
-        raise RowFaultError(
-            MISALIGNED_COLUMNS,
-            f"column {column_of(fault.column)!r} has length {fault.found}, but "
-            f"{column_of(fault.other)!r}, which it runs along, has length {fault.expected}",
-            fault.column,
-        )
+        column, other = column_of(fault.column), column_of(fault.other)
+        message = describe_misalignment(column, fault.found, other, fault.expected)
+        raise RowFaultError(MISALIGNED_COLUMNS, message, fault.column)
     return cast
+
+
+def _as_array(given: Any, spec: Field, name: str, shown: str) -> npt.NDArray[Any]:
+    """The value as an array of numbers with the axes of its Field."""
+    try:
+        value = np.asarray(given)
+    except ValueError:
+        what = f"{shown} holds lists of different lengths"
+        raise RowFaultError(WRONG_SHAPE, what, name) from None
+    if value.dtype.kind not in "biuf":
+        what = f"{shown} holds {value.dtype} values, not numbers"
+        raise RowFaultError(WRONG_TYPE, what, name)
+    if value.ndim != spec.rank:
+        axes = ", ".join(spec.axes) or "a single value"
+        what = f"{shown} has shape {list(value.shape)}; expected {spec.rank} axes ({axes})"
+        raise RowFaultError(WRONG_SHAPE, what, name)
+    return value
+
+
+def _cast(value: npt.NDArray[Any], spec: Field, name: str, shown: str) -> npt.NDArray[Any]:
+    """The array in the dtype of its Field, which must hold every value."""
+    with np.errstate(over="ignore"):
+        narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
+    if value.dtype.kind == "f" and not np.isfinite(narrow).all():
+        place = [int(axis) for axis in np.argwhere(~np.isfinite(narrow))[0]]
+        found = value[tuple(place)]
+        tail = f", too large for {spec.dtype}" if np.isfinite(found) else ""
+        raise RowFaultError(NOT_FINITE, f"{shown} holds {found} at {place}{tail}", name)
+    if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
+        what = f"{shown} holds fractions; expected whole numbers"
+        raise RowFaultError(WRONG_TYPE, what, name)
+    return narrow.astype(spec.numpy_dtype, copy=False)
 
 
 def count_labelled(columns: Mapping[str, Any]) -> int:
@@ -99,4 +106,4 @@ def count_labelled(columns: Mapping[str, Any]) -> int:
     labels = columns.get("labels")
     if labels is None or labels.ndim == 0 or labels.dtype.kind == "f":
         return 1
-    return int(np.count_nonzero(labels != -100))
+    return int(np.count_nonzero(labels != IGNORE_INDEX))

@@ -5,29 +5,31 @@ from __future__ import annotations
 import inspect
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit import __version__
-from surefit.batches.field import Field
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
+from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.text.batch_tokenizing import plain_backend
+
+if TYPE_CHECKING:
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
 def encode_key(
     table: Table,
     rows: npt.NDArray[np.int64],
-    code: Iterable[Callable[..., Any]],
-    encoder: Encoder,
-    fields: Mapping[str, Field],
-    views: Mapping[str, Any] | None = None,
+    encode: RowEncoder,
+    copies: AugmentedCopies | None = None,
 ) -> str:
     """Changes when anything does that the encoded rows depend on."""
+    encoder = encode.encoder
+    code = (encode.encode, encode.count_targets, *(copies.code() if copies else ()))
     return fingerprint(
         __version__,
         table.key,
@@ -35,8 +37,8 @@ def encode_key(
         [code_key(function) for function in code],
         encoder.state(),
         tokenizer_key(encoder.tokenizer),
-        {name: repr(spec) for name, spec in fields.items()},
-        {"views": views},
+        {name: repr(spec) for name, spec in encode.fields.items()},
+        {"copies": copies.state() if copies else None},
     )
 
 

@@ -1,16 +1,17 @@
-"""One encoded row, or why there is none: what a task's `encode` returns or raises."""
+"""What a task's `encode` makes of one row, and the exceptions that drop or refuse a row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending
+from surefit.encode.text.batch_tokenizing import Text, Tokenised
 from surefit.findings import Rule, rule
 
 OVERLONG_ROW = rule(
@@ -43,9 +44,21 @@ class Remark:
     fix: str = ""
 
 
+class SkipRowError(Exception):
+    """One row that is dropped: the reason it is counted under, and what is worth a Finding.
+
+    surefit's own tasks give a DropReason. Another task may give any text; messages quote it.
+    """
+
+    def __init__(self, reason: str, remark: Remark | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remark = remark
+
+
 @dataclass(frozen=True)
 class Encoded:
-    """One encoded row, and what was done to it."""
+    """The columns of one row, and what was done to it."""
 
     columns: Mapping[str, Any]
     truncated: bool = False
@@ -54,22 +67,40 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Skip:
-    """A row with nothing to learn from, the reason it is dropped, and what is worth a Finding."""
+class Encoding:
+    """A row as a task begins it: its texts, and how their tokens become the encoded row.
 
-    reason: str
-    remark: Remark | None = None
+    The texts of many rows are tokenized at once. With `special`, the tokenizer adds its own
+    special tokens.
+    """
+
+    finish: Callable[[list[Tokenised]], Encoded]
+    texts: Sequence[Text] = ()
+    special: bool = True
+
+
+def encoded(
+    columns: Mapping[str, Any], truncated: bool = False, learns_eos: bool = False
+) -> Encoding:
+    """The Encoding of a row that has no text to tokenize."""
+    row = Encoded(columns, truncated, learns_eos)
+    return Encoding(lambda tokens: row)
+
+
+EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoding | Mapping[str, Any]]
+"""A task's `encode`; a plain dict of columns is short for `encoded(columns)`."""
 
 
 def refuse_overlong(
     length: int, encoder: Encoder, unit: str = "tokens", column: str | None = None
-) -> Skip | None:
-    """What the user wants of a row over the limit: a fault, a Skip, or None to cut it."""
+) -> None:
+    """Raise what the user wants of a row over the limit; nothing where it is to be truncated."""
     policy = encoder.settings["overlong"]
     if policy == "error":
         message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
         raise RowFaultError(OVERLONG_ROW, message, column)
-    return Skip("overlong") if policy == "drop" else None
+    if policy == "drop":
+        raise SkipRowError(DropReason.OVERLONG)
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,3 @@ class EncodedRow:
     def content(self) -> bytes:
         """The columns' values, by which two rows are alike."""
         return b"\0".join(np.ascontiguousarray(value).tobytes() for value in self.columns.values())
-
-
-EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoded | Skip | Pending | Mapping[str, Any]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.batches.field import Field
+from surefit.data.roles import role_of_batch_column
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 FILE = "encoder.json"
 FORMAT_VERSION = 1
-_ROLE_OF = {
-    "inputs_embeds": "features",
-    "attention_mask": "mask",
-    "labels": "label",
-    "pixel_values": "image",
-}
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,12 @@ class Encoder:
 
     def column_of(self, name: str) -> str:
         """The user's column behind a role or a column of the batch; else the name itself."""
-        return self.roles.get(name) or self.roles.get(_ROLE_OF.get(name, name), name)
+        return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
+
+    def without(self, targets: Iterable[str]) -> Encoder:
+        """The Encoder for rows to predict for, which need not have the targets."""
+        roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
+        return replace(self, roles=roles, settings={**self.settings, "predicting": True})
 
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row by role; others are left out unless the model or the task asks."""

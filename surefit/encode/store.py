@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 _SYSTEM: dict[str, np.dtype[Any]] = {
     "num_targets": np.dtype(np.int64),
     "source_row": np.dtype(np.int64),
-    "view": np.dtype(np.int32),
+    "copy": np.dtype(np.int32),
     "length": np.dtype(np.int32),
 }
 _WHOLE = {**_SYSTEM, "offsets": np.dtype(np.int64), "shapes": np.dtype(np.int32)}
@@ -59,7 +59,7 @@ class Store:
         }
         self.num_targets = _map(folder / "num_targets", _SYSTEM["num_targets"])
         self.source_row = _map(folder / "source_row", _SYSTEM["source_row"])
-        self.view = _map(folder / "view", _SYSTEM["view"])
+        self.copy = _map(folder / "copy", _SYSTEM["copy"])
         self.lengths = _map(folder / "length", _SYSTEM["length"])
 
     def __len__(self) -> int:
@@ -164,9 +164,9 @@ class StoreWriter:
         source_row: int,
         num_targets: int,
         length: int,
-        view: int = 0,
+        copy: int = 0,
     ) -> None:
-        """Add one row, or view of one; `columns` has the store's fields, in their dtypes."""
+        """Add a row, or an augmented copy of one; `columns` has the fields in their dtypes."""
         waiting = self._waiting
         for name, values, offsets, shapes in self._columns:
             value = columns[name]
@@ -178,7 +178,7 @@ class StoreWriter:
             if shapes is not None:
                 shapes.append(value.shape)
         waiting["source_row"].append(source_row)
-        waiting["view"].append(view)
+        waiting["copy"].append(copy)
         waiting["num_targets"].append(num_targets)
         waiting["length"].append(length)
         self.num_rows += 1

@@ -1,4 +1,4 @@
-"""What became of the rows that are encoded: what is wrong with them, and how many there are."""
+"""Counts of encoded and dropped rows, and the faults found in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from surefit.data.table import Table
-from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, Skip
+from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import RULES, Finding
 
@@ -25,20 +25,20 @@ class Faults:
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     def add(self, row: int, fault: RowFaultError | Remark) -> None:
-        """Note a fault of a row."""
+        """Count a fault of a row."""
         key = (fault.rule.code, fault.column)
         self.first.setdefault(key, (row, fault))
         self.counts[key] += 1
 
     def state(self) -> list[list[Any]]:
-        """All of it, as JSON keeps it."""
+        """The counts as JSON values."""
         return [
             [row, fault.rule.code, fault.message, fault.column, fault.fix, self.counts[key]]
             for key, (row, fault) in self.first.items()
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Go on from a state."""
+        """Continue from a saved state."""
         for row, code, message, column, fix, count in state:
             self.first[code, column] = row, Remark(RULES[code], message, column, fix)
             self.counts[code, column] = count
@@ -58,15 +58,15 @@ class Faults:
 
 @dataclass
 class Tally:
-    """What became of rows and of their views; rows count once, however many views they have."""
+    """What became of rows and of their copies; rows count once, however many copies they have."""
 
     remarks: Faults
     counts: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, list[int]] = field(default_factory=dict)
-    dropped_views: Counter[str] = field(default_factory=Counter)
+    dropped_copies: Counter[str] = field(default_factory=Counter)
 
-    def drop_row(self, number: int, skip: Skip) -> None:
-        """Count a row that is left out."""
+    def drop_row(self, number: int, skip: SkipRowError) -> None:
+        """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
         if skip.remark is not None:
             self.remarks.add(number, skip.remark)
@@ -75,21 +75,21 @@ class Tally:
         self,
         number: int,
         first: EncodedRow,
-        further: Sequence[tuple[int, EncodedRow | Skip, bool]],
+        copies: Sequence[tuple[int, EncodedRow | SkipRowError, bool]],
     ) -> list[tuple[int, EncodedRow]]:
-        """Count a row and its further views; returns the views that are kept, by number."""
+        """Count a row and its augmented copies; return the copies that are kept, by number."""
         for remark in first.remarks:
             self.remarks.add(number, remark)
         kept = [(0, first)]
-        if not further:  # as most rows
+        if not copies:  # as most rows
             self._count(first.num_targets, first.truncated, first.learns_eos)
             return kept
-        for view, made, alike in further:
-            self.counts["alike_views"] += alike
-            if isinstance(made, Skip):
-                self.dropped_views[made.reason] += 1
+        for copy, made, is_equal in copies:
+            self.counts["equal_copies"] += is_equal
+            if isinstance(made, SkipRowError):
+                self.dropped_copies[made.reason] += 1
             else:
-                kept.append((view, made))
+                kept.append((copy, made))
         self._count(
             sum(each.num_targets for _, each in kept),
             any(each.truncated for _, each in kept),
@@ -104,27 +104,27 @@ class Tally:
         self.counts["rows_learning_eos"] += learns_eos
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON keeps it."""
+        """The counts as JSON values."""
         return {
             "remarks": self.remarks.state(),
             "counts": dict(self.counts),
             "dropped": self.dropped,
-            "dropped_views": dict(self.dropped_views),
+            "dropped_copies": dict(self.dropped_copies),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a saved state."""
         self.remarks.restore(state["remarks"])
         self.counts.update(state["counts"])
         self.dropped.update(state["dropped"])
-        self.dropped_views.update(state["dropped_views"])
+        self.dropped_copies.update(state["dropped_copies"])
 
     def notes(self) -> dict[str, Any]:
-        """What a Store keeps of it."""
+        """The counts that a Store keeps."""
         return {
             "counts": dict(self.counts),
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
             "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
-            "dropped_views": dict(self.dropped_views),
+            "dropped_copies": dict(self.dropped_copies),
             "findings": [asdict(found) for found in self.remarks.findings()],
         }

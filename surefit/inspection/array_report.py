@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.data.column_types import is_array
 from surefit.data.formats.numpy_files import map_npy, map_npz
-from surefit.data.formats.text_records import Opened
-from surefit.data.table import is_array
+from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
 from surefit.progress import Progress, silent
 
@@ -28,7 +28,7 @@ Chunks = Sequence[Any]
 
 @dataclass(frozen=True)
 class ArrayReport:
-    """One array of a file; `fault` says why a file could not be read, and the rest is None."""
+    """One array of a file. If the file could not be read, `fault` is why, and the rest is None."""
 
     file: str
     array: str | None
@@ -78,14 +78,14 @@ def inspect_arrays(
     """A report on each array of numbers in the files, and on each file that cannot be read."""
     reports = []
     for place, file in enumerate(files):
-        progress("looking at arrays", place, len(files))
+        progress("inspecting arrays", place, len(files))
         try:
             for name, shape, dtype, chunks in _arrays(file, opener_of, reading):
                 reports.append(_report(str(file), name, shape, dtype, chunks))
         except FindingError as error:
             fault = "; ".join(found.message for found in error.findings)
             reports.append(ArrayReport(str(file), None, None, None, fault=fault))
-    progress("looking at arrays", len(files), len(files))
+    progress("inspecting arrays", len(files), len(files))
     return reports
 
 

@@ -5,15 +5,15 @@ The layout is planned by the same function as in `check`, so what is shown is wh
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from surefit.config import RunConfig
+from surefit.config import Reading
 from surefit.data.data_rules import STRAY_AXIS_DROPPED
 from surefit.data.formats.array_shards import SHARD_RESHAPED
 from surefit.data.open_data import as_paths, files_of, open_table, opener_of
-from surefit.data.roles import resolve_roles
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
@@ -23,49 +23,60 @@ from surefit.inspection.array_report import ArrayReport, inspect_arrays
 from surefit.inspection.table_report import DataReport, LayoutReport, inspect_table
 from surefit.progress import Progress, silent
 
+if TYPE_CHECKING:
+    from surefit.models.model_source import ModelSource
 
-def inspect_data(
-    data: Any, config: RunConfig, model: Any = None, progress: Progress = silent
-) -> DataReport:
+
+@dataclass(frozen=True)
+class AskedFeatures:
+    """What the user says of the features: their column, sequence length and feature size."""
+
+    column: str | None = None
+    steps: int | None = None
+    width: int | None = None
+
+
+ANYTHING = AskedFeatures()
+
+
+def inspect_data(data: Any, source: ModelSource | None = None) -> DataReport:
     """Report on data; with a model, also on what it expects of feature sequences."""
-    arrays = look_at_files(data, config, progress)
-    return inspect_opened(
-        open_table(data, config.read, config.on_bad_file), arrays, config, model, progress
-    )
+    reading = Reading()
+    arrays = look_at_files(data, reading)
+    return inspect_opened(open_table(data, reading), arrays, source)
 
 
-def look_at_files(data: Any, config: RunConfig, progress: Progress = silent) -> list[ArrayReport]:
-    """The arrays of the files as they lie on disk; none where data was given from Python."""
+def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> list[ArrayReport]:
+    """The arrays of the files on disk; none for Python objects."""
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
-    files = [file for file in files_of(as_paths(paths), []) if not file.is_dir()]
-    return inspect_arrays(files, opener_of, config.read, progress)
+    files = [file for file in files_of(as_paths(paths))[0] if not file.is_dir()]
+    return inspect_arrays(files, opener_of, reading, progress)
 
 
 def inspect_opened(
     table: Table,
     arrays: list[ArrayReport],
-    config: RunConfig,
-    model: Any = None,
+    source: ModelSource | None = None,
+    asked: AskedFeatures = ANYTHING,
     progress: Progress = silent,
 ) -> DataReport:
     """The report on a table that is open already."""
     report = inspect_table(table, progress)
-    roles = resolve_roles(table, (("features",),), ("mask",), _chosen(config))
+    chosen = {"features": asked.column} if asked.column is not None else {}
+    roles = resolve_roles(table, ((get_role("features"),),), (get_role("mask"),), chosen)
     if roles is None:
         return replace(report, arrays=arrays)
-    layout = _layout(table, roles["features"], config, model)
+    layout = _layout(table, roles["features"], asked, source)
     return replace(report, arrays=arrays, layout=layout)
 
 
-def _chosen(config: RunConfig) -> dict[str, str]:
-    return {role: column for role, column in config.columns.items() if role == "features"}
-
-
-def _layout(table: Table, column: str, config: RunConfig, model: Any) -> LayoutReport:
+def _layout(
+    table: Table, column: str, asked: AskedFeatures, source: ModelSource | None
+) -> LayoutReport:
     """How rows of features will be read, and why; what keeps them from it is `fault`."""
-    hints, expects = _expected(model, config)
+    hints, expects = _expected(source)
     shape = row_shape(table, column)
     applied = [
         found
@@ -74,7 +85,7 @@ def _layout(table: Table, column: str, config: RunConfig, model: Any) -> LayoutR
     ]
     try:
         layout, notes = plan_layout(
-            shape, replace(hints, steps=config.features.steps, width=config.features.width), column
+            shape, replace(hints, steps=asked.steps, width=asked.width), column
         )
     except FindingError as error:
         shown = [_shown(found) for found in applied]
@@ -83,7 +94,7 @@ def _layout(table: Table, column: str, config: RunConfig, model: Any) -> LayoutR
     steps, width = planned_axes(shape, layout)
     fixes = [_shown(found) for found in (*applied, *notes)]
     if hints.hidden_size is not None and width.size is not None:
-        fixes.append(f"SF325 a projection takes width {width} to width {hints.hidden_size}.")
+        fixes.append(f"SF325 a projection maps feature size {width} to {hints.hidden_size}.")
     return LayoutReport(
         column, str(shape), [steps.least, steps.most], width.size, expects, fixes, None
     )
@@ -93,21 +104,18 @@ def _shown(found: Finding) -> str:
     return f"{found.code} {found.message}"
 
 
-def _expected(model: Any, config: RunConfig) -> tuple[Hints, str | None]:
-    """What a model says of feature sequences, as hints and in words."""
-    if model is None:
+def _expected(source: ModelSource | None) -> tuple[Hints, str | None]:
+    """What a model expects of feature sequences, as hints and in words."""
+    if source is None:
         return Hints(), None
-    from surefit.models.open_model import open_model
-
-    source = open_model(model, trust_remote_code=config.trust_remote_code, beside=None)
     hints = source.hints()
     said = []
     if hints.trained is not None:
-        said.append(f"width {hints.trained}, which it was trained on")
+        said.append(f"feature size {hints.trained}, as in training")
     if hints.hidden_size is not None:
-        said.append(f"width {hints.hidden_size} after a projection from any")
+        said.append(f"any feature size, projected to {hints.hidden_size}")
     if hints.layers:
-        said.append(f"layers of width {', '.join(map(str, hints.layers))}")
+        said.append(f"layers of feature size {', '.join(map(str, hints.layers))}")
     if hints.positions is not None:
-        said.append(f"up to {hints.positions} steps")
-    return hints, f"{source.name}: {'; '.join(said) or 'any width and length'}"
+        said.append(f"sequence length up to {hints.positions}")
+    return hints, f"{source.name}: {'; '.join(said) or 'any feature size and sequence length'}"

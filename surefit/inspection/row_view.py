@@ -1,4 +1,4 @@
-"""One row as the model sees it: its text, what of it is learned or cut, or shapes."""
+"""One row as the model sees it: its text, which tokens carry a label or are cut, or shapes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.data.table import Table
-from surefit.encode.casting import cast_columns
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import finished
-from surefit.plan.plan import Parts
-from surefit.tasks.task_spec import TaskSpec
+from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Pipeline
 
 
-def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, Any]:
+def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
     """The encoded columns of a row of the data, by name; why it is not used if it is dropped."""
-    encoder = parts.encoder
-    encoded = _encode(table, row, task, encoder)
-    shown: dict[str, Any] = {"row": row, "side": _side(row, parts)}
-    if isinstance(encoded, Skip):
-        why = encoded.remark.message if encoded.remark is not None else None
-        return {**shown, "dropped": encoded.reason, **({"why": why} if why else {})}
-    columns = cast_columns(encoded.columns, task.fields_for(replace(encoder, extras={})))
-    targets = task.count_targets(columns)
-    if targets == 0:
-        return {**shown, "dropped": "nothing_to_learn"}
-    shown |= {"targets": targets, "truncated": encoded.truncated}
+    pipeline = job.pipeline
+    encoder, accepted = pipeline.encoder, pipeline.accept(table).table
+    shown: dict[str, Any] = {"row": row, "side": _side(row, job)}
+    try:
+        encoded = _encode(accepted, row, pipeline)
+    except SkipRowError as skip:
+        why = skip.remark.message if skip.remark is not None else None
+        return {**shown, "dropped": skip.reason, **({"why": why} if why else {})}
+    columns = encoded.columns
+    shown |= {"targets": encoded.num_targets, "truncated": encoded.truncated}
     for name, value in columns.items():
         if value.ndim == 0:
             shown[name] = value.item()
@@ -43,7 +41,7 @@ def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, 
         labels = columns.get("labels")
         tokens = _tokens(columns["input_ids"], None if apart else labels, encoder)
         if encoded.truncated:
-            tokens = _with_truncated(tokens, table, row, task, encoder)
+            tokens = _with_truncated(tokens, accepted, row, pipeline)
         shown["text"] = encoder.tokenizer.decode(columns["input_ids"])
         shown["parts"] = list(_parts(tokens, encoder))
         shown["tokens"] = tokens
@@ -54,23 +52,22 @@ def show_row(table: Table, row: int, task: TaskSpec, parts: Parts) -> dict[str, 
     return shown
 
 
-def _encode(table: Table, row: int, task: TaskSpec, encoder: Encoder) -> Encoded | Skip:
+def _encode(table: Table, row: int, pipeline: Pipeline) -> EncodedRow:
     try:
-        encoded = finished(task.encode(encoder.read(table.row(row)), encoder), encoder.tokenizer)
+        return pipeline.encode_row(table.row(row))[0]
     except RowFaultError as fault:
         where = table.where(row)
         raise fault.rule.error(f"row {row}: {fault.message}", where, fix=fault.fix) from None
-    return encoded if isinstance(encoded, Encoded | Skip) else Encoded(encoded)
 
 
-def _side(row: int, parts: Parts) -> str | None:
-    if (parts.train.source_row == row).any():
+def _side(row: int, job: Job) -> str | None:
+    if (job.train.source_row == row).any():
         return "training"
-    return "evaluation" if (parts.evaluation.source_row == row).any() else None
+    return "evaluation" if (job.validation.source_row == row).any() else None
 
 
 def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
-    learned = labels != -100 if labels is not None and labels.ndim == 1 else None
+    learned = labels != IGNORE_INDEX if labels is not None and labels.ndim == 1 else None
     special = set(encoder.tokenizer.all_special_ids) | {*encoder.tokenizer.added_tokens_decoder}
     return [
         {
@@ -98,13 +95,15 @@ def _full_kind(token: Mapping[str, Any]) -> str:
 
 
 def _with_truncated(
-    tokens: list[dict[str, Any]], table: Table, row: int, task: TaskSpec, encoder: Encoder
+    tokens: list[dict[str, Any]], table: Table, row: int, pipeline: Pipeline
 ) -> list[dict[str, Any]]:
     """The tokens with those that the limit cut off, where they were."""
-    whole = _encode(table, row, task, replace(encoder, max_length=None))
-    if isinstance(whole, Skip):
+    encoder = pipeline.encoder
+    unlimited = replace(pipeline, encoder=replace(encoder, max_length=None))
+    try:
+        ids = np.asarray(_encode(table, row, unlimited).columns["input_ids"])
+    except SkipRowError:
         return tokens
-    ids = np.asarray(whole.columns["input_ids"])
     kept = np.array([token["id"] for token in tokens])
     behind = _equal_from_start(ids[::-1], kept[::-1])
     before = min(_equal_from_start(ids, kept), len(kept) - behind)

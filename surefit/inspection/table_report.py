@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from surefit.data.column_types import describe_type
 from surefit.data.split import hash_rows
-from surefit.data.table import Table, describe_type
+from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
 from surefit.progress import Progress, silent
 
@@ -50,7 +51,8 @@ class LayoutReport:
         if self.steps is not None:
             least, most = self.steps
             steps = str(least) if least == most else f"{least} to {most}"
-            lines.append(f"  read as   {steps} steps of width {self.width or 'that differs'}")
+            size = self.width or "differs from row to row"
+            lines.append(f"  read as   sequence length {steps}, feature size {size}")
         if self.expects is not None:
             lines.append(f"  model     {self.expects}")
         lines += [f"  fix       {fix}" for fix in self.fixes]
@@ -76,7 +78,7 @@ class DataReport:
     def __str__(self) -> str:
         files = ", ".join(self.files[:SHOWN_FILES])
         more = f" and {len(self.files) - SHOWN_FILES} more" if len(self.files) > SHOWN_FILES else ""
-        parts = [f"{files}{more}: {self.rows} rows, {self.duplicate_rows} of them repeated"]
+        parts = [f"{files}{more}: {self.rows} rows, {self.duplicate_rows} duplicates"]
         if self.arrays:
             parts.append(f"\n{describe_arrays(self.arrays)}")
         parts += [_describe(column) for column in self.columns]
@@ -94,7 +96,7 @@ def _describe(column: ColumnReport) -> str:
         lines.append(f"  {low:>6} … {high:<6} {bar:<{BAR_WIDTH}} {count}")
     if column.distinct is not None:
         shown = ", ".join(f"{name} ({count})" for name, count in (column.common or {}).items())
-        lines.append(f"  {column.distinct} different values; most common: {shown}")
+        lines.append(f"  {column.distinct} distinct values; most common: {shown}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Which way of computing the head a model allows, tried on a few real tokens before training."""
+"""Chooses a sparse head for a model by comparing it with the full head on a few real tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.sparse_head import SparseHead, Tail
+from surefit.kernels.preserve_state import preserved_state
+from surefit.kernels.sparse_head import LogitTransform, SparseHead
+from surefit.kernels.tensor_difference import largest_difference
 from surefit.kernels.tied_embeddings import find_tied
-from surefit.models.tensor_difference import largest_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,21 +18,20 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-PROBED_TOKENS = 24
 CLOSE_LOSS = 1e-5
 CLOSE_GRADIENT = 1e-4
 CHUNK_BYTES = 64 * 2**20
-"""Aimed-at size of one chunk's logits: large enough for the GEMM to run at full speed."""
+"""Target size of one chunk's logits: large enough for the GEMM to run at full speed."""
 
 
-def find_head(module: nn.Module) -> nn.Module | None:
-    """The output embedding, where the model names one; adapters are looked through."""
+def find_output_embedding(module: nn.Module) -> nn.Module | None:
+    """The output embedding, if the model has one; also inside a peft model."""
     from torch import nn
 
     named = getattr(module, "get_output_embeddings", None)
     try:
         embedding = named() if named is not None else None
-    except (NotImplementedError, AttributeError):  # the model has no such layer
+    except (NotImplementedError, AttributeError):  # the model has none
         return None
     return embedding if isinstance(embedding, nn.Module) else None
 
@@ -39,29 +39,29 @@ def find_head(module: nn.Module) -> nn.Module | None:
 def choose_head(
     module: nn.Module, run: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, Any]
 ) -> tuple[SparseHead | None, str]:
-    """The fastest way that gives the plain head's loss and gradients, or None and why not.
+    """The fastest head with the loss and gradients of the full one, or None and the reason.
 
-    `run(batch)` calls the model as training will; `batch` lists its learned positions.
+    `run(batch)` calls the model as training does; `batch` lists its labelled tokens.
     """
-    embedding = find_head(module)
+    embedding = find_output_embedding(module)
     if embedding is None:
-        return None, "the model names no output embedding"
-    with _quiet(module):
+        return None, "the model has no output embedding"
+    with preserved_state(module):
         try:
-            plain = _Plain(module, embedding, run, batch)
+            full = _FullHead(module, embedding, run, batch)
         except _UnreachableError as error:
             return None, str(error)
         gathered = SparseHead(embedding)
-        if not plain.matches(gathered):
-            return None, "its logits at picked positions are not those of the whole rows"
-        tail = plain.find_tail()
-        if tail is None or not _is_linear(embedding):
+        if not full.matches(gathered):
+            return None, "its logits at selected positions differ from those of whole rows"
+        transform = full.find_transform()
+        if transform is None or not _is_linear(embedding):
             return gathered, ""
-        chunked = replace(gathered, tail=tail, chunk=chunk_size(embedding))
-        if not plain.matches(chunked):
+        chunked = replace(gathered, transform=transform, chunk=chunk_size(embedding))
+        if not full.matches(chunked):
             return gathered, ""
         shared = replace(chunked, tied=find_tied(module, embedding))
-        return (shared if _share(chunked, shared, run, batch) else chunked), ""
+        return (shared if _may_share(chunked, shared, run, batch) else chunked), ""
 
 
 def chunk_size(embedding: Any) -> int:
@@ -76,49 +76,49 @@ def chunk_size(embedding: Any) -> int:
 
 
 def as_choice(head: SparseHead | None) -> dict[str, Any]:
-    """What the plan keeps of a head, so that a resumed run has the same one."""
+    """The head as plan.json stores it, so that a resumed run uses the same one."""
     if head is None:
         return {"positions": "all"}
-    if head.tail is None:
-        return {"positions": "learned"}
-    shown = {"factor": head.tail.factor, "cap": head.tail.cap}
+    if head.transform is None:
+        return {"positions": "labelled"}
+    shown = {"factor": head.transform.factor, "cap": head.transform.cap}
     tied = {"tied": True} if head.tied is not None else {}
-    return {"positions": "learned", "chunk": head.chunk, **shown, **tied}
+    return {"positions": "labelled", "chunk": head.chunk, **shown, **tied}
 
 
 def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | None:
-    """The head that a plan has chosen before, without trying anything again."""
-    embedding = find_head(module)
+    """The head that plan.json stores, without testing it again."""
+    embedding = find_output_embedding(module)
     if choice["positions"] == "all" or embedding is None:
         return None
     if "chunk" not in choice:
         return SparseHead(embedding)
-    tail = Tail(choice["factor"], choice["cap"])
+    transform = LogitTransform(choice["factor"], choice["cap"])
     tied = find_tied(module, embedding) if choice.get("tied") else None
-    return SparseHead(embedding, tail, choice["chunk"], tied)
+    return SparseHead(embedding, transform, choice["chunk"], tied)
 
 
-def _share(
+def _may_share(
     chunked: SparseHead, shared: SparseHead, run: Callable[..., Any], batch: Mapping[str, Any]
 ) -> bool:
-    """Whether head and lookup may share a gradient: it is the same through the whole model."""
+    """Whether head and lookup may share a gradient: the result is the same through the model."""
     import torch
 
     if shared.tied is None or not shared.tied.weight.requires_grad:
         return False
-    apart, together = (
+    separate, together = (
         torch.autograd.grad(head(lambda: run(batch), batch).total, shared.tied.weight)[0]
         for head in (chunked, shared)
     )
-    return _close(together, apart, CLOSE_GRADIENT)
+    return _close(together, separate, CLOSE_GRADIENT)
 
 
 class _UnreachableError(Exception):
-    """The output embedding is not where logits come from."""
+    """The logits do not come from the output embedding."""
 
 
-class _Plain:
-    """Loss and gradients of the whole head, from its input on; what a sparse head must match."""
+class _FullHead:
+    """Loss and gradients of the full head from its input on, which a sparse head must match."""
 
     def __init__(
         self, module: nn.Module, embedding: nn.Module, run: Callable[..., Any], batch: Any
@@ -130,13 +130,13 @@ class _Plain:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         hidden, raw, logits = self._trace()
         if len(hidden) != 1 or logits is None:
-            raise _UnreachableError("its logits do not come from its output embedding alone")
+            raise _UnreachableError("its logits are not computed by its output embedding alone")
         self.hidden = hidden[0]
         self.raw, self.logits = raw[0].detach(), logits.detach()
-        labels, at = batch["learned"], batch["learned_at"]
+        labels, at = batch["labelled_targets"], batch["labelled_positions"]
         rows = batch["labels"].numel()
         if logits[..., 0].numel() != rows or self.hidden[..., 0].numel() != rows:
-            raise _UnreachableError("it gives another number of logits than the rows have tokens")
+            raise _UnreachableError("the number of its logits differs from the number of tokens")
         flat = logits.reshape(-1, logits.shape[-1])
         self.loss = cross_entropy(flat[at], labels, reduction="sum")
         self.gradients = self._gradients(self.loss)
@@ -145,7 +145,7 @@ class _Plain:
         assert torch.is_grad_enabled()
 
     def _trace(self) -> tuple[list[Any], list[Any], Any]:
-        """One run of the model; its head starts from leaves, so gradients end there."""
+        """Run the model once; the head's input is detached, so gradients stop there."""
         hidden: list[Any] = []
         raw: list[Any] = []
 
@@ -166,8 +166,8 @@ class _Plain:
         wanted = [self.hidden, *self.parameters]
         return list(torch.autograd.grad(loss, wanted, allow_unused=True))
 
-    def find_tail(self) -> Tail | None:
-        """What turns the embedding's output into the logits, if it is one of the known ways."""
+    def find_transform(self) -> LogitTransform | None:
+        """What turns the embedding's output into the logits, if it is a factor or a soft-cap."""
         raw, logits = self.raw.double(), self.logits.double()
         if raw.shape != logits.shape:
             return None
@@ -175,47 +175,47 @@ class _Plain:
         if abs(factor - 1) < 1e-6:
             factor = 1.0
         if _close(raw * factor, logits, CLOSE_LOSS):
-            return Tail(factor)
+            return LogitTransform(factor)
         for cap in _caps(self.module):
             if _close(cap * (raw / cap).tanh(), logits, CLOSE_LOSS):
-                return Tail(1.0, cap)
+                return LogitTransform(1.0, cap)
         return None
 
     def matches(self, head: SparseHead) -> bool:
-        """Whether the sparse head has the same loss, and the same gradients from there on."""
+        """Whether the sparse head gives the same loss and the same gradients."""
 
         def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             return (self.hidden, *inputs[1:])
 
         try:
             with _hooked(self.embedding, enter):
-                learned = head(lambda: self.run(self.batch), self.batch)
+                sparse = head(lambda: self.run(self.batch), self.batch)
         except (RuntimeError, IndexError, ValueError, TypeError):  # the model needs all positions
             return False
-        if learned.count != len(self.batch["learned"]):
+        if sparse.count != len(self.batch["labelled_targets"]):
             return False
-        if not _close(learned.total.detach(), self.loss, CLOSE_LOSS):
+        if not _close(sparse.total.detach(), self.loss, CLOSE_LOSS):
             return False
-        found = self._gradients(learned.total)
+        found = self._gradients(sparse.total)
         return all(_same(a, b) for a, b in zip(found, self.gradients, strict=True))
 
 
-def _same(found: Any, plain: Any) -> bool:
-    if found is None or plain is None:
-        other = found if plain is None else plain
+def _same(found: Any, expected: Any) -> bool:
+    if found is None or expected is None:
+        other = found if expected is None else expected
         return other is None or not bool(other.any())
-    return _close(found, plain, CLOSE_GRADIENT)
+    return _close(found, expected, CLOSE_GRADIENT)
 
 
-def _close(found: torch.Tensor, plain: torch.Tensor, relative: float) -> bool:
+def _close(found: torch.Tensor, expected: torch.Tensor, relative: float) -> bool:
     if found.numel() == 0:
         return True
-    apart, _, size = largest_difference(found, plain)
-    return apart <= relative * max(size, 1e-12)
+    difference, _, size = largest_difference(found, expected)
+    return difference <= relative * max(size, 1e-12)
 
 
 def _caps(module: Any) -> list[float]:
-    """Numbers of the model's config that are called a cap; they are tried, not trusted."""
+    """Values in the model's config whose name has `cap` in it; each is tested."""
     config = getattr(module, "config", None)
     if config is None:
         return []
@@ -229,7 +229,7 @@ def _caps(module: Any) -> list[float]:
 
 
 def _is_linear(embedding: Any) -> bool:
-    """Whether the head is exactly a linear layer, without an adapter around it."""
+    """Whether the head is a plain linear layer, without an adapter."""
     from torch import nn
 
     return type(embedding) is nn.Linear
@@ -245,17 +245,3 @@ def _hooked(embedding: nn.Module, enter: Any, leave: Any = None) -> Iterator[Non
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _quiet(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode with gradients; mode and random state are put back."""
-    import torch
-
-    training = module.training
-    with torch.enable_grad(), torch.random.fork_rng():
-        module.eval()
-        try:
-            yield
-        finally:
-            module.train(training)

@@ -1,4 +1,4 @@
-"""Gradient clipping by norm, without a pass of its own over the gradients where there is a way."""
+"""Gradient clipping by norm, fused into the optimizer step where the optimizer allows it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def make_clipper(
     accelerator: Accelerator, optimizer: Any, parameters: Sequence[nn.Parameter], clip: float
 ) -> Callable[[], None]:
-    """What sees to it that the optimizer's next step uses gradients of norm `clip` at most.
+    """A function to call before each optimizer step, which clips the gradients to norm `clip`.
 
-    A fused optimizer divides gradients by its `grad_scale` as it reads them, which is how loss
-    scaling works; without loss scaling that place is free. Sharded weights, loss scaling, other
-    optimizers and doubles (the scale is a single) are left to Accelerate.
+    A fused optimizer divides gradients by its `grad_scale` as it reads them; loss scaling uses
+    this, and clipping can use it where there is no loss scaling. Accelerate clips sharded weights,
+    scaled losses, float64 weights (`grad_scale` is float32) and other optimizers.
     """
     import torch
 
@@ -26,19 +26,19 @@ def make_clipper(
         return lambda: None
     shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
     doubles = any(parameter.dtype == torch.float64 for parameter in parameters)
-    if shards or doubles or accelerator.scaler is not None or not _divides(optimizer):
+    if shards or doubles or accelerator.scaler is not None or not _is_fused(optimizer):
         return partial(accelerator.clip_grad_norm_, parameters, clip)
 
-    def divide() -> None:
+    def scale() -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         optimizer.grad_scale = (norm.float() / clip).clamp_(min=1.0)
 
-    return divide
+    return scale
 
 
-def _divides(optimizer: Any) -> bool:
-    """Whether every group of an optimizer of torch is updated by a fused kernel."""
+def _is_fused(optimizer: Any) -> bool:
+    """Whether this is a torch optimizer with a fused kernel for every parameter group."""
     return (
         getattr(optimizer, "_step_supports_amp_scaling", False)
         and type(optimizer).__module__.startswith("torch.optim")

@@ -1,4 +1,4 @@
-"""torch.compile for the layers a model repeats: one of them is compiled, all of them use it."""
+"""Chooses and applies torch.compile to the repeated layers of a model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 PAYS_AFTER_STEPS = 1000
-"""Steps on CUDA from which compiling, which takes about a minute, is taken to pay for itself."""
+"""Training steps on CUDA from which compiling, which takes about a minute, saves time."""
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest list of layers of one kind, such as the blocks of a transformer."""
+    """The longest ModuleList of one layer type, such as the blocks of a transformer."""
     from torch import nn
 
     lists = [
@@ -24,25 +24,25 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def choose_compile(wanted: str, num_layers: int, num_steps: int, on_cuda: bool) -> tuple[bool, str]:
-    """Whether to compile, and why; `auto` says yes only where it is likely to pay for itself.
+    """Whether to compile, and the reason; `auto` compiles only where it is likely to save time.
 
     >>> choose_compile("auto", 30, 100_000, on_cuda=False)
-    (False, 'on a CPU it takes minutes and gains nothing')
+    (False, 'compiling takes minutes on a CPU and gains nothing')
     """
     if wanted == "off":
         return False, "compile=off"
     if num_layers == 0:
-        return False, "the model repeats no layers"
+        return False, "the model has no repeated layers"
     if wanted == "on":
         return True, "compile=on"
     if not on_cuda:
-        return False, "on a CPU it takes minutes and gains nothing"
+        return False, "compiling takes minutes on a CPU and gains nothing"
     if num_steps < PAYS_AFTER_STEPS:
-        return False, f"{num_steps} steps are too few to make up for compiling"
-    return True, f"{num_steps} steps make up for compiling"
+        return False, f"{num_steps} steps are too few to repay compiling"
+    return True, f"{num_steps} steps repay compiling"
 
 
 def compile_layers(module: nn.Module) -> None:
-    """Compile the repeated layers in place, for any length of rows; names and weights stay."""
+    """Compile the repeated layers in place, with dynamic shapes; names and weights stay."""
     for layer in repeated_layers(module):
         layer.compile(dynamic=True)

@@ -1,8 +1,8 @@
-"""A frozen Linear and its LoRA adapter as one operation, without peft's passes between them.
+"""Fused LoRA: a frozen Linear and its adapter computed as one operation.
 
-peft adds `B(A(x)) * scale` to the layer's output: three more tensors of the output's size, and as
-many for the gradients. Here the product is added into the output as it is made, and the same in
-the backward. Parameters, names and files stay peft's; only `forward` is another.
+peft adds `B(A(x)) * scale` to the layer's output, which allocates three more tensors of the
+output's size, and as many in the backward pass. Here the product is accumulated into the output,
+in both passes. Parameters, names and files stay peft's; only `forward` is replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fuse_adapters(module: nn.Module, adapter: str) -> int:
-    """Give every plain LoRA layer the fused forward, in place; returns how many have it."""
+    """Replace the forward of every plain LoRA layer, in place; returns how many were replaced."""
     from peft.tuners.lora import Linear
 
     fused = 0
@@ -29,7 +29,7 @@ def fuse_adapters(module: nn.Module, adapter: str) -> int:
 
 
 def _is_plain(layer: Any, adapter: str) -> bool:
-    """Whether it is a frozen Linear with one adapter that is nothing but two matrices."""
+    """Whether the layer is a frozen Linear with one adapter of two matrices and no dropout."""
     from torch import nn
 
     base = layer.get_base_layer()
@@ -60,12 +60,12 @@ def _forward(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
 
 @lru_cache(maxsize=1)
 def _operation() -> Any:
-    """Made when it is first used: torch takes a second to import."""
+    """The autograd function, defined on first use because importing torch takes a second."""
     import torch
     from torch.autograd.function import once_differentiable
 
     class LowRankLinear(torch.autograd.Function):
-        """`x W' + bias + scale (x A') B'`, of which A, B and x get gradients."""
+        """`x W' + bias + scale (x A') B'`, with gradients for x, A and B."""
 
         @staticmethod
         def forward(
@@ -75,7 +75,7 @@ def _operation() -> Any:
             low = rows @ a.T
             out = torch.nn.functional.linear(rows, weight, bias)
             out.addmm_(low, b.T, alpha=scale)
-            out.resize_(*x.shape[:-1], len(weight))  # no view: models may write into it
+            out.resize_(*x.shape[:-1], len(weight))  # not a view: models may write into it
             ctx.save_for_backward(rows, low, weight, a, b)
             ctx.scale, ctx.shape = scale, x.shape
             return out

@@ -1,11 +1,11 @@
-"""The head at learned positions only: what is not compared with a label is not computed.
+"""Sparse head: logits and loss are computed at labelled tokens only.
 
-A forward pre-hook on the model's output embedding picks the learned positions out of the hidden
-states, so that whatever the model does to its logits afterwards still applies ("gathered").
+A forward pre-hook on the model's output embedding selects the hidden states of the labelled
+tokens. Whatever the model does to its logits afterwards still applies ("gathered").
 
-Where that is nothing, a factor or a soft-cap, the logits need not exist at once either: they
-are made for a chunk of tokens at a time, turned into the loss and its gradient, and overwritten
-by the next chunk ("chunked"). `kernels/choose_head.py` finds out which of the two a model allows.
+Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
+a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
+`kernels/choose_head.py` tests which of the two a model allows.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.onednn_matmul import multiply, pieces
-from surefit.kernels.tied_embeddings import Shared, shared_gradient
-from surefit.tasks.metrics.token_metrics import Learned
+from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
+from surefit.tasks.metrics.token_metrics import LabelledLoss
 from surefit.tasks.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """What a model does to its logits after the output embedding: `cap(factor · logits)`."""
+class LogitTransform:
+    """What a model does to its logits after the output embedding: `softcap(factor · logits)`."""
 
     factor: float = 1.0
     cap: float | None = None
@@ -34,86 +33,86 @@ class Tail:
 
 @dataclass(frozen=True)
 class SparseHead:
-    """The output embedding of a model, computed at learned positions only.
+    """The output embedding of a model, computed at labelled tokens only.
 
-    With a `tail` it is projected on the vocabulary `chunk` tokens at a time; without, the
-    model's own forward makes the logits of all learned positions together.
+    With a `transform`, the logits of `chunk` tokens are computed at a time. Without, the model's
+    forward computes the logits of all labelled tokens at once.
     """
 
     embedding: nn.Module = field(repr=False)
-    tail: Tail | None = None
+    transform: LogitTransform | None = None
     chunk: int = 256
     tied: nn.Embedding | None = field(default=None, repr=False)
-    """The input embedding, where its weight is the output embedding's."""
+    """The input embedding, if it shares its weight with the output embedding."""
 
-    def __call__(self, run: Callable[[], Any], batch: Batch) -> Learned:
-        """Run the model on a batch whose learned positions are listed."""
+    def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
+        """Run the model on a batch that lists its labelled tokens."""
         import torch
 
-        positions, labels = batch["learned_at"], batch["learned"]
-        known: list[Learned] = []
+        positions, labels = batch["labelled_positions"], batch["labelled_targets"]
+        known: list[LabelledLoss] = []
 
         def gather(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden = inputs[0]
             picked = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
-            if self.tail is None:
+            if self.transform is None:
                 return (picked[None], *inputs[1:])
-            known.append(chunked_loss(picked, module, labels, self.tail, self.chunk, shared))
+            known.append(chunked_loss(picked, module, labels, self.transform, self.chunk, shared))
             return (picked[None, :0], *inputs[1:])
 
         hook = self.embedding.register_forward_pre_hook(gather)
         try:
-            with shared_gradient(self.tied if self.tail is not None else None) as shared:
+            with shared_gradient(self.tied if self.transform is not None else None) as shared:
                 outputs = run()
         finally:
             hook.remove()
-        if self.tail is not None:
+        if self.transform is not None:
             return known[0]
         logits = full_precision(outputs.logits[0])  # (N, V)
         total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
-        return Learned(total, hits, len(labels))
+        return LabelledLoss(total, hits, len(labels))
 
 
 def chunked_loss(
     hidden: torch.Tensor,
     embedding: Any,
     labels: torch.Tensor,
-    tail: Tail,
+    transform: LogitTransform,
     chunk: int,
-    shared: Shared | None = None,
-) -> Learned:
-    """Summed cross-entropy of `hidden` (N, H) projected on the vocabulary, chunk by chunk.
+    shared: SharedGradient | None = None,
+) -> LabelledLoss:
+    """Summed cross-entropy of `hidden` (N, H) projected to the vocabulary, chunk by chunk.
 
-    With `shared`, the weight's gradient is left there for the lookup of its input embedding.
+    With `shared`, the weight's gradient is passed to the lookup of the tied input embedding.
     """
     import torch
 
-    learning = torch.is_grad_enabled()  # inside an autograd function it always says no
-    left = shared if shared is not None and shared.looked_up else None
+    training = torch.is_grad_enabled()  # always False inside an autograd function
+    passed = shared if shared is not None and shared.looked_up else None
     total, hits = _chunked().apply(
-        hidden, embedding.weight, embedding.bias, labels, tail, chunk, learning, left
+        hidden, embedding.weight, embedding.bias, labels, transform, chunk, training, passed
     )
-    return Learned(total, None if learning else hits, len(labels))
+    return LabelledLoss(total, None if training else hits, len(labels))
 
 
 _function: Any = None
 
 
 def _chunked() -> Any:
-    """The autograd function, made when torch is there."""
+    """The autograd function, defined on first use because importing torch takes a second."""
     global _function
     if _function is None:
         import torch
 
         class ChunkedCrossEntropy(torch.autograd.Function):
-            """The gradient is made in the forward, while a chunk's logits are there."""
+            """Computes the gradients in the forward pass, while a chunk's logits exist."""
 
             @staticmethod
             def forward(ctx: Any, *given: Any) -> tuple[Any, Any]:
-                *walked, learning, ctx.shared = given
-                wanted = tuple(learning and needed for needed in ctx.needs_input_grad[:3])
-                total, hits, *gradients = _walk(wanted, *walked)
+                *inputs, training, ctx.shared = given
+                wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
+                total, hits, *gradients = _loss_and_gradients(wanted, *inputs)
                 ctx.gradients = gradients
                 ctx.mark_non_differentiable(hits)
                 return total, hits
@@ -130,19 +129,19 @@ def _chunked() -> Any:
     return _function
 
 
-def _walk(
+def _loss_and_gradients(
     wanted: tuple[bool, ...],
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
-    tail: Tail,
+    transform: LogitTransform,
     chunk: int,
 ) -> tuple[Any, ...]:
-    """Loss, hits, and the gradients of hidden, weight and bias that are wanted."""
+    """Loss, hits, and the wanted gradients of hidden, weight and bias."""
     import torch
 
-    device = "cpu" if hidden.is_meta else hidden.device.type  # shapes alone have no autocast
+    device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
     low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
     projection = weight.to(low)
     wide = torch.promote_types(low, torch.float32)
@@ -152,51 +151,52 @@ def _walk(
     total = torch.zeros((), dtype=wide, device=hidden.device)
     hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):
-        for piece in pieces(len(labels), chunk):
+        for start in range(0, len(labels), chunk):
+            piece = slice(start, start + chunk)
             part, targets = hidden[piece].to(low), labels[piece]
-            logits = multiply(part, projection.T)
+            logits = part @ projection.T
             if bias is not None:
                 logits += bias.to(low)
             logits = logits.to(wide)
-            squashed = _apply_tail(logits, tail)
+            slope = _apply_transform(logits, transform)
             if not any(wanted):
                 hits += (logits.argmax(-1) == targets).sum()
             total += _softmax_loss(logits, targets)
             if not any(wanted):
                 continue
             logits[torch.arange(len(targets), device=logits.device), targets] -= 1
-            if squashed is not None:
-                logits *= squashed
-            if tail.factor != 1.0:
-                logits *= tail.factor
+            if slope is not None:
+                logits *= slope
+            if transform.factor != 1.0:
+                logits *= transform.factor
             gradient = logits.to(low)
             if grad_hidden is not None:
-                grad_hidden[piece] = multiply(gradient, projection)
+                grad_hidden[piece] = gradient @ projection
             if grad_weight is not None:
                 _add_product(grad_weight, gradient, part)
             if grad_bias is not None:
                 grad_bias += logits.sum(0)
-    if grad_weight is not None:
-        grad_weight = grad_weight.to(weight.dtype)
-    if grad_bias is not None and bias is not None:
-        grad_bias = grad_bias.to(bias.dtype)
-    return total, hits, grad_hidden, grad_weight, grad_bias
+    return total, hits, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
 
 
-def _apply_tail(logits: torch.Tensor, tail: Tail) -> torch.Tensor | None:
-    """Factor and soft-cap in place; the slope of the soft-cap where there is one."""
-    if tail.factor != 1.0:
-        logits *= tail.factor
-    if tail.cap is None:
+def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
+    return gradient if gradient is None or like is None else gradient.to(like.dtype)
+
+
+def _apply_transform(logits: torch.Tensor, transform: LogitTransform) -> torch.Tensor | None:
+    """Apply factor and soft-cap in place; returns the slope of the soft-cap, if there is one."""
+    if transform.factor != 1.0:
+        logits *= transform.factor
+    if transform.cap is None:
         return None
-    logits.div_(tail.cap).tanh_()
+    logits.div_(transform.cap).tanh_()
     slope = 1 - logits.square()
-    logits *= tail.cap
+    logits *= transform.cap
     return slope
 
 
 def _softmax_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Summed cross-entropy; the logits become their softmax in place, without a second copy."""
+    """Summed cross-entropy; replaces the logits by their softmax in place."""
     logits -= logits.amax(-1, keepdim=True)
     picked = logits.gather(1, targets[:, None])
     sums = logits.exp_().sum(-1, keepdim=True)
@@ -205,7 +205,7 @@ def _softmax_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, part: torch.Tensor) -> None:
-    """Add `gradientᵀ · part` to `total`, which may be wider than both."""
+    """Add `gradientᵀ · part` to `total`, whose dtype may be wider."""
     if total.dtype == part.dtype:
         total.addmm_(gradient.T, part)
     else:

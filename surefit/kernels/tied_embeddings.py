@@ -1,7 +1,7 @@
-"""One gradient for a weight that is both the input and the output embedding.
+"""Tied embeddings: the head and the lookup write one gradient instead of adding two.
 
-The head makes a gradient as large as the weight, and the lookup at the other end another one,
-nearly all zeros, which are then added. Here the lookup adds its few rows to the head's.
+By default autograd allocates two gradients of the weight's size, one from the head and one from the
+lookup, which is nearly all zeros, and adds them. Here the lookup adds its rows to the head's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Shared:
-    """The head's gradient on its way to the lookup, in one pass through a model."""
+class SharedGradient:
+    """Passes the head's gradient to the lookup during one backward pass."""
 
     def __init__(self) -> None:
         self.looked_up = False
@@ -25,12 +25,12 @@ class Shared:
 
 
 def find_tied(module: Any, head: Any) -> nn.Embedding | None:
-    """The plain input embedding whose weight is the head's, if the model has one."""
+    """The plain input embedding that shares its weight with the head, if the model has one."""
     from torch import nn
 
     try:
         embedding = module.get_input_embeddings()
-    except (NotImplementedError, AttributeError):  # the model names none
+    except (NotImplementedError, AttributeError):  # the model has none
         return None
     plain = type(embedding) is nn.Embedding and embedding.max_norm is None
     if not plain or embedding.scale_grad_by_freq or embedding.sparse:
@@ -39,14 +39,14 @@ def find_tied(module: Any, head: Any) -> nn.Embedding | None:
 
 
 @contextmanager
-def shared_gradient(embedding: nn.Embedding | None) -> Iterator[Shared | None]:
-    """Let lookups add to the gradient that the head will leave in what this yields."""
+def shared_gradient(embedding: nn.Embedding | None) -> Iterator[SharedGradient | None]:
+    """Let lookups add their gradient to the one that the head stores in the yielded value."""
     import torch
 
     if embedding is None or not torch.is_grad_enabled() or not embedding.weight.requires_grad:
         yield None
         return
-    shared = Shared()
+    shared = SharedGradient()
 
     def look_up(module: nn.Embedding, inputs: tuple[Any, ...], _: Any) -> Any:
         shared.looked_up = True
@@ -61,12 +61,12 @@ def shared_gradient(embedding: nn.Embedding | None) -> Iterator[Shared | None]:
 
 @lru_cache(maxsize=1)
 def _lookup() -> Any:
-    """Made when it is first used: torch takes a second to import."""
+    """The autograd function, defined on first use because importing torch takes a second."""
     import torch
     from torch.autograd.function import once_differentiable
 
     class Lookup(torch.autograd.Function):
-        """An embedding whose gradient is added to the head's, which comes before it."""
+        """An embedding lookup whose backward adds to the head's gradient, computed before it."""
 
         @staticmethod
         def forward(ctx: Any, ids: Any, weight: Any, padding: int | None, shared: Any) -> Any:
@@ -82,9 +82,9 @@ def _lookup() -> Any:
             if ctx.padding is not None:
                 rows = rows.masked_fill((ids == ctx.padding)[:, None], 0)
             total, ctx.shared.gradient = ctx.shared.gradient, None
-            if total is None:  # another lookup had it
+            if total is None:  # another lookup has used it
                 total = gradient.new_zeros(ctx.shape)
-            if total.device.type == "cuda":  # where only this one is deterministic
+            if total.device.type == "cuda":  # index_add_ is not deterministic there
                 total.index_put_((ids,), rows.to(total.dtype), accumulate=True)
             else:
                 total.index_add_(0, ids.to(total.device), rows.to(total.dtype))

@@ -1,9 +1,9 @@
-"""Rows laid end to end, kept apart by the attention: no padding, and no mask at all.
+"""Varlen attention for padding-free batches: SDPA within each row, without padding or mask.
 
-transformers lets a model attend through a function of one's own (`AttentionInterface`). Ours
-calls SDPA once per row. Where rows begin is said in place of the mask: a small integer tensor
-with four axes, which transformers hands down as it is. All other masks mean what they always
-mean, so that a model set up for this still generates and evaluates as before.
+transformers lets a model use a custom attention function (`AttentionInterface`). Ours calls SDPA
+once per row. The row lengths take the place of the attention mask: an int64 tensor with four axes,
+which transformers passes on unchanged. Any other mask works as before, so a model with varlen
+attention still generates and evaluates on padded batches.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-NAME = "surefit_rows"
+NAME = "surefit_varlen"
 CLOSE_LOGITS = 1e-4
 _LIMITS = ("window", "window_size", "window_length", "attention_chunk_size", "local_attention")
-"""How settings end that make a model look at less than a whole row."""
+"""Endings of config settings that limit how far a token attends, such as sliding windows."""
 
 
-def keep_rows_apart(module: Any) -> bool:
-    """Let the model attend row by row; False where its attention cannot be exchanged."""
+def use_varlen_attention(module: Any) -> bool:
+    """Switch the model to varlen attention; False where its attention cannot be replaced."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -30,20 +30,20 @@ def keep_rows_apart(module: Any) -> bool:
     if base is None or not base._can_set_attn_implementation():
         return False
     if base.config._attn_implementation != "sdpa":
-        return False  # what another implementation adds, such as a soft-cap, would be lost
+        return False  # another implementation may add a soft-cap, which SDPA has not
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     base.set_attn_implementation(NAME)
     return True
 
 
-def stop_keeping_apart(module: Any) -> None:
-    """Give the model its own attention back."""
+def restore_attention(module: Any) -> None:
+    """Switch the model back to SDPA."""
     _pretrained(module).set_attn_implementation("sdpa")
 
 
 def _pretrained(module: Any) -> Any:
-    """The transformers model, also inside an adapter."""
+    """The transformers model, which may be inside a peft model."""
     from transformers import PreTrainedModel
 
     found = (part for part in module.modules() if isinstance(part, PreTrainedModel))
@@ -58,7 +58,7 @@ def attend(
     attention_mask: torch.Tensor | None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA, once per row where the mask says how long the rows are."""
+    """SDPA: once per row where the mask holds row lengths, else once for the batch."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -67,9 +67,9 @@ def attend(
         whole, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
         return whole, None
     if more.get("position_bias") is not None or more.get("softcap") is not None:
-        raise ValueError("rows that lie end to end are attended to without bias or soft-cap")
+        raise ValueError("varlen attention supports neither a position bias nor a soft-cap")
     groups = getattr(module, "num_key_value_groups", 1)
-    if groups > 1:  # shared keys are slower than repeated ones on a CPU
+    if groups > 1:  # on a CPU, repeating keys is faster than enable_gqa
         key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     causal = more.get("is_causal")
     settings = {
@@ -79,20 +79,20 @@ def attend(
     }
     lengths = attention_mask.flatten().tolist()
     rows = zip(*(torch.split(part, lengths, 2) for part in (query, key, value)), strict=True)
-    apart = [scaled_dot_product_attention(q, k, v, **settings) for q, k, v in rows]
-    return torch.cat(apart, dim=2).transpose(1, 2).contiguous(), None
+    outputs = [scaled_dot_product_attention(q, k, v, **settings) for q, k, v in rows]
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
 
 
-def end_to_end_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """What `forward` is given besides the columns for rows that lie end to end."""
+def varlen_arguments(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `forward` that a padding-free batch adds to its columns."""
     import torch
 
     lengths = torch.tensor(batch["row_lengths"], dtype=torch.int64)  # stays on the CPU
     return {"position_ids": batch["position_ids"], "attention_mask": lengths.view(1, 1, 1, -1)}
 
 
-def sees_whole_rows(module: Any, longest: int) -> str | None:
-    """The setting by which a model looks at less than a row of this length, if there is one."""
+def find_attention_limit(module: Any, longest: int) -> str | None:
+    """The setting that limits attention to less than a row of this length, if there is one."""
     config = _pretrained(module).config
     for each in (config, getattr(config, "text_config", None)):
         for name, value in vars(each).items() if each is not None else ():
@@ -102,12 +102,12 @@ def sees_whole_rows(module: Any, longest: int) -> str | None:
     return None
 
 
-def same_logits(padded: torch.Tensor, joined: torch.Tensor, lengths: tuple[int, ...]) -> bool:
-    """Whether rows end to end (1, T, V) have the logits of padded ones (B, T, V)."""
+def same_logits(padded: torch.Tensor, varlen: torch.Tensor, lengths: tuple[int, ...]) -> bool:
+    """Whether padding-free rows (1, T, V) have the logits of padded rows (B, T, V)."""
     import torch
 
-    if joined.ndim != 3 or joined.shape[:2] != (1, sum(lengths)):
+    if varlen.ndim != 3 or varlen.shape[:2] != (1, sum(lengths)):
         return False
     expected = torch.cat([row[:length] for row, length in zip(padded, lengths, strict=True)])
     scale = max(1.0, float(expected.abs().max()))
-    return float((joined[0] - expected).abs().max()) <= CLOSE_LOGITS * scale
+    return float((varlen[0] - expected).abs().max()) <= CLOSE_LOGITS * scale

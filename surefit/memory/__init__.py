@@ -1,1 +1,1 @@
-"""Does it fit, and how long does it take: predicted from shapes, then proved by one real step."""
+"""Memory limits, and peak memory and run time predicted from shapes and measured by one step."""

@@ -1,35 +1,40 @@
-"""What would fit instead: changes to a run, each with the peak it would have, the mildest first."""
+"""Options for a run that does not fit: config changes, each with its predicted peak memory."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import Workload, base_bytes, peak_of, trace_batch
+from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch, worst_batch
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
+from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
     from torch import nn
 
 LORA_RANK = 16
-SHORTEST = 32
-HOPE = 1.3
-"""How far beyond the rows that should fit a batch size is tried all the same."""
+MIN_LENGTH = 32
+EXTRAPOLATION_MARGIN = 1.3
+"""Sizes up to this factor above the extrapolated one are traced: peaks are not quite linear."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Config keys to set, and the predicted peak with them."""
+    """Config keys to change, and the predicted peak memory with them."""
 
     settings: Mapping[str, Any]
     peak_bytes: int
     fits: bool
+
+    def __post_init__(self) -> None:
+        assert self.settings, "an option changes at least one setting"
 
     def as_dict(self) -> dict[str, Any]:
         """The option as the plan shows it."""
@@ -40,37 +45,43 @@ class Option:
         }
 
 
-class Trials:
-    """A model on meta that is changed and traced again, and what came of it."""
+@dataclass(frozen=True)
+class Change:
+    """Values for config keys, and how to predict the peak memory with them."""
 
-    def __init__(self, work: Workload, limit: Limit) -> None:
-        self.work, self.limit = work, limit
-        self.base = base_bytes(work.module, limit)  # once: tracing itself leaves a little behind
+    settings: Mapping[str, Any]
+    predict_peak: Callable[[], int]
+
+
+class Trials:
+    """Predicts the peak memory of changed runs, by tracing changed copies of the model."""
+
+    def __init__(self, job: Job, limit: Limit) -> None:
+        self.job, self.limit = job, limit
+        # Measured once, because each trace leaves a little on the heap.
+        self.base = base_bytes(job.pipeline.module, limit)
 
     def peak(
         self,
         batch: Batch,
-        work: Workload | None = None,
+        job: Job | None = None,
         change: Callable[[Any], None] | None = None,
     ) -> int:
-        """The predicted peak on a batch, with a change to a copy of the model."""
-        module, call = self.work.on_meta if change is None else copy.deepcopy(self.work.on_meta)
+        """Predicted peak memory on a batch, with a change applied to a copy of the model."""
+        module, call = self.job.pipeline.on_meta
         if change is not None:
+            module, call = copy.deepcopy((module, call))
             change(module)
-        traced = trace_batch(work or self.work, module, call, batch)
+        traced = trace_batch(job or self.job, module, call, batch)
         return peak_of(traced, self.base, self.limit)
 
-    def option(self, settings: Mapping[str, Any], peak: int) -> Option:
-        """An option, held against the limit."""
-        return Option(settings, peak, peak <= self.limit.bytes)
 
-
-def with_batch_size(work: Workload, size: int) -> Workload:
-    """The same effective batch in micro-batches of `size` rows."""
-    batches = work.batches
+def with_batch_size(job: Job, size: int) -> Job:
+    """The same effective batch size, in micro-batches of `size` rows."""
+    batches = job.batches
     effective = batches.batch_size * batches.grad_accum
     smaller = replace(batches, batch_size=size, grad_accum=effective // size)
-    return replace(work, batches=smaller)
+    return replace(job, batches=smaller)
 
 
 def divisors(number: int) -> list[int]:
@@ -82,71 +93,104 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def largest_batch(trials: Trials, whole_peak: int | None = None) -> tuple[Workload, int]:
-    """The largest micro-batch of the same effective batch that fits, else one row; its peak.
+def largest_batch(trials: Trials, current_peak: int | None = None) -> tuple[Job, int]:
+    """The largest micro-batch of the same effective batch size that fits, and its peak memory.
 
-    Peaks grow about evenly with the rows, so sizes far beyond what would fit are not traced.
-    `whole_peak` is that of the batch size as it is, if it is known.
+    If none fits, it is one row. Peak memory is nearly linear in the rows, so sizes far above the
+    extrapolated one are not traced. `current_peak` is the peak at the current size, if known.
     """
-    work, limit = trials.work, trials.limit.bytes
-    whole = work.batches.batch_size
-    if whole_peak is None:
-        whole_peak = trials.peak(_worst(work), work)
-    if whole_peak <= limit:
-        return work, whole_peak
-    least = with_batch_size(work, 1)
-    least_peak = trials.peak(_worst(least), least)
-    per_row = max(whole_peak - least_peak, 1) / max(whole - 1, 1)
-    promising = 1 + HOPE * (limit - least_peak) / per_row
-    for size in divisors(whole * work.batches.grad_accum):
-        if 1 < size < whole and size <= promising:
-            smaller = with_batch_size(work, size)
-            peak = trials.peak(_worst(smaller), smaller)
+    job, limit = trials.job, trials.limit.bytes
+    current = job.batches.batch_size
+    if current_peak is None:
+        current_peak = trials.peak(worst_batch(job), job)
+    if current_peak <= limit:
+        return job, current_peak
+    least = with_batch_size(job, 1)
+    least_peak = trials.peak(worst_batch(least), least)
+    per_row = max(current_peak - least_peak, 1) / max(current - 1, 1)
+    most_rows = 1 + EXTRAPOLATION_MARGIN * (limit - least_peak) / per_row
+    for size in divisors(current * job.batches.grad_accum):
+        if 1 < size < current and size <= most_rows:
+            smaller = with_batch_size(job, size)
+            peak = trials.peak(worst_batch(smaller), smaller)
             if peak <= limit:
                 return smaller, peak
     return least, least_peak
 
 
 def advise(
-    work: Workload, limit: Limit, max_length: int | None, peak: int | None = None
+    job: Job, limit: Limit, max_length: int | None, peak: int | None = None
 ) -> Iterator[Option]:
-    """What changes the result least comes first; combinations where no single change fits.
+    """Options for a run that does not fit, those that change the training least first.
 
-    `peak` is what the run is predicted to hold as it is.
+    Combinations follow only if no single change fits. `peak` is the predicted peak memory of the
+    run as it is.
     """
-    trials = Trials(work, limit)
-    batch = _worst(work)
-    changes = _changes(work.module)
-    smaller, settings = work, {}
-    singles = []
-    if work.batches.max_tokens is None and work.batches.batch_size > 1:
-        smaller, peak = largest_batch(trials, peak)
-        sizes = smaller.batches
-        settings = {"batch_size": sizes.batch_size, "grad_accum": sizes.grad_accum}
-        singles.append(trials.option(settings, peak))
-    singles += [
-        trials.option({key: value}, trials.peak(batch, change=change))
-        for (key, value), change in changes.items()
-    ]
-    singles += [
-        trials.option({"max_seq_length": length}, peak)
-        for length, peak in _shorter(trials, batch, max_length)
-    ]
-    yield from singles
-    if any(option.fits for option in singles):
-        return
-    for tried, start in ((work, {}), (smaller, settings)):
-        together = trials.option(
-            {**start, **dict(changes.keys())},
-            trials.peak(_worst(tried), tried, lambda module: _apply(changes.values(), module)),
+    trials = Trials(job, limit)
+    model_changes = _model_changes(job.pipeline.module)
+    smaller, smaller_peak = job, peak
+    if job.batches.max_tokens is None and job.batches.batch_size > 1:
+        smaller, smaller_peak = largest_batch(trials, peak)
+
+    def singles() -> Iterator[Change]:
+        if smaller is not job and smaller_peak is not None:
+            yield Change(_sizes(smaller), partial(int, smaller_peak))
+        batch = worst_batch(job)
+        for (key, value), change in model_changes.items():
+            yield Change({key: value}, partial(trials.peak, batch, change=change))
+        for length, shorter_peak in _shorter(trials, batch, max_length):
+            yield Change({"max_seq_length": length}, partial(int, shorter_peak))
+
+    def combined(job: Job) -> Iterator[Change]:
+        yield Change(
+            {**_sizes(job), **dict(model_changes.keys())},
+            lambda: trials.peak(
+                worst_batch(job), job, lambda module: _apply(model_changes.values(), module)
+            ),
         )
-        yield together
-        if together.fits:
+
+    current = {**_sizes(job), "max_seq_length": max_length}
+    yield from try_changes((singles(), combined(job), combined(smaller)), current, limit.bytes)
+
+
+def try_changes(
+    rounds: Iterable[Iterable[Change]], current: Mapping[str, Any], limit_bytes: int
+) -> Iterator[Option]:
+    """Distinct options that each differ from the current settings.
+
+    Rounds end after the first one with an option that fits. A change that repeats an earlier one,
+    or the current settings, is not predicted.
+
+    >>> changes = [Change({"batch_size": size}, lambda: 7) for size in (4, 2, 2)]
+    >>> [dict(option.settings) for option in try_changes([changes], {"batch_size": 4}, 9)]
+    [{'batch_size': 2}]
+    """
+    seen: list[Mapping[str, Any]] = [{}]
+    for changes in rounds:
+        any_fits = False
+        for change in changes:
+            settings = {
+                key: value
+                for key, value in change.settings.items()
+                if key not in current or current[key] != value
+            }
+            if settings in seen:
+                continue
+            seen.append(settings)
+            peak = change.predict_peak()
+            yield Option(settings, peak, peak <= limit_bytes)
+            any_fits |= peak <= limit_bytes
+        if any_fits:
             return
 
 
-def _changes(module: nn.Module) -> dict[tuple[str, Any], Callable[[Any], None]]:
-    """What can be changed about the model, by the config key and its value."""
+def _sizes(job: Job) -> dict[str, int]:
+    """The config keys of the micro-batches."""
+    return {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
+
+
+def _model_changes(module: nn.Module) -> dict[tuple[str, Any], Callable[[Any], None]]:
+    """Changes to the model that save memory, by config key and value."""
     changes: dict[tuple[str, Any], Callable[[Any], None]] = {}
     if supports_checkpointing(module):
         changes["checkpointing", True] = enable_checkpointing
@@ -160,42 +204,40 @@ def _apply(changes: Iterable[Callable[[Any], None]], module: nn.Module) -> None:
         change(module)
 
 
-def _worst(work: Workload) -> Batch:
-    return work.load(work.train, work.batches.worst_rows(work.epochs))
-
-
 def _shorter(trials: Trials, batch: Batch, max_length: int | None) -> Iterator[tuple[int, int]]:
-    """The longest of a half, a quarter, … of the rows' length that fits; none if none does."""
+    """The longest of 1/2, 1/4, … of the sequence length that fits, with its peak memory."""
     if max_length is None or "input_ids" not in batch:
         return
-    work = trials.work
-    rows = work.batches.worst_rows(work.epochs)
-    length = int(work.batches.lengths[rows].max())
-    while length // 2 >= SHORTEST:
+    job = trials.job
+    rows = job.batches.worst_rows(job.epochs)
+    length = int(job.batches.lengths[rows].max())
+    while length // 2 >= MIN_LENGTH:
         length //= 2
-        if work.batches.end_to_end:  # as many whole rows as have the positions of the cut ones
-            lengths = work.batches.lengths[rows].astype(np.int64)
+        if job.batches.padding_free:  # as many whole rows as have these positions
+            lengths = job.batches.lengths[rows].astype(np.int64)
             wanted = np.minimum(lengths, length).sum()
-            shorter = work.load(work.train, rows[: np.searchsorted(lengths.cumsum(), wanted) + 1])
+            chosen = rows[: np.searchsorted(lengths.cumsum(), wanted) + 1]
+            shorter = job.pipeline.batch(job.train, chosen, device="cpu")
         else:
-            shorter = {name: _cut(value, length) for name, value in batch.items()}
+            shorter = {name: _truncate(value, length) for name, value in batch.items()}
         peak = trials.peak(shorter)
         if peak <= trials.limit.bytes:
             yield length, peak
             return
 
 
-def _cut(value: Any, length: int) -> Any:
+def _truncate(value: Any, length: int) -> Any:
     return value[:, :length] if getattr(value, "ndim", 0) > 1 else value
 
 
 def _can_adapt(module: nn.Module) -> bool:
-    """Whether LoRA could be used: a model of transformers that is trained whole."""
+    """Whether LoRA is an option: a transformers model whose weights are all trained."""
     trained = all(weight.requires_grad for weight in module.parameters())
     return trained and hasattr(module, "config") and bool(_adaptable(module))
 
 
 def _adaptable(module: Any) -> list[nn.Module]:
+    """The linear layers that get LoRA: all but the output embeddings."""
     from torch import nn
 
     last = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
@@ -203,7 +245,10 @@ def _adaptable(module: Any) -> list[nn.Module]:
 
 
 def add_lora(module: nn.Module) -> None:
-    """Adapters on every linear layer of a model on meta, as peft adds them, without its import."""
+    """Add LoRA to every linear layer of a model on the meta device, as peft does.
+
+    It spares the import of peft, which takes seconds.
+    """
     import torch
     from torch.nn import functional
 

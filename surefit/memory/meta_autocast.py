@@ -1,4 +1,4 @@
-"""Mixed precision on meta tensors, which torch's autocast passes over: the same casts by hand."""
+"""Mixed precision on meta tensors: the casts of `torch.autocast`, which ignores that device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-_IN_HALF = (
+_IN_LOWER_PRECISION = (
     (functional, "linear"),
     (functional, "conv1d"),
     (functional, "conv2d"),
@@ -23,40 +23,44 @@ _IN_HALF = (
     (torch, "baddbmm"),
     (torch, "einsum"),
 )
-"""Products, which autocast computes in the narrow type."""
+"""Matrix products and convolutions, which autocast computes in the lower precision."""
 
-_IN_FULL = (
+_IN_FLOAT32 = (
     (functional, "layer_norm"),
     (functional, "softmax"),
     (functional, "log_softmax"),
     (functional, "cross_entropy"),
 )
-"""Sums and exponentials, which it computes in float32; the rest follows its arguments."""
+"""Sums and exponentials, which autocast computes in float32. Other operations keep the dtype of
+their arguments."""
 
 
 @contextmanager
-def half_precision(dtype: torch.dtype | None) -> Iterator[None]:
-    """While the block runs, products are computed in `dtype`; weights are cast once and kept."""
+def meta_autocast(dtype: torch.dtype | None) -> Iterator[None]:
+    """While the block runs, matrix products are computed in `dtype`; weights are cast once."""
     if dtype is None:
         yield
         return
-    narrow, before = _Caster(dtype), []
-    for places, cast in ((_IN_HALF, narrow), (_IN_FULL, _Caster(torch.float32))):
-        for owner, name in places:
+    originals = []
+    casts = (_IN_LOWER_PRECISION, _Caster(dtype)), (_IN_FLOAT32, _Caster(torch.float32))
+    for functions, cast in casts:
+        for owner, name in functions:
             original = getattr(owner, name)
-            before.append((owner, name, original))
+            originals.append((owner, name, original))
             setattr(owner, name, _casting(original, cast))
     try:
         yield
     finally:
-        for owner, name, original in reversed(before):
+        for owner, name, original in reversed(originals):
             setattr(owner, name, original)
 
 
 class _Caster:
+    """Casts floating-point tensors to one dtype; a cast weight is cached, as autocast does it."""
+
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.kept: dict[int, torch.Tensor] = {}
+        self.cast_weights: dict[int, torch.Tensor] = {}
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -65,9 +69,9 @@ class _Caster:
             return value
         if not isinstance(value, torch.nn.Parameter):
             return value.to(self.dtype)
-        if id(value) not in self.kept:
-            self.kept[id(value)] = value.to(self.dtype)
-        return self.kept[id(value)]
+        if id(value) not in self.cast_weights:
+            self.cast_weights[id(value)] = value.to(self.dtype)
+        return self.cast_weights[id(value)]
 
 
 def _casting(original: Callable[..., Any], cast: _Caster) -> Callable[..., Any]:

@@ -1,74 +1,45 @@
-"""The peak and the time of a run, predicted from the shapes of its largest batches."""
+"""Peak memory and run time, predicted from the shapes of the largest micro-batches."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.order import Batches
-from surefit.encode.store import Store
-from surefit.memory.host import give_back
-from surefit.memory.limit import CONTEXT_BYTES, PROCESS_BYTES, Limit, held_bytes
+from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
-from surefit.memory.trace_cache import keep_trace, trace_key
-from surefit.memory.trace_step import Traced, on_meta, trace_evaluation, trace_training
+from surefit.memory.process_memory import trim_heap
+from surefit.memory.trace_cache import cached_trace, trace_key
+from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.tasks.task_spec import Batch, Loss
+from surefit.pipeline.evaluation import row_chunks
+from surefit.pipeline.job import Job
+from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-SMALL_SHARE = 0.01
-"""Of the limit: less than that is not worth looking at closely."""
-HEAP_TOP_BYTES, TOP_SHARE = 65_000_000, 0.064
-HOLES_SHARE, KEPT_SHARE, GRADIENTS_SHARE = 0.106, 0.125, 0.26
-"""What glibc's heap holds beyond live tensors, fitted to the runs of bench/fit_grid.py: its end, as
-a share of the bytes that pass through it in a step, up to a limit; holes, which an aligned request
-of the same size does not fit into again, as shares of these bytes, activations and gradients."""
-DEVICE_SHARE = 0.05
-"""What the caching allocator of a device holds beyond the tensors."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is trained on what: all a prediction has to know, as it is before the first step."""
-
-    module: nn.Module
-    call: Call
-    loss: Loss
-    load: Callable[[Store, Any], Batch]
-    train: Store
-    evaluation: Store
-    batches: Batches
-    num_steps: int
-    epochs: int = 1
-    eval_every: int | None = None
-    generates: tuple[int, int] | None = None
-    """Rows and new tokens that each evaluation generates."""
-    half: torch.dtype | None = None
-
-    @cached_property
-    def on_meta(self) -> tuple[nn.Module, Call]:
-        """The model without its numbers, and its Call."""
-        return on_meta(self.module, self.call)
-
-    @property
-    def num_evaluations(self) -> int:
-        """How often the evaluation rows are gone through."""
-        if not len(self.evaluation):
-            return 0
-        return max(1, self.num_steps // self.eval_every) if self.eval_every else self.epochs
+PROCESS_BYTES = 330_000_000
+"""Memory of a process after the imports and one step of a tiny model, measured."""
+NEGLIGIBLE_SHARE = 0.01
+"""A pass whose activations take a smaller share of the limit than this is not traced."""
+HEAP_TOP_BYTES, HEAP_TOP_SHARE = 65_000_000, 0.064
+HEAP_HOLES_SHARE, ACTIVATION_HOLES_SHARE, GRADIENT_HOLES_SHARE = 0.106, 0.125, 0.26
+"""Heap memory of glibc beyond live tensors, fitted to the runs of bench/fit_grid.py. The free top
+of the heap is a share of the bytes that a step allocates there, up to a maximum. Holes, where a
+freed block is too small for the next aligned request, are shares of these bytes, of the
+activations and of the gradients."""
+DEVICE_CACHE_SHARE = 0.05
+"""Memory that the caching allocator of a device reserves beyond live tensors."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What a run holds at most, what it may hold, and how long it takes; None is unknown."""
+    """Peak memory, memory limit and time of a run; None where a value is unknown."""
 
     limit: Limit
     peak_bytes: int | None = None
@@ -78,16 +49,16 @@ class Fit:
     measured_bytes: int | None = None
     advice: tuple[Mapping[str, Any], ...] = ()
     unknown: str = ""
-    """Why nothing could be predicted, where that is so."""
+    """Why the peak could not be predicted; empty if it was."""
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak, measured if it was, is within the limit."""
+        """Whether the measured peak, or else the predicted one, is within the limit."""
         peak = self.measured_bytes if self.measured_bytes is not None else self.peak_bytes
         return None if peak is None else peak <= self.limit.bytes
 
     def memory_dict(self) -> dict[str, Any]:
-        """`memory` of the plan."""
+        """The section `memory` of the plan."""
         return {
             "predicted_peak_bytes": self.peak_bytes,
             "limit_bytes": self.limit.bytes,
@@ -99,60 +70,74 @@ class Fit:
         }
 
     def time_dict(self) -> dict[str, Any]:
-        """`time` of the plan."""
+        """The section `time` of the plan."""
         return {
             "predicted_step_seconds": self.step_seconds,
             "predicted_total_seconds": self.total_seconds,
         }
 
 
-def predict(work: Workload, limit: Limit) -> Fit:
-    """Trace the largest batches of training and evaluation; unknown where the model refuses."""
+def predict(job: Job, limit: Limit) -> Fit:
+    """Trace the largest micro-batches of training and evaluation.
+
+    The result is unknown if the model's code cannot run on the meta device.
+    """
     try:
-        training = trace_worst(work)
-        passes = (training, *_without_gradients(work, training, limit))
-    except Exception as error:  # a model's own code may fail on shapes in any way
+        training = trace_worst(job)
+        passes = (training, *_without_gradients(job, training, limit))
+    except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (str(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
-    fit = Fit(limit, parts=_split(worst, base_bytes(work.module, limit), limit))
+    fit = Fit(limit, parts=_breakdown(worst, base_bytes(job.pipeline.module, limit), limit))
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
-    return fit if limit.source == "device_memory_gb" else _with_time(fit, work, training)
+    return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
 
 
-def trace_worst(work: Workload) -> Traced:
-    """A training step on the micro-batch with the most positions."""
-    batch = work.load(work.train, work.batches.worst_rows(work.epochs))
-    return trace_batch(work, *work.on_meta, batch)
+def trace_worst(job: Job) -> Traced:
+    """Trace a training step on the micro-batch with the most positions."""
+    return trace_batch(job, *job.pipeline.on_meta, worst_batch(job))
 
 
-def trace_batch(work: Workload, module: nn.Module, call: Call, batch: Batch) -> Traced:
-    """A training step of a model on meta on one batch."""
-    accumulates = work.batches.grad_accum > 1
-    key = trace_key(module, call, work.loss, batch, accumulates, work.half)
-    return keep_trace(
+def worst_batch(job: Job) -> Batch:
+    """The micro-batch with the most positions; on the CPU, because traces read its integers."""
+    rows = job.batches.worst_rows(job.epochs)
+    return job.pipeline.batch(job.train, rows, device="cpu")
+
+
+def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
+    """Trace a training step of a model on the meta device."""
+    accumulates = job.batches.grad_accum > 1
+    key = trace_key(module, call, job.pipeline.loss, batch, accumulates, job.autocast_dtype)
+    return cached_trace(
         key,
         lambda: trace_training(
-            module, call, work.loss, batch, accumulates=accumulates, autocast=work.half
+            module,
+            call,
+            job.pipeline.loss,
+            batch,
+            accumulates=accumulates,
+            dtype=job.autocast_dtype,
         ),
     )
 
 
 def base_bytes(module: nn.Module, limit: Limit) -> int:
-    """What is held beside the tensors of the run: the process, or the device's context."""
+    """Memory in use apart from the tensors of the run: the process, or the device context."""
     if limit.on_device:
-        return CONTEXT_BYTES
-    give_back()
+        return limit.used_bytes
+    trim_heap()
     loaded = sum(p.nbytes for p in module.parameters() if not p.is_meta)
-    return max(held_bytes() - loaded, PROCESS_BYTES)
+    return max(limit.used_bytes - loaded, PROCESS_BYTES)
 
 
 def peak_of(traced: Traced, base: int, limit: Limit) -> int:
-    """All that is held when a traced pass is at its peak."""
-    return sum(_split(traced, base, limit).values())
+    """Peak memory of a traced pass, with the allocator and the process."""
+    return sum(_breakdown(traced, base, limit).values())
 
 
-def _split(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
+def _breakdown(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
+    """Peak memory by what uses it, as the plan shows it."""
     return {
         "weights": traced.weights,
         "gradients": traced.gradients,
@@ -164,58 +149,57 @@ def _split(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
 
 
 def allocator_bytes(traced: Traced, limit: Limit) -> int:
-    """What the allocator keeps beyond live tensors: freed pieces that nothing else fits into."""
+    """Memory of the allocator beyond live tensors: its cache, or the holes in the heap."""
     if limit.on_device:
-        return round(traced.peak * DEVICE_SHARE)
-    top = min(round(traced.heap_bytes * TOP_SHARE), HEAP_TOP_BYTES)
-    holes = traced.heap_bytes * HOLES_SHARE + traced.activations * KEPT_SHARE
-    return top + round(holes + traced.gradients * GRADIENTS_SHARE)
+        return round(traced.peak * DEVICE_CACHE_SHARE)
+    top = min(round(traced.heap_bytes * HEAP_TOP_SHARE), HEAP_TOP_BYTES)
+    holes = traced.heap_bytes * HEAP_HOLES_SHARE + traced.activations * ACTIVATION_HOLES_SHARE
+    return top + round(holes + traced.gradients * GRADIENT_HOLES_SHARE)
 
 
-def _without_gradients(work: Workload, training: Traced, limit: Limit) -> Iterator[Traced]:
-    """Evaluation and generation, where they could hold more than training.
+def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Traced]:
+    """Trace evaluation and generation if their peak could exceed that of training.
 
-    A pass without gradients holds no more per position than training does. Where that is too
-    little to matter, or less than training holds in any case, it is not traced.
+    A pass without gradients needs no more activations per position than training does. It is
+    traced only if that bound is above the activations of training and not negligible.
     """
-    if not len(work.evaluation):
+    if not len(job.validation):
         return
-    from surefit.pipeline.evaluation import row_chunks
+    size, tokens = job.batches.batch_size, job.batches.max_tokens
+    rows = next(row_chunks(job.validation.lengths, size, tokens))
+    longest = int(job.validation.lengths[rows].max())
+    per_position = training.activations / max(int(job.batches.positions().max()), 1)
 
-    size, tokens = work.batches.batch_size, work.batches.max_tokens
-    rows = next(row_chunks(work.evaluation.lengths, size, tokens))
-    longest = int(work.evaluation.lengths[rows].max())
-    per_position = training.activations / max(int(work.batches.positions().max()), 1)
-
-    def matters(positions: int) -> bool:
+    def may_exceed_training(positions: int) -> bool:
         bound = per_position * positions
-        return bound > max(training.activations, SMALL_SHARE * limit.bytes)
+        return bound > max(training.activations, NEGLIGIBLE_SHARE * limit.bytes)
 
-    scored = matters(len(rows) * longest)
-    asked, new_tokens = work.generates or (0, 0)
-    generated = asked > 0 and matters(min(len(rows), asked) * (longest + new_tokens))
-    if not scored and not generated:
+    trace_scoring = may_exceed_training(len(rows) * longest)
+    wanted, new_tokens = job.generates or (0, 0)
+    num_prompts = min(len(rows), wanted)
+    trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
+    if not trace_scoring and not trace_generation:
         return
-    batch = work.load(work.evaluation, rows)
-    module, call = work.on_meta
+    batch = job.pipeline.batch(job.validation, rows, device="cpu")
+    module, call = job.pipeline.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:
         outputs = call(module, batch)
-        work.loss(outputs, batch)
+        job.pipeline.loss(outputs, batch)
 
-    if scored:
+    if trace_scoring:
         yield trace_evaluation(module, score, batch)
-    if generated:
-        prompt = _longest_prompt(batch, min(len(rows), asked), longest, new_tokens)
+    if trace_generation:
+        prompt = _longest_prompt(batch, num_prompts, longest, new_tokens)
         yield trace_evaluation(module, _prefill, prompt)
 
 
 def _prefill(module: nn.Module, batch: Batch) -> None:
-    """All keys and values of an answer at its full length, which is when they take most."""
+    """Fill the key-value cache for an answer of full length, where it is largest."""
     names = inspect.signature(module.forward).parameters
-    more = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
-    given = {name: value for name, value in batch.items() if name in names}
-    module(**given, **more, use_cache=True)
+    last_only = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
+    arguments = {name: value for name, value in batch.items() if name in names}
+    module(**arguments, **last_only, use_cache=True)
 
 
 def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> dict[str, Any]:
@@ -229,37 +213,37 @@ def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> di
     return {"input_ids": ids(length + new_tokens)}
 
 
-def _with_time(fit: Fit, work: Workload, training: Traced) -> Fit:
-    """What a step takes by the machine's rates, and all of them by their positions."""
+def _with_time(fit: Fit, job: Job, training: Traced) -> Fit:
+    """Time of a step from the speed of this machine, and of the run from its positions."""
     varying, fixed = measure_machine().seconds(training)
-    positions = work.batches.positions()
+    positions = job.batches.positions()
     worst = max(int(positions.max()), 1)
     slope = varying / worst
     return replace(
         fit,
-        step_seconds=(varying + fixed) * work.batches.grad_accum,
-        total_seconds=total_seconds(work, slope, fixed, slope / 3),
+        step_seconds=(varying + fixed) * job.batches.grad_accum,
+        total_seconds=total_seconds(job, slope, fixed, slope / 3),
     )
 
 
 def total_seconds(
-    work: Workload,
+    job: Job,
     slope: float,
     fixed: float,
     eval_slope: float,
     step_seconds: float = 0.0,
     token_seconds: float = 0.0,
 ) -> float:
-    """All steps and evaluations of a run, from seconds per position and per micro-batch."""
-    positions = work.batches.positions()
+    """Time of all steps and evaluations, from seconds per position and per micro-batch."""
+    positions = job.batches.positions()
     per_epoch = slope * float(positions.sum()) + fixed * len(positions)
-    steps = max(work.batches.num_steps(0), 1)
-    processes = work.batches.num_processes
-    training = work.num_steps / steps * per_epoch / processes + work.num_steps * step_seconds
-    lengths = np.asarray(work.evaluation.lengths, np.int64)
-    evaluation = work.num_evaluations * eval_slope * float(lengths.sum()) / processes
-    if work.generates is not None and token_seconds:
-        rows, new_tokens = work.generates
-        chunks = -(-min(rows, len(lengths)) // work.batches.batch_size)
-        evaluation += work.num_evaluations * chunks * new_tokens * token_seconds
+    steps = max(job.batches.num_steps(0), 1)
+    processes = job.batches.num_processes
+    training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds
+    lengths = np.asarray(job.validation.lengths, np.int64)
+    evaluation = job.num_evaluations * eval_slope * float(lengths.sum()) / processes
+    if job.generates is not None and token_seconds:
+        rows, new_tokens = job.generates
+        chunks = -(-min(rows, len(lengths)) // job.batches.batch_size)
+        evaluation += job.num_evaluations * chunks * new_tokens * token_seconds
     return training + evaluation

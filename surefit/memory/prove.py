@@ -1,7 +1,7 @@
-"""One real step on the largest batch, before the first: memory runs out now, or never.
+"""A measured step on the largest micro-batch before training starts.
 
-The step has a rate of 0 and leaves no trace: weights, buffers, random states and optimizer are
-afterwards what they were, to the bit.
+A run that exceeds its memory fails here, and not hours later. The step has learning rate 0 and
+restores buffers, random states and optimizer: training is the same as without it, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.memory.limit import forget_peak, peak_held_bytes
-from surefit.memory.predict_peak import Workload, total_seconds
+from surefit.memory.predict_peak import total_seconds
+from surefit.memory.process_memory import peak_bytes, reset_peak
+from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
     from torch import nn
 
-WARM_SECONDS = 0.25
-"""Passes are repeated for so long, at most MOST_PASSES times: the first one is slower."""
-MOST_PASSES = 3
-_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+WARM_UP_SECONDS, MAX_PASSES = 0.25, 3
+"""A pass is repeated until either is reached, because the first one is slower."""
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+)
 
 
 class NotEnoughMemoryError(Exception):
-    """The real step ran out of memory."""
+    """The measured step ran out of memory."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a real step on the largest batch held and took, and the run after it will take."""
+    """Measured peak memory and time of a step, and the time of the run predicted from it."""
 
     peak_bytes: int
     step_seconds: float
@@ -41,44 +46,45 @@ class Proof:
 
 
 def prove(
-    work: Workload,
+    job: Job,
     model: Any,
     backward: Callable[[Any], None],
     optimizer: Any,
     *,
     fresh: bool,
 ) -> Proof:
-    """Go through the largest and a usual batch; raises NotEnoughMemoryError.
+    """Measure the largest and a median micro-batch; raises NotEnoughMemoryError.
 
-    `fresh` says that the optimizer is ours and has no state yet: it is made for the step, so that
-    all is there that later steps will find, and cleared afterwards.
+    `fresh` means that the optimizer is surefit's own and has no state yet. Its state is created for
+    the step, so that the peak is that of later steps, and cleared afterwards.
     """
-    worst = work.load(work.train, work.batches.worst_rows(work.epochs))
-    usual_rows = usual(work)
-    usual_batch = work.load(work.train, usual_rows)
-    _forget_peak()
+    worst = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
+    median = job.pipeline.batch(job.train, median_rows(job))
+    _reset_peak()
     try:
-        with _untouched(work.module, optimizer, fresh):
-            update_seconds = _make_state(work.module, optimizer) if fresh else 0.0
-            forward, whole = _time(work, model, worst, backward)
-            _, usual_whole = _time(work, model, usual_batch, backward)
-            token_seconds = _decode_seconds(work, worst) if work.generates else 0.0
+        with _restoring_state(job.pipeline.module, optimizer, fresh):
+            update_seconds = (
+                _create_optimizer_state(job.pipeline.module, optimizer) if fresh else 0.0
+            )
+            forward, whole = _time_passes(job, model, worst, backward)
+            _, median_whole = _time_passes(job, model, median, backward)
+            token_seconds = _decode_seconds(job, worst) if job.generates else 0.0
     except MemoryError as error:
         raise NotEnoughMemoryError(str(error)) from error
     except RuntimeError as error:  # torch.OutOfMemoryError is one of them
-        if not any(words in str(error).lower() for words in _WORDS):
+        if not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
             raise
         raise NotEnoughMemoryError(str(error)) from error
-    most = int(work.batches.positions().max())
-    fewer = int(np.median(work.batches.positions()))
-    slope, fixed = _line(fewer, usual_whole, most, whole)
-    total = total_seconds(work, slope, fixed, forward / most, update_seconds, token_seconds)
-    return Proof(_peak(), whole * work.batches.grad_accum + update_seconds, total)
+    most = int(job.batches.positions().max())
+    fewer = int(np.median(job.batches.positions()))
+    slope, fixed = _line(fewer, median_whole, most, whole)
+    total = total_seconds(job, slope, fixed, forward / most, update_seconds, token_seconds)
+    return Proof(_peak_bytes(), whole * job.batches.grad_accum + update_seconds, total)
 
 
-def usual(work: Workload) -> Any:
-    """The rows of a micro-batch of middling size."""
-    batches = work.batches
+def median_rows(job: Job) -> Any:
+    """The rows of a micro-batch with the median number of positions."""
+    batches = job.batches
     positions = batches.positions()
     middle = int(np.argsort(positions, kind="stable")[len(positions) // 2])
     order = batches.epoch(0)
@@ -86,7 +92,7 @@ def usual(work: Workload) -> Any:
 
 
 def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float]:
-    """Seconds per position and per micro-batch, from two of them.
+    """Seconds per position and per micro-batch, from two measured micro-batches.
 
     >>> _line(10, 2.0, 30, 4.0)
     (0.1, 1.0)
@@ -100,51 +106,51 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
     return (slope, fixed) if fixed >= 0 else (more / most, 0.0)
 
 
-def _time(
-    work: Workload, model: Any, batch: Any, backward: Callable[[Any], None]
+def _time_passes(
+    job: Job, model: Any, batch: Any, backward: Callable[[Any], None]
 ) -> tuple[float, float]:
-    """The shortest forward and the shortest forward and backward, after a first pass."""
+    """Shortest time of the forward pass, and of forward and backward together."""
     began, forward, whole = time.perf_counter(), float("inf"), float("inf")
-    for _ in range(MOST_PASSES):
-        if work.batches.grad_accum == 1:
-            _drop_gradients(work.module)
+    for _ in range(MAX_PASSES):
+        if job.batches.grad_accum == 1:
+            _drop_gradients(job.pipeline.module)
         start = time.perf_counter()
-        total, count = work.loss(work.call(model, batch), batch)
+        total, count = job.pipeline.loss(job.pipeline.call(model, batch), batch)
         middle = time.perf_counter()
         backward(total / max(int(count), 1))
         del total
         _wait()
         end = time.perf_counter()
         forward, whole = min(forward, middle - start), min(whole, end - start)
-        if end - began > WARM_SECONDS:
+        if end - began > WARM_UP_SECONDS:
             break
-    _drop_gradients(work.module)
+    _drop_gradients(job.pipeline.module)
     return forward, whole
 
 
-def _decode_seconds(work: Workload, batch: Any) -> float:
-    """What one token more of an answer takes, which is when the model is called anew."""
+def _decode_seconds(job: Job, batch: Any) -> float:
+    """Time of generating one more token: a forward pass on one position per row."""
     import torch
 
-    module: Any = work.module
+    module: Any = job.pipeline.module
     module.eval()
     best = float("inf")
-    ids = batch["input_ids"].reshape(-1, 1)[: work.batches.batch_size]
-    given = {"input_ids": ids}
+    ids = batch["input_ids"].reshape(-1, 1)[: job.batches.batch_size]
+    arguments = {"input_ids": ids}
     if "decoder_input_ids" in batch:
-        given["decoder_input_ids"] = ids
+        arguments["decoder_input_ids"] = ids
     with torch.no_grad():
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             began = time.perf_counter()
-            module(**given)
+            module(**arguments)
             _wait()
             best = min(best, time.perf_counter() - began)
     module.train()
     return best
 
 
-def _make_state(module: nn.Module, optimizer: Any) -> float:
-    """Let the optimizer make its state, from gradients of 0 at a rate of 0: nothing moves."""
+def _create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
+    """Create the optimizer state from zero gradients at learning rate 0, which change no weight."""
     import torch
 
     for weight in module.parameters():
@@ -167,7 +173,8 @@ def _make_state(module: nn.Module, optimizer: Any) -> float:
 
 
 @contextmanager
-def _untouched(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[None]:
+def _restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[None]:
+    """After the block, buffers, random states, training mode and optimizer are as before."""
     import torch
 
     training = module.training
@@ -201,18 +208,18 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _forget_peak() -> None:
+def _reset_peak() -> None:
     import torch
 
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     else:
-        forget_peak()
+        reset_peak()
 
 
-def _peak() -> int:
+def _peak_bytes() -> int:
     import torch
 
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_reserved())
-    return peak_held_bytes()
+    return peak_bytes()

@@ -1,14 +1,14 @@
-"""Tensors without numbers, counted: a dispatch mode that knows which bytes live at any moment.
+"""A dispatch mode that counts the bytes of live tensors on the meta device.
 
-Weights, activations and gradients are on the meta device, where they have shapes and no memory.
-Whole numbers (ids, masks, positions) stay real: they are small, models ask about their values
-(is anything padded? which positions are learned?), and the answers decide what is allocated.
+Weights, activations and gradients are on the meta device, where tensors have shapes and no memory.
+Integers (token ids, masks, positions) keep their values: they are small, and models branch on them
+(is anything padded? which positions are labelled?), which decides what is allocated.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,51 +18,51 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 LARGEST_ON_HEAP = 32 * 1024 * 1024
-"""glibc gives larger requests pages of their own, and these back to the system when freed."""
-_PICKING = (
+"""glibc maps larger blocks one by one, and returns them to the system when they are freed."""
+_INDEXING = (
     aten.index.Tensor,
     aten.index_put.default,
     aten.index_put_.default,
     aten._index_put_impl_.default,
 )
-_MADE_WHOLE = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+_INTEGER_FACTORIES = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are alive, the most there were, and the work done."""
+    """Counts the bytes of all live storages, their peak, and the work done."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self.at_peak: dict[str, int] = {}
-        """What `marked` held when the peak was reached."""
-        self.marked: dict[str, int] = {}
-        """Live bytes by name, kept by the caller for what it wants to tell apart."""
+        """`labelled` as it was at the peak."""
+        self.labelled: dict[str, int] = {}
+        """Live bytes by name, maintained by the caller for what it wants to distinguish."""
         self.flops = 0
         self.moved_bytes = 0
         self.num_ops = 0
         self.heap_bytes = 0
-        """Of all storages that malloc would put on its heap, however short they lived."""
-        self._known: dict[int, weakref.ref[Any]] = {}
-        self._shapes = ShapeMemory()
+        """Sum of all allocations that malloc would place on its heap, also of freed ones."""
+        self._storages: dict[int, weakref.ref[Any]] = {}
+        self._cached = ShapeCache()
 
-    def note(self, tensor: torch.Tensor) -> int:
-        """Count the storage of a tensor from now until it is freed; its bytes if it is new."""
+    def add(self, tensor: torch.Tensor) -> int:
+        """Count the storage of a tensor until it is freed; returns its bytes, 0 if it is known."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
+        if key in self._storages:
             return 0
 
-        def gone(_: Any) -> None:
+        def freed(_: Any) -> None:
             self.live -= size
-            del self._known[key]
+            del self._storages[key]
 
-        self._known[key] = weakref.ref(storage, gone)
+        self._storages[key] = weakref.ref(storage, freed)
         self.live += size
         self.heap_bytes += size if size < LARGEST_ON_HEAP else 0
         if self.live > self.peak:
-            self.peak, self.at_peak = self.live, dict(self.marked)
+            self.peak, self.at_peak = self.live, dict(self.labelled)
         return size
 
     def __torch_dispatch__(
@@ -70,51 +70,52 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default and args[0].is_meta:
-            return args[0].dtype.is_floating_point and 1.0  # a guess: False, 0 or 1.0
-        if "device" in kwargs and _stays_real(func, args, kwargs):
+            return args[0].dtype.is_floating_point and 1.0  # an arbitrary value: False or 1.0
+        if "device" in kwargs and _keeps_values(func, args, kwargs):
             kwargs = {**kwargs, "device": torch.device("cpu")}
         devices = {tensor.is_meta for tensor in _tensors(args)}
         if kwargs:
             devices |= {tensor.is_meta for tensor in _tensors([*kwargs.values()])}
         if len(devices) == 2:
-            if func in _PICKING:
-                args = (args[0], _as_places(args[1]), *args[2:])
+            if func in _INDEXING:
+                args = (args[0], _mask_to_indices(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
-        result = self._shapes(func, args, kwargs) if devices == {True} else func(*args, **kwargs)
+        result = self._cached(func, args, kwargs) if devices == {True} else func(*args, **kwargs)
         self.num_ops += 1
         if isinstance(result, torch.Tensor):
-            new = self.note(result)
+            new = self.add(result)
         else:
-            new = sum(self.note(tensor) for tensor in _tensors((result,)))
+            new = sum(self.add(tensor) for tensor in _tensors((result,)))
         if True in devices:
             self.moved_bytes += new
             self.flops += _flops(func, args, result)
         return result
 
 
-class ShapeMemory:
-    """Runs operations on meta tensors, each kind once: equal layers repeat theirs, shape by shape.
+class ShapeCache:
+    """Runs operations on meta tensors, and caches the shapes of their results.
 
-    Working out a result's shape is most of the time of a trace. Results that share memory with an
-    argument are never made from memory; one that is the changed argument itself is handed back.
+    Inferring shapes takes most of the time of a trace, and equal layers repeat the same operations
+    on the same shapes. Results that share storage with an argument are never taken from the cache;
+    an in-place operation that keeps its shape returns its argument.
     """
 
     def __init__(self) -> None:
-        self._made: dict[Any, tuple[type, list[tuple[Any, ...] | None]]] = {}
-        self._sharing: dict[Any, bool] = {}
+        self._results: dict[Any, tuple[type, list[tuple[Any, ...] | None]]] = {}
+        self._aliasing: dict[Any, bool] = {}
         self._in_place: dict[Any, bool] = {}
-        """By kind of operation: whether it only changes the numbers of its first argument."""
+        """By operation and shapes: whether it only changes the values of its first argument."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `func` returns for these arguments, or its likeness."""
-        shares = self._shares(func)
-        if shares and not func._schema.is_mutable:
+        """The result of `func`, or an empty tensor of the same shape and dtype."""
+        aliases = self._aliases(func)
+        if aliases and not func._schema.is_mutable:
             return func(*args, **kwargs)
         key = (func, _shape_key(args), _shape_key([*kwargs.items()]))
-        if shares:
-            return self._change(key, func, args, kwargs)
-        if key in self._made:
-            kind, shapes = self._made[key]
+        if aliases:
+            return self._run_in_place(key, func, args, kwargs)
+        if key in self._results:
+            kind, shapes = self._results[key]
             made = [shape and torch.empty_strided(*shape[:2], **shape[2]) for shape in shapes]
             return made[0] if kind is torch.Tensor else kind(made)
         result = func(*args, **kwargs)
@@ -122,44 +123,46 @@ class ShapeMemory:
         if type(parts) not in (list, tuple) or not all(
             part is None or isinstance(part, torch.Tensor) for part in parts
         ):
-            self._sharing[func] = True
+            self._aliasing[func] = True
             return result
-        given = {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
-        if any(t.untyped_storage()._cdata in given for t in _tensors(parts)):
-            self._sharing[func] = True  # its schema does not tell
+        inputs = {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
+        if any(t.untyped_storage()._cdata in inputs for t in _tensors(parts)):
+            self._aliasing[func] = True  # though its schema does not declare it
             return result
         kind = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
-        self._made[key] = kind, [None if part is None else _shape(part) for part in parts]
+        self._results[key] = kind, [None if part is None else _shape(part) for part in parts]
         return result
 
-    def _change(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation that changes an argument, unless its kind is known to keep its shape."""
+    def _run_in_place(
+        self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operation that changes an argument, unless it is known to keep all shapes."""
         if self._in_place.get(key):
             return args[0]
-        before = [_place(tensor) for tensor in _tensors(args)]
+        before = [_storage_layout(tensor) for tensor in _tensors(args)]
         result = func(*args, **kwargs)
-        after = [_place(tensor) for tensor in _tensors(args)]
+        after = [_storage_layout(tensor) for tensor in _tensors(args)]
         self._in_place[key] = result is args[0] and before == after
         return result
 
-    def _shares(self, func: Any) -> bool:
-        """Whether results share memory with an argument, as views and changes in place do."""
-        if func not in self._sharing:
+    def _aliases(self, func: Any) -> bool:
+        """Whether results share storage with an argument, as those of views and in-place ops do."""
+        if func not in self._aliasing:
             named = (*func._schema.arguments, *func._schema.returns)
-            self._sharing[func] = any(each.alias_info is not None for each in named)
-        return self._sharing[func]
+            self._aliasing[func] = any(each.alias_info is not None for each in named)
+        return self._aliasing[func]
 
 
 def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), {"dtype": tensor.dtype, "device": "meta"}
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _storage_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
 
 
 def _shape_key(value: Any) -> Any:
-    """Equal for arguments that lead to results of the same shapes."""
+    """Equal for arguments whose results have the same shapes."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, tuple | list):
@@ -168,7 +171,7 @@ def _shape_key(value: Any) -> Any:
 
 
 def _tensors(values: tuple[Any, ...] | list[Any]) -> list[torch.Tensor]:
-    """All tensors among arguments or results, also in lists."""
+    """All tensors among arguments or results, nested lists included."""
     found = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -186,19 +189,19 @@ def _on_meta(value: Any) -> Any:
     return value
 
 
-def _as_places(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Indices with the true positions for a mask: a mask without numbers picks who knows what."""
-    places: list[torch.Tensor | None] = []
+def _mask_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Boolean masks as index tensors: on the meta device the size of a masked result is unknown."""
+    converted: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype is torch.bool and not index.is_meta:
-            places += index.nonzero().unbind(1)
+            converted += index.nonzero().unbind(1)
         else:
-            places.append(index)
-    return places
+            converted.append(index)
+    return converted
 
 
-def _stays_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether whole numbers would be sent to, or made on, the meta device."""
+def _keeps_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether integers would be moved to, or created on, the meta device."""
     if torch.device(kwargs["device"] or "cpu").type != "meta":
         return False
     dtype = kwargs.get("dtype")
@@ -207,11 +210,11 @@ def _stays_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     first = args[0] if args else None
     if isinstance(first, torch.Tensor):
         return not first.is_meta and not first.is_floating_point()
-    return dtype is not None or func in _MADE_WHOLE
+    return dtype is not None or func in _INTEGER_FACTORIES
 
 
 def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
-    """Multiplications and additions of products of matrices; nothing else costs as much."""
+    """Floating-point operations of matrix products, convolutions and attention."""
     if func in (aten.mm.default, aten.bmm.default):
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
     if func is aten.addmm.default:
@@ -229,15 +232,16 @@ def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
 
 @contextmanager
 def fused_attention() -> Iterator[None]:
-    """Let attention on meta tensors take the fused kernel that a real device would choose.
+    """While the block runs, attention on meta tensors uses the fused kernel of a real device.
 
-    On the meta device torch falls back to plain products, which keep the whole attention matrix.
+    Otherwise torch falls back to matrix products there, which store the whole attention matrix.
     """
-    torch.nn.functional.scaled_dot_product_attention = _attention
+    functional: Any = torch.nn.functional
+    functional.scaled_dot_product_attention = _attention
     try:
         yield
     finally:
-        torch.nn.functional.scaled_dot_product_attention = ATTENTION
+        functional.scaled_dot_product_attention = ATTENTION
 
 
 def _attention(
@@ -247,21 +251,18 @@ def _attention(
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **options: Any,
 ) -> torch.Tensor:
-    plain: Callable[[], torch.Tensor] = lambda: ATTENTION(  # noqa: E731
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    """`scaled_dot_product_attention`; `options` are its `scale` and `enable_gqa`."""
     fusable = query.is_meta and query.ndim == 4 and dropout_p == 0.0
     fusable = fusable and query.shape[-1] == key.shape[-1] == value.shape[-1]
     fusable = fusable and not (attn_mask is not None and attn_mask.requires_grad)
     if not fusable:
-        return plain()
+        return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if attn_mask is not None and not attn_mask.is_floating_point():
         attn_mask = torch.empty(attn_mask.shape, dtype=query.dtype, device="meta")
     fused: Any = aten._scaled_dot_product_flash_attention_for_cpu
     output: torch.Tensor = fused(
-        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=options.get("scale")
     )[0]
     return output

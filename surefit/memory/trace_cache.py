@@ -1,7 +1,7 @@
-"""Traces that were made before: the same model, batch and loss are traced once.
+"""Traces in the cache: the same model, batch and loss are traced once.
 
-Kept only where the key can tell all that a trace depends on, which is so for models made of the
-layers of torch, transformers and peft; code of the user's own may do anything.
+A trace is cached only if the key covers everything the trace depends on. That holds for models
+made of layers of torch, transformers and peft, and not for a user's own code.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
-KNOWN = ("torch.", "transformers.", "peft.")
+LIBRARIES = ("torch.", "transformers.", "peft.")
+"""Modules whose code is identified by the version of its package."""
 
 
-def keep_trace(key: str | None, trace: Callable[[], Traced]) -> Traced:
-    """The trace of that key, made if it is not there; without a key it is made each time."""
+def cached_trace(key: str | None, trace: Callable[[], Traced]) -> Traced:
+    """The cached trace of a key, or else a new one; without a key nothing is cached."""
     if key is None:
         return trace()
     path = cache_folder() / "traces" / f"{key}.json"
     if path.is_file():
         return Traced(**json.loads(path.read_text(encoding="utf-8")))
-    made = trace()
+    traced = trace()
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(path, asdict(made))
-    return made
+    atomic.write_json(path, asdict(traced))
+    return traced
 
 
 def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) -> str | None:
-    """Changes with anything a trace depends on; None where that cannot be told."""
+    """A key of everything a trace depends on; None if user code makes that unknowable."""
     config = getattr(module, "config", None)
     parts = list(module.modules())
-    if config is None or not all(type(part).__module__.startswith(KNOWN) for part in parts):
+    if config is None or not all(type(part).__module__.startswith(LIBRARIES) for part in parts):
         return None
     return fingerprint(
         __version__,
@@ -60,7 +61,7 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
 
 
 def _code(function: Any) -> Iterator[str]:
-    """Keys of a function and of the functions it closes over."""
+    """Keys of a function and of the functions in its closure."""
     yield code_key(function)
     closed_over: Mapping[str, Any] = inspect.getclosurevars(function).nonlocals
     for name in sorted(closed_over):
@@ -69,7 +70,7 @@ def _code(function: Any) -> Iterator[str]:
 
 
 def _content(value: Any) -> Any:
-    """Whole numbers decide which way a model goes; of others only the shape counts."""
+    """Integer values decide which branches a model takes; of floats only the shape counts."""
     if not hasattr(value, "dtype"):
         return repr(value)
     about = [list(value.shape), str(value.dtype)]

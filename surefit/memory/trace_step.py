@@ -1,9 +1,8 @@
-"""One training step and one evaluation batch on shapes alone: what they hold, what they cost."""
+"""Trace a training step or an evaluation batch on the meta device: its memory and its work."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
     from surefit.memory.storage_counter import LiveBytes
 
 ADAM_STATES = 2
+"""Optimizer state of AdamW per trained weight: the first and the second moment."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The most bytes that were alive at once, what they were, and the work of the pass."""
+    """Peak bytes of live tensors in a pass, what they were, and the work of the pass."""
 
     peak: int
     weights: int
@@ -31,27 +31,12 @@ class Traced:
     moved_bytes: int
     num_ops: int
     heap_bytes: int = 0
-    """All bytes that passed through the heap in the pass, in pieces of less than 32 MB."""
+    """Sum of all allocations of the pass below 32 MB, which glibc places on its heap."""
 
     @property
     def activations(self) -> int:
-        """Everything else at the peak: activations, the batch, temporaries."""
+        """The rest of the peak: activations, the batch, temporary tensors."""
         return self.peak - self.weights - self.gradients - self.optimizer
-
-
-def on_meta(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
-    """A copy of the model without its numbers, and its Call; whole-number buffers stay real."""
-    import torch
-
-    known: dict[int, Any] = {}
-    for weight in module.parameters():
-        empty = torch.empty_like(weight, device="meta")
-        known[id(weight)] = torch.nn.Parameter(empty, requires_grad=weight.requires_grad)
-    for buffer in module.buffers():
-        floating = buffer.is_floating_point() and not buffer.is_meta
-        known[id(buffer)] = torch.empty_like(buffer, device="meta") if floating else buffer
-    copied: tuple[nn.Module, Call] = copy.deepcopy((module, call), known)
-    return copied
 
 
 def trace_training(
@@ -61,36 +46,36 @@ def trace_training(
     batch: Mapping[str, Any],
     *,
     accumulates: bool = False,
-    optimizer_states: float = ADAM_STATES,
-    autocast: torch.dtype | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Traced:
-    """A step of a run that is under way: the optimizer has its state, `module` is on meta.
+    """Trace forward and backward of a later step, when the optimizer state exists.
 
-    With `accumulates`, the gradients of an earlier micro-batch are there when it begins.
+    `module` is on the meta device. With `accumulates`, the gradients of an earlier micro-batch
+    exist already. `dtype` is the lower precision of mixed precision.
     """
     import torch
 
-    from surefit.memory.meta_autocast import half_precision
+    from surefit.memory.meta_autocast import meta_autocast
     from surefit.memory.storage_counter import LiveBytes, fused_attention
 
     count = LiveBytes()
-    weights = sum(count.note(t) for t in (*module.parameters(), *module.buffers()))
     trained = [p for p in module.parameters() if p.requires_grad]
-    state = _optimizer_state(trained, optimizer_states)
-    optimizer = sum(count.note(tensor) for tensor in state)
+    state = _optimizer_state(module)
+    weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
+    optimizer = sum(count.add(tensor) for tensor in state)
     module.train()
     for weight in trained:
         weight.grad = torch.empty_like(weight) if accumulates else None
-    gradients = sum(count.note(p.grad) for p in trained if p.grad is not None)
-    count.marked["gradients"] = gradients
-    hooks = [] if accumulates else [_watch(weight, count) for weight in trained]
+    gradients = sum(count.add(p.grad) for p in trained if p.grad is not None)
+    count.labelled["gradients"] = gradients
+    hooks = [] if accumulates else [_count_gradient(weight, count) for weight in trained]
     shapes = meta_batch(batch)
     for value in shapes.values():
         if isinstance(value, torch.Tensor):
-            count.note(value)
+            count.add(value)
     before = count.heap_bytes
     try:
-        with fused_attention(), torch.enable_grad(), count, half_precision(autocast):
+        with fused_attention(), torch.enable_grad(), count, meta_autocast(dtype):
             total, _ = loss(call(module, shapes), shapes)
             torch.autograd.backward(total)
     finally:
@@ -105,19 +90,16 @@ def trace_evaluation(
     module: nn.Module,
     run: Callable[[nn.Module, Mapping[str, Any]], Any],
     batch: Mapping[str, Any],
-    *,
-    optimizer_states: float = ADAM_STATES,
 ) -> Traced:
-    """A batch without gradients, in the middle of a run: `run(module, batch)` on meta."""
+    """Trace `run(module, batch)` without gradients, when the optimizer state exists."""
     import torch
 
     from surefit.memory.storage_counter import LiveBytes, fused_attention
 
     count = LiveBytes()
-    weights = sum(count.note(t) for t in (*module.parameters(), *module.buffers()))
-    trained = [p for p in module.parameters() if p.requires_grad]
-    state = _optimizer_state(trained, optimizer_states)
-    optimizer = sum(count.note(tensor) for tensor in state)
+    state = _optimizer_state(module)
+    weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
+    optimizer = sum(count.add(tensor) for tensor in state)
     training = module.training
     module.eval()
     before = count.heap_bytes
@@ -130,7 +112,7 @@ def trace_evaluation(
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch as the trace takes it: shapes of floating numbers, whole numbers as they are."""
+    """The batch with floating-point tensors on the meta device; integers keep their values."""
     import torch
 
     return {
@@ -141,19 +123,23 @@ def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _optimizer_state(trained: Sequence[torch.Tensor], states: float) -> list[torch.Tensor]:
+def _optimizer_state(module: nn.Module) -> list[torch.Tensor]:
+    """The optimizer state of AdamW for the weights that are trained."""
     import torch
 
     return [
-        torch.empty(round(weight.numel() * states), dtype=weight.dtype, device="meta")
-        for weight in trained
+        torch.empty(weight.numel() * ADAM_STATES, dtype=weight.dtype, device="meta")
+        for weight in module.parameters()
+        if weight.requires_grad
     ]
 
 
-def _watch(weight: torch.Tensor, count: LiveBytes) -> Any:
+def _count_gradient(weight: torch.Tensor, count: LiveBytes) -> Any:
+    """A hook that adds the gradient of a weight to the count when the backward pass makes it."""
+
     def made(tensor: torch.Tensor) -> None:
         assert tensor.grad is not None
-        count.marked["gradients"] += tensor.grad.untyped_storage().nbytes()
+        count.labelled["gradients"] += tensor.grad.untyped_storage().nbytes()
 
     return weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
 

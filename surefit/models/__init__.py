@@ -1,1 +1,1 @@
-"""Models: opened, sized to the data, called, saved and loaded again."""
+"""Opens, builds, calls, saves and loads models."""

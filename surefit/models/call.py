@@ -1,4 +1,4 @@
-"""Calling a model: which column goes to which argument, and what comes back."""
+"""Calls a model: passes columns to the arguments of `forward` and unifies what it returns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import SEQUENCES
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.findings import Finding, rule
 from surefit.kernels.sparse_head import SparseHead
-from surefit.kernels.varlen_attention import end_to_end_arguments
+from surefit.kernels.varlen_attention import varlen_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
 
@@ -22,65 +22,55 @@ ARGUMENT_BY_POSITION = rule(
     "SF309",
     "info",
     "argument matched by position",
-    why="The module's forward names an argument that no column has.",
-    fix="Rename the argument after the column if that is not what was meant.",
+    why="An argument of the module's forward has the name of no column.",
+    fix="Give the argument the name of the column it should receive, if this one is wrong.",
 )
 
 FORWARD_NEEDS_LABELS = rule(
     "SF317",
     "warning",
-    "forward cannot do without labels",
+    "forward requires labels",
     why="Rows to predict on have no labels, so `predict` cannot call the model.",
-    fix="Give the argument labels a default of None.",
+    fix="Give the argument `labels` the default None.",
 )
 
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of `forward` and the columns they are given.
+    """The arguments of `forward`, each with the column it receives.
 
-    `fixed` are arguments that are the same for every batch. With a `head`, the logits are made
-    where the batch lists learned positions, and nowhere else.
+    `fixed` are arguments with the same value for every batch. With a `head`, logits are computed
+    only at the labelled tokens that the batch lists.
     """
 
     arguments: Mapping[str, str]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     head: SparseHead | None = None
     on_batch: Callable[[Batch], None] | None = None
-    """Told of each batch before the model is."""
+    """Called with each batch before the model."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
-        """Run the model on a batch; the result has `.logits`, `.loss` or both, or is Learned."""
+        """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         if "row_lengths" in batch:
-            given |= end_to_end_arguments(batch)
-        if self.head is None or "learned_at" not in batch:
+            given |= varlen_arguments(batch)
+        if self.head is None or "labelled_positions" not in batch:
             return as_outputs(model(**given, **self.fixed))
         return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)
 
 
 def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
-    """Match the columns of a batch with what `forward` names.
+    """Match the columns of a batch with the arguments of `forward`.
 
-    Models of transformers get no labels: the loss is ours, as a sum and a count.
+    transformers models receive no labels: surefit computes the loss, as a sum and a count.
     """
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if hasattr(module, "config") and hasattr(module, "save_pretrained"):
-        wanted = [c for c in columns if c in names and c != "labels"]
-        if not wanted:
-            raise UNSUITABLE_MODEL.error(
-                f"{type(module).__name__} reads none of the columns {', '.join(columns)}.",
-                fix="For rows of numbers and categories choose tiny:mlp or a module of your own.",
-            )
-        # A cache of keys and values is for generating; in training it would only be copied.
-        inner = getattr(module, "get_base_model", lambda: module)()  # without its adapter
-        caches = "use_cache" in inspect.signature(inner.forward).parameters
-        fixed = {"use_cache": False} if caches else {}
-        return Call({column: column for column in wanted}, fixed), []
+        return _match_transformers(module, columns, names), []
     given = {c: c for c in columns if c in names or takes_all}
     required = [
         n for n in names if parameters[n].default is inspect.Parameter.empty and n not in given
@@ -89,35 +79,49 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
     found = []
     if len(required) == 1 and lead not in given:
         given[required[0]] = lead
-        message = f"forward's argument {required[0]!r} is given the column {lead!r}."
+        message = f"forward's argument {required[0]!r} receives the column {lead!r}."
         found.append(ARGUMENT_BY_POSITION.finding(message))
         required = []
     if "labels" in names and parameters["labels"].default is inspect.Parameter.empty:
-        message = f"{type(module).__name__}.forward takes labels and gives them no default."
+        message = f"{type(module).__name__}.forward has an argument labels without a default."
         found.append(FORWARD_NEEDS_LABELS.finding(message))
     if required == ["labels"]:
         raise FORWARD_NEEDS_LABELS.error(
-            f"{type(module).__name__}.forward needs labels, which these rows lack."
+            f"{type(module).__name__}.forward requires labels, and these rows have none."
         )
     if required or not given:
         shape = f"forward({', '.join(names)})"
-        missing = f" and needs {', '.join(required)}" if required else ""
+        missing = f" and requires {', '.join(required)}" if required else ""
         raise UNSUITABLE_MODEL.error(
-            f"{type(module).__name__}.{shape} takes none of the columns{missing}; there are: "
+            f"{type(module).__name__}.{shape} accepts none of the columns{missing}; there are: "
             f"{', '.join(columns)}.",
             fix=f"Name an argument {lead}.",
         )
     return Call(given), found
 
 
+def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str]) -> Call:
+    wanted = [c for c in columns if c in names and c != "labels"]
+    if not wanted:
+        raise UNSUITABLE_MODEL.error(
+            f"{type(module).__name__} reads none of the columns {', '.join(columns)}.",
+            fix="For tabular rows, choose tiny:mlp or a custom module.",
+        )
+    # A key-value cache is for generation; in training it would only be copied.
+    inner = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
+    caches = "use_cache" in inspect.signature(inner.forward).parameters
+    fixed = {"use_cache": False} if caches else {}
+    return Call({column: column for column in wanted}, fixed)
+
+
 def as_outputs(raw: Any) -> Any:
-    """What a model returned, with attributes `logits` and `loss` (None where there is none)."""
+    """The outputs of a model with attributes `logits` and `loss`, either of which may be None."""
     import torch
 
     if isinstance(raw, torch.Tensor):
-        own_loss = raw.ndim == 0
+        is_loss = raw.ndim == 0
         return SimpleNamespace(
-            logits=None if own_loss else raw, loss=raw if own_loss else None, raw=raw
+            logits=None if is_loss else raw, loss=raw if is_loss else None, raw=raw
         )
     if hasattr(raw, "logits"):
         return raw
@@ -137,42 +141,42 @@ def as_outputs(raw: Any) -> Any:
     )
 
 
-def has_own_loss(outputs: Any) -> bool:
-    """Whether a module gave a loss and no logits to compute one from."""
+def has_module_loss(outputs: Any) -> bool:
+    """Whether a module returned a loss and no logits to compute one from."""
     return getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None
 
 
-def own_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
-    """A module's own scalar loss: a mean over its targets, else over its labels or rows."""
+def module_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
+    """A module's scalar loss as a sum and a count: it is taken as a mean over targets or rows."""
     if "num_targets" in batch:
         return loss * batch["num_targets"], batch["num_targets"]
     labels = batch.get("labels")
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
-        count = int((labels != -100).sum())
+        count = int((labels != IGNORE_INDEX).sum())
     else:
         count = len(next(iter(batch.values())))
     return loss * count, count
 
 
-def with_own_loss(task_loss: Loss) -> Loss:
-    """The task's loss, or the module's own where the module gives a loss and no logits."""
+def with_module_loss(task_loss: Loss) -> Loss:
+    """The task's loss, or the module's where it returns a loss and no logits."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        if has_own_loss(outputs):
-            return own_loss_as_sum(outputs.loss, batch)
+        if has_module_loss(outputs):
+            return module_loss_as_sum(outputs.loss, batch)
         return task_loss(outputs, batch)
 
     return loss
 
 
 def from_loss_fn(loss_fn: Callable[..., Any]) -> Loss:
-    """A user's `loss_fn(outputs, batch)`: a sum and a count, or a mean over targets.
+    """A custom `loss_fn(outputs, batch)` that returns a sum and a count, or a mean over targets.
 
-    It gets what the model returned, as it was returned.
+    `outputs` is exactly what the model returned.
     """
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
         value = loss_fn(getattr(outputs, "raw", outputs), batch)
-        return value if isinstance(value, tuple) else own_loss_as_sum(value, batch)
+        return value if isinstance(value, tuple) else module_loss_as_sum(value, batch)
 
     return loss

@@ -1,4 +1,4 @@
-"""One's own nn.Module: given as `module:function`, or as an object from Python."""
+"""Opens a custom nn.Module: `module:function`, or a Python object passed in."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
+from surefit.models.insert_projection import (
+    accepts,
+    find_size_mismatch,
+    insert_projection,
+    module_hints,
+    remove_projection,
+)
 from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.module_feature_size import (
-    accepts,
-    find_misfit,
-    module_hints,
-    put_projection,
-    take_out_projection,
-)
 from surefit.tasks.task_spec import Head
 from surefit.user_code import find_object
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 PROJECTION_INSERTED = rule(
     "SF433",
     "fixed",
-    "projection put before a layer",
+    "projection inserted before a layer",
     why=(
-        "The module's first layer takes another width than the data has; a layer that is trained "
-        "and saved with the module brings it there."
+        "The module's first layer expects another feature size than the data has. A linear layer, "
+        "trained and saved with the module, projects the features to it."
     ),
-    fix="Make the module for this width to be rid of the projection.",
+    fix="Nothing to do; a module built for this feature size needs no projection.",
 )
 
 
@@ -46,7 +46,7 @@ SIZE_NAMES = frozenset(
 
 
 def open_object(module: Any) -> ModelSource:
-    """A source that gives back the module it was made from."""
+    """A source that returns the module passed in."""
     from torch import nn
 
     if not isinstance(module, nn.Module):
@@ -59,43 +59,43 @@ def open_object(module: Any) -> ModelSource:
     return ModelSource(
         name,
         "object",
-        lambda head, encoder: _fit_width(module, head, encoder),
+        lambda head, encoder: _fit_feature_size(module, head, encoder),
         recipe={"class": name},
         hints=lambda: module_hints(module),
     )
 
 
-def _fit_width(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
-    """The module, with a projection in front where it reads features of another width."""
+def _fit_feature_size(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
+    """The module, with a projection inserted if it expects another feature size."""
     fitted = encoder.fitted
     if head is None or head.body is None or fitted.get("width") is None:
         return Built(module)
-    width = fitted["width"]
-    take_out_projection(module, width)
-    misfit = find_misfit(module, fitted["longest"], width)
-    if misfit is None:
+    size = fitted["width"]
+    remove_projection(module, size)
+    mismatch = find_size_mismatch(module, fitted["longest"], size)
+    if mismatch is None:
         return Built(module)
-    projection = put_projection(module, misfit.layer, width, misfit.takes)
-    if not accepts(module, fitted["longest"], width):  # something else is wrong, too
-        take_out_projection(module, misfit.takes)
+    projection = insert_projection(module, mismatch.layer, size, mismatch.expected)
+    if not accepts(module, fitted["longest"], size):  # something else is wrong, too
+        remove_projection(module, mismatch.expected)
         return Built(module)
     projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
     message = (
-        f"layer {misfit.layer!r} takes width {misfit.takes}, the data has width {width}: a "
-        f"projection from {width} to {misfit.takes} is put before it."
+        f"layer {mismatch.layer!r} expects feature size {mismatch.expected}, the data has {size}: "
+        f"a projection from {size} to {mismatch.expected} is inserted before it."
     )
     return Built(module, (PROJECTION_INSERTED.finding(message),))
 
 
 def _unwrapped(module: Any) -> Any:
-    """The model inside a PeftModel, with the adapters that are in it."""
+    """The model inside a PeftModel, together with its adapters."""
     configs = getattr(module, "peft_config", None)
     if configs is None or not hasattr(module, "get_base_model"):
         return module
     kinds = [f"{name} ({config.peft_type.value})" for name, config in configs.items()]
     if kinds != ["default (LORA)"]:
         raise UsageError(
-            f"model is a PeftModel with the adapters {', '.join(kinds)}; expected one of LoRA, "
+            f"model is a PeftModel with the adapters {', '.join(kinds)}; expected one LoRA adapter "
             "named default.",
             "Pass the plain model and lora_r.",
         )
@@ -103,7 +103,7 @@ def _unwrapped(module: Any) -> Any:
 
 
 def open_function(name: str, beside: Path | None = None) -> ModelSource:
-    """A source that calls `module:function`, with the class count if it takes one."""
+    """A source that calls `module:function`, with the class count if it accepts one."""
     function = find_object(name, beside)
     if not callable(function):
         raise UsageError(
@@ -114,13 +114,13 @@ def open_function(name: str, beside: Path | None = None) -> ModelSource:
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         size = head.size(encoder) if head is not None and head.size is not None else None
-        return _fit_width(call_factory(function, name, size), head, encoder)
+        return _fit_feature_size(call_factory(function, name, size), head, encoder)
 
     def hints() -> Hints:
-        """Of a module made beforehand, with a class count that stands in for the true one."""
+        """Sizes of a module built in advance, with two classes in place of the true number."""
         try:
             return module_hints(call_factory(function, name, 2))
-        except FindingError:  # building it in earnest will say so
+        except FindingError:  # the real build reports it
             return Hints()
 
     code = str(Path(file).resolve()) if file else None
@@ -130,18 +130,18 @@ def open_function(name: str, beside: Path | None = None) -> ModelSource:
 
 
 def call_factory(function: Callable[..., Any], name: str, size: int | None) -> nn.Module:
-    """Call the user's function; an error of its own is shown with the place it came from."""
+    """Call the user's function; its errors are reported with file and line."""
     from torch import nn
 
     arguments = _size_argument(function, size)
     try:
-        # stdout is for results; what the user's code prints goes beside them
+        # stdout is for results, so the output of user code goes to stderr
         with redirect_stdout(sys.stderr):
             module = function(*arguments[0], **arguments[1])
     except (Exception, SystemExit) as error:
         place = _innermost(error, inspect.getsourcefile(function))
         raise MODEL_FAILED.error(
-            f"{name} raised {type(error).__name__}: {error}{place}", fix="Repair it."
+            f"{name} raised {type(error).__name__}: {error}{place}", fix="Correct the function."
         ) from error
     if not isinstance(module, nn.Module):
         raise UNSUITABLE_MODEL.error(

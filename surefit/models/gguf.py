@@ -1,4 +1,4 @@
-"""Models in a GGUF file: read dequantised, so that they can be trained and saved as folders."""
+"""Opens a GGUF file: dequantizes the model, so that it can be trained and saved."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ from typing import Any
 
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.models.feature_body_sizes import max_positions
+from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
+from surefit.models.config_sizes import max_positions
+from surefit.models.load_weights import fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.pretrained import (
-    auto_class,
-    auto_classes,
-    fit_embeddings,
-    load_weights,
-    quiet,
-    set_head,
-    set_tokens,
-)
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
 
 MAGIC = b"GGUF"
 
 
 def open_gguf(name: str, from_scratch: bool) -> ModelSource:
-    """A GGUF file, through the Auto class of the task; its tokenizer is in the file, too."""
+    """A GGUF file, through the Auto class of the task; it also holds the tokenizer."""
     path = _find(name)
     config = _read_config(path)
 
@@ -37,7 +31,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
-        with quiet(), _without_bar():
+        with quiet_transformers(), _without_bar():
             if from_scratch:
                 return fit_embeddings(Built(auto.from_config(config)), encoder.tokenizer)
             built = load_weights(
@@ -48,7 +42,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
                 gguf_file=str(path),
                 quantization_config=GgufConfig(gguf_file=str(path), dequantize=True),
             )
-        return fit_embeddings(_as_plain(built), encoder.tokenizer)
+        return fit_embeddings(_as_dequantized(built), encoder.tokenizer)
 
     return ModelSource(
         name,
@@ -63,7 +57,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Keep the reader's own progress bar out of our streams; transformers cannot turn it off."""
+    """Turn off the progress bar of the GGUF reader, for which transformers has no setting."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     bar = reader.tqdm
@@ -77,13 +71,13 @@ def _without_bar() -> Iterator[None]:
 def _find(name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
-        raise UsageError(f"There is no file {name}.", "Check the path of the GGUF file.")
+        raise UsageError(f"The file {name} does not exist.", "Check the path of the GGUF file.")
     with path.open("rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
         raise UsageError(
-            f"{name} is not a GGUF file: it begins with {start!r}, not {MAGIC!r}.",
-            "Give a whole GGUF file, or a transformers folder.",
+            f"{name} is not a GGUF file: it starts with {start!r}, expected {MAGIC!r}.",
+            "Pass a GGUF file or a transformers folder.",
         )
     return path.absolute()
 
@@ -92,18 +86,18 @@ def _read_config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        with quiet():
+        with quiet_transformers():
             return AutoConfig.from_pretrained(str(path.parent), gguf_file=str(path))
-    except Exception as error:  # a broken header can fail in any way inside the reader
+    except Exception as error:  # the reader may raise anything on a broken header
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(
-            f"The GGUF file {path.name} could not be read: {first}",
-            "Download it again, or give the transformers folder it was made from.",
+            f"The GGUF file {path.name} cannot be read: {first}",
+            "Download it again, or pass the transformers folder it was made from.",
         ) from None
 
 
-def _as_plain(built: Built) -> Built:
-    """Without the marks of a quantised model, which its weights no longer are."""
+def _as_dequantized(built: Built) -> Built:
+    """Clear the flags of a quantized model, because the weights are dequantized."""
     module: Any = built.module
     if getattr(module.config, "quantization_config", None) is not None:
         del module.config.quantization_config

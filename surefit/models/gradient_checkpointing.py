@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a layer made is thrown away and made again in the backward."""
+"""Gradient checkpointing: recompute activations in the backward pass to save memory."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
 CANNOT_CHECKPOINT = rule(
     "SF404",
     "error",
-    "checkpointing is not possible",
-    why="Activations are made again layer by layer, which transformers' models are built for.",
-    fix="Leave checkpointing out.",
+    "gradient checkpointing not supported",
+    why="Only transformers models support recomputing activations layer by layer.",
+    fix="Leave out checkpointing.",
 )
 
 
 def supports_checkpointing(module: nn.Module) -> bool:
-    """Whether any part of the model is one of transformers' that can, and does not yet."""
+    """Whether gradient checkpointing can still be enabled in a part of the model."""
     return any(not part.is_gradient_checkpointing for part in _parts(module))
 
 
 def is_checkpointing(module: nn.Module) -> bool:
-    """Whether any part of the model throws its activations away."""
+    """Whether any part of the model uses gradient checkpointing."""
     return any(part.is_gradient_checkpointing for part in _parts(module))
 
 
 def enable_checkpointing(module: nn.Module) -> None:
-    """Let each part that can do so throw its activations away; raises where none can."""
+    """Enable gradient checkpointing in each part that supports it; raises where none does."""
     parts = _parts(module)
     if not parts:
         raise CANNOT_CHECKPOINT.error(
-            f"checkpointing is true, and {type(module).__name__} has no layers that can do it.",
+            f"checkpointing is true, but {type(module).__name__} does not support it.",
         )
     for part in parts:
         part.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def _parts(module: nn.Module) -> list[Any]:
-    """The outermost models of transformers inside a module."""
+    """The outermost submodules that support gradient checkpointing."""
     if getattr(module, "supports_gradient_checkpointing", False):
         return [module]
     return [part for child in module.children() for part in _parts(child)]

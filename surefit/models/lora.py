@@ -1,25 +1,22 @@
-"""LoRA: adapters put into a model in place, so that it is called, hooked and saved as before."""
+"""Inserts LoRA adapters into a model in place, so that it is called and saved as before."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Lora
 from surefit.findings import Finding, rule
+from surefit.kernels.choose_head import find_output_embedding
 from surefit.kernels.fused_lora import fuse_adapters
 from surefit.models.lora_targets import (
-    ends_are_clear,
-    find_kept,
+    find_fully_trained,
     find_targets,
-    in_short,
-    output_embedding,
     shares_weights,
+    shorten_names,
+    suffixes_are_unique,
 )
 from surefit.models.model_rules import NO_LORA_TARGET
 from surefit.models.model_source import Built
@@ -32,15 +29,15 @@ OTHER_ADAPTERS = rule(
     "SF323",
     "error",
     "the model already has other adapters",
-    why="Adapters on adapters could be neither merged nor loaded by peft.",
-    fix="Pass the module without its adapters, or ask for the same rank.",
+    why="peft can neither merge nor load adapters on top of adapters.",
+    fix="Pass the module without its adapters, or set lora.r to their rank.",
 )
 
 NEW_TOKENS_TRAINED = rule(
     "SF324",
     "info",
-    "new tokens trained beside the adapters",
-    why="A frozen row of a token that the model never saw would stay random.",
+    "embeddings of new tokens trained with the adapters",
+    why="The embedding of a new token is random, and would stay so if it were frozen.",
     fix="Nothing to do.",
 )
 
@@ -52,63 +49,62 @@ TASK_TYPES = {
     "AutoModelForSequenceClassification": "SEQ_CLS",
     "AutoModelForTokenClassification": "TOKEN_CLS",
 }
-"""What peft calls a model, by the Auto class that a task asks for; others have no name there."""
-
-SAMPLED = 1024
-"""Values of each frozen weight that go into the fingerprint of a base."""
+"""peft's task type by the Auto class of the task; peft has none for the others."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What LoRA changed: the adapted layers, those trained in full, all weights that are trained.
+    """The adapted layers, the modules trained in full, and the names of all trained weights.
 
-    `resting` are the trained weights that some batches may not touch.
+    `not_in_every_batch` are trained weights that get no gradient from some batches.
     """
 
     r: int
     alpha: float
     targets: tuple[str, ...]
-    kept: tuple[str, ...]
+    fully_trained: tuple[str, ...]
     trained: frozenset[str]
-    resting: frozenset[str] = frozenset()
+    not_in_every_batch: frozenset[str] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
-        """The adaptation as the plan shows it."""
+        """The adaptation as plan.json stores it."""
         ends = dict.fromkeys(name.rpartition(".")[2] for name in self.targets)
         return {
             "r": self.r,
             "alpha": self.alpha,
             "layers": len(self.targets),
             "targets": list(ends),
-            "trained_in_full": list(self.kept),
+            "trained_in_full": list(self.fully_trained),
         }
 
 
 def adapt(
     built: Built, settings: Lora, num_outputs: int | None, auto_class: str | None
 ) -> tuple[Adaptation, list[Finding]]:
-    """Freeze the model and put adapters into it, in place; heads and new tokens stay trained."""
+    """Freeze the model and insert adapters, in place; heads and new tokens are trained in full."""
     part = adapted_part(built.module)
     found: list[Finding] = []
     if not is_adapted(built.module):
         whole = part is built.module
-        kept = find_kept(part, num_outputs if whole else None, built.fresh if whole else ())
+        full = find_fully_trained(
+            part, num_outputs if whole else None, built.newly_initialized if whole else ()
+        )
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
-            message = f"The rows of {len(built.added_tokens)} new tokens are trained in full."
+            message = f"The embeddings of {len(built.added_tokens)} new tokens are trained in full."
             found.append(NEW_TOKENS_TRAINED.finding(message))
-        targets = find_targets(part, settings.targets, kept)
+        targets = find_targets(part, settings.targets, full)
         task_type = TASK_TYPES.get(auto_class or "") if whole else None
         prepare_quantized(part)
-        clear = ends_are_clear(part, kept)
-        config = _make_config(settings, in_short(part, targets), task_type)
-        config.modules_to_save = list(kept) if kept and clear else None
+        unique = suffixes_are_unique(part, full)
+        config = _make_config(settings, shorten_names(part, targets), task_type)
+        config.modules_to_save = list(full) if full and unique else None
         config.trainable_token_indices = rows or None
-        inject(part, config, () if clear else kept)
+        insert_adapters(part, config, () if unique else full)
     has = adapter_config(part)
     asked = (settings.r, settings.dora, settings.rslora)
     if settings.r and (has.r, has.use_dora, has.use_rslora) != asked:
-        message = f"The model has LoRA adapters of rank {has.r}; lora.r asks for {settings.r}."
+        message = f"The model has LoRA adapters of rank {has.r}; lora.r is {settings.r}."
         raise OTHER_ADAPTERS.error(message)
     fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
@@ -134,8 +130,8 @@ def adapter_config(part: Any) -> Any:
     return part.peft_config[ADAPTER]
 
 
-def kept_modules(module: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that are trained in full beside the adapters."""
+def fully_trained_modules(module: nn.Module) -> tuple[str, ...]:
+    """Names of the modules that are trained in full, besides the adapters."""
     from peft.utils.other import ModulesToSaveWrapper
 
     return tuple(n for n, m in module.named_modules() if isinstance(m, ModulesToSaveWrapper))
@@ -149,16 +145,17 @@ def _describe(module: nn.Module, config: Any) -> Adaptation:
         r=config.r,
         alpha=float(config.lora_alpha),
         targets=tuple(n for n, m in module.named_modules() if isinstance(m, LoraLayer)),
-        kept=kept_modules(module),
+        fully_trained=fully_trained_modules(module),
         trained=trained,
-        resting=frozenset(name for name in trained if ".trainable_tokens_" in name),
+        not_in_every_batch=frozenset(name for name in trained if ".trainable_tokens_" in name),
     )
 
 
-def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
-    """Put the layers of a LoraConfig into the module, in place.
+def insert_adapters(part: nn.Module, config: Any, fully_trained: Sequence[str] = ()) -> None:
+    """Insert the adapters of a LoraConfig into the module, in place.
 
-    `kept` are modules to train in full whose names would mean more to peft than they do here.
+    `fully_trained` are modules that peft's `modules_to_save` cannot name, because it matches the
+    end of a name and other modules end alike.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
@@ -167,44 +164,39 @@ def inject(part: nn.Module, config: Any, kept: Sequence[str] = ()) -> None:
     from torch.nn.modules.conv import _ConvNd
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as the layout of Conv1D, which peft sets right
+        warnings.simplefilter("ignore")  # such as one about Conv1D, which peft corrects itself
         try:
             inject_adapter_in_model(config, part, adapter_name=ADAPTER)
         except ValueError as error:
             raise NO_LORA_TARGET.error(f"peft refuses these layers: {error}"[:300]) from error
-    for name in kept:
+    for name in fully_trained:
         parent, _, last = name.rpartition(".")
         wrapper: Any = ModulesToSaveWrapper(part.get_submodule(name), ADAPTER)
         wrapper.set_adapter(ADAPTER, inference_mode=config.inference_mode)
         setattr(part.get_submodule(parent), last, wrapper)
     for layer in list(part.modules()):
         if isinstance(layer, LoraLayer) and isinstance(layer.get_base_layer(), _ConvNd):
-            for name in (
-                "kernel_size",
-                "stride",
-                "padding",
-                "dilation",
-            ):  # some models read them to pad
+            for name in ("kernel_size", "stride", "padding", "dilation"):  # some models read them
                 setattr(layer, name, getattr(layer.get_base_layer(), name))
         if isinstance(layer, nn.TransformerEncoderLayer):
-            # its fast path reads weights past the adapters; any hook turns that path off
+            # its fast path ignores the adapters; any hook disables that path
             layer.register_forward_hook(lambda *_: None)
 
 
 def adapted_part(module: nn.Module) -> nn.Module:
     """Where the adapters are: in the body of a FeatureModel, else in the whole module."""
-    from surefit.models.feature_bodies import is_feature_model
+    from surefit.models.feature_model_files import is_feature_model
 
     return module.body if is_feature_model(module) else module  # type: ignore[return-value]
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Whether adapters were put into the module."""
+    """Whether the module has adapters."""
     return ADAPTER in getattr(adapted_part(module), "peft_config", {})
 
 
 def trainable_names(module: nn.Module) -> frozenset[str]:
-    """The weights that are meant to be trained, by what they are and not by requires_grad."""
+    """The weights to train, by the layers they belong to and not by requires_grad."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import ModulesToSaveWrapper
 
@@ -220,94 +212,13 @@ def trainable_names(module: nn.Module) -> frozenset[str]:
 
 
 def _token_rows(part: nn.Module, added: range) -> dict[str, list[int]]:
-    """The rows of new tokens, in the embeddings and in the output where that is a layer apart."""
+    """The rows of new tokens in the input embedding, and in an untied output embedding."""
     if not len(added):
         return {}
     names = {layer: name for name, layer in part.named_modules()}
     embedding: nn.Module = part.get_input_embeddings()  # type: ignore[operator]
     rows = {names[embedding]: list(added)}
-    output = output_embedding(part)
+    output = find_output_embedding(part)
     if output is not None and not shares_weights(part, output):
         rows[names[output]] = list(added)
     return rows
-
-
-@contextmanager
-def bare(module: nn.Module) -> Iterator[None]:
-    """While the block runs, the module is the frozen base, without its adapters."""
-    swapped = list(_swap(module, _base_of))
-    try:
-        yield
-    finally:
-        for parent, name, layer in swapped:
-            setattr(parent, name, layer)
-
-
-def merge(module: nn.Module) -> nn.Module:
-    """Add the adapters to the weights and take their layers out, in place."""
-    list(_swap(module, _merged))
-    part = adapted_part(module)
-    del part.peft_config
-    return module
-
-
-def _swap(
-    module: nn.Module, replacement: Callable[[Any], nn.Module]
-) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
-    for parent in list(module.modules()):
-        if isinstance(parent, kinds):
-            continue
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, kinds):
-                setattr(parent, name, replacement(layer))
-                yield parent, name, layer
-
-
-def _base_of(layer: Any) -> nn.Module:
-    base: nn.Module = (
-        layer.original_module if hasattr(layer, "original_module") else layer.get_base_layer()
-    )
-    return base
-
-
-def _merged(layer: Any) -> nn.Module:
-    if hasattr(layer, "unload_and_optionally_merge_module"):
-        plain: nn.Module = layer.unload_and_optionally_merge_module(True, True, None)
-        return plain
-    layer.merge(safe_merge=True)
-    base: nn.Module = layer.get_base_layer()
-    return base
-
-
-def base_fingerprint(module: nn.Module) -> str | None:
-    """A digest of the frozen weights, so that adapters are not put on another base unnoticed.
-
-    None where the weights are packed, as quantised ones are.
-    """
-    import torch
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    part = adapted_part(module)
-    replaced = {
-        id(parameter)
-        for layer in part.modules()
-        if isinstance(layer, AuxiliaryTrainingWrapper)
-        for parameter in layer.parameters()
-    }
-    meant = trainable_names(part)
-    digest = hashlib.sha256()
-    for name, parameter in sorted(part.named_parameters()):
-        if name in meant or id(parameter) in replaced:
-            continue
-        if not parameter.is_floating_point():
-            return None
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
-        plain = name.replace(".base_layer.", ".")
-        digest.update(f"{plain} {list(parameter.shape)}".encode())
-        digest.update(sample.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]

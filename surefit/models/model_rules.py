@@ -1,4 +1,4 @@
-"""Rules that several kinds of models share."""
+"""Rules that several modules of this folder raise."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ UNSUITABLE_MODEL = rule(
 MODEL_FAILED = rule(
     "SF305",
     "error",
-    "the model fails on the data",
-    why="One real batch was sent through the model and it raised.",
-    fix="Make the named layer fit the named shape.",
+    "model fails on the data",
+    why="The model raised an error on one real batch.",
+    fix="Change the named layer so that it accepts the named shape.",
 )
 
 NEW_HEAD = rule(
     "SF306",
     "info",
     "new head",
-    why="The task's output layer is not in the weights; it starts untrained.",
+    why="The weights have no output layer for this task; it starts untrained.",
     fix="Nothing to do.",
 )
 
@@ -32,14 +32,14 @@ NO_LORA_TARGET = rule(
     "SF321",
     "error",
     "no layer for LoRA",
-    why="An adapter on a layer that is not there, or that cannot have one, would train nothing.",
-    fix="Name layers of the model in lora.targets, or leave it out.",
+    why="LoRA has no layer to adapt, so nothing would be trained.",
+    fix="Set lora.targets to layers of the model, or leave it out.",
 )
 
 MODEL_READS_NO_FEATURES = rule(
     "SF326",
     "error",
-    "the model reads no features",
-    why="Features enter a model as inputs_embeds, in place of its token embeddings.",
-    fix="Choose an encoder or decoder of text, such as tiny:bert, or your own module.",
+    "model reads no features",
+    why="Features are passed to a model as inputs_embeds, in place of its token embeddings.",
+    fix="Choose a text encoder or decoder, such as tiny:bert, or a custom module.",
 )

@@ -1,4 +1,4 @@
-"""A model before it is built: what the plan may ask of it, and how to build it."""
+"""A ModelSource: what is known of a model before it is built, and how to build it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Built:
-    """A model sized to the data, and what was found or changed on the way."""
+    """A model sized to the data, with the findings from building it."""
 
     module: nn.Module
     findings: tuple[Finding, ...] = ()
-    fresh: tuple[str, ...] = ()
+    newly_initialized: tuple[str, ...] = ()
     """Weights that start untrained in a model that is otherwise trained."""
     added_tokens: range = range(0)
     """Rows of the embeddings that were added for the tokenizer."""
@@ -31,8 +31,8 @@ class Built:
 class ModelSource:
     """Where a model comes from.
 
-    `build(head, encoder)` makes it; `tokenizer` names the folder or hub id of its tokenizer;
-    `untrained` says that its weights are fresh; `code` is the user's file that is run for it.
+    `build(head, encoder)` builds it; `tokenizer` is the folder or hub id of its tokenizer;
+    `untrained` means that its weights are random; `code` is the user's file that defines it.
     """
 
     name: str
@@ -43,17 +43,17 @@ class ModelSource:
     makes_tokenizer: bool = False
     untrained: bool = False
     weightless: bool = False
-    """Whether only the config is here: such a model can be planned, not trained."""
+    """Whether only the config is available: such a model can be planned, not trained."""
     code: str | None = None
     auto_classes: frozenset[str] | None = None
-    """The Auto classes of transformers that have a model of this architecture, if it is theirs."""
+    """The Auto classes that have a model of this architecture; None for custom modules."""
     decoder_start: int | None = None
-    """The token that a decoder beside an encoder begins with, where the model has learned one."""
+    """The `decoder_start_token_id` of an encoder-decoder model."""
     hints: Callable[[], Hints] = Hints
-    """Gives the sizes of features that the model names, by which the rows' layout is planned."""
+    """Returns the feature sizes that the model expects, from which the layout is inferred."""
     follows_rows: bool = False
-    """Whether its positions are made for the longest row rather than given."""
+    """Whether the model is built with enough positions for the longest row."""
     image: dict[str, Any] = field(default_factory=dict)
-    """What the model decides of its pixel values: size, mean, std."""
+    """Size, mean and std of its pixel values, where the model defines them."""
     recipe: dict[str, Any] = field(default_factory=dict)
-    """What a saved run needs to make the module again, for modules that are the user's own."""
+    """What a saved run needs to build a custom module again."""

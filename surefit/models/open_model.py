@@ -1,4 +1,4 @@
-"""The name of a model (or a module) to its ModelSource: one file per kind of model."""
+"""Opens any `--model`: chooses the opener by the kind of model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom_modules, gguf, mlp, pretrained
+from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp
 from surefit.models.model_source import ModelSource
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -25,9 +25,8 @@ def open_model(
     source = _open(model, from_scratch, trust_remote_code, quantize, beside)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
-            f"lora.quantize={quantize} is for trained models of transformers; {source.name} is "
-            "none.",
-            "Give a model folder or hub id, or leave lora.quantize out.",
+            f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
+            "Pass a model folder or hub id, or leave out lora.quantize.",
         )
     return source
 
@@ -48,10 +47,10 @@ def _open(
         )
     if model.endswith(".gguf"):
         return gguf.open_gguf(model, from_scratch)
-    if model == mlp.NAME:
-        return mlp.open_mlp()
+    if model == tiny_mlp.NAME:
+        return tiny_mlp.open_mlp()
     if model.startswith("tiny:"):
-        return pretrained.open_tiny(model.removeprefix("tiny:"))
+        return tiny.open_tiny(model.removeprefix("tiny:"))
     if not Path(model).exists() and _CODE.fullmatch(model):
         return custom_modules.open_function(model, beside)
     return pretrained.open_pretrained(model, from_scratch, trust_remote_code, quantize)

@@ -1,4 +1,4 @@
-"""QLoRA: the frozen weights of a transformers model in 4 bits, where CUDA and bitsandbytes are."""
+"""QLoRA: loads the frozen weights in 4 bits; needs CUDA and bitsandbytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def quantization(bits: str) -> dict[str, Any]:
-    """What transformers is told so that it loads weights in 4 bits; refuses where it cannot."""
+    """Arguments of `from_pretrained` that load weights in 4 bits; raises if that is impossible."""
     import torch
 
     missing = []
@@ -22,8 +22,8 @@ def quantization(bits: str) -> dict[str, Any]:
         missing.append("the package bitsandbytes")
     if missing:
         raise UsageError(
-            f"lora.quantize={bits} needs {' and '.join(missing)}, which this machine lacks.",
-            "Leave lora.quantize out; LoRA on unquantised weights works on any device.",
+            f"lora.quantize={bits} needs {' and '.join(missing)}; this machine does not have it.",
+            "Leave out lora.quantize; LoRA on unquantized weights works on any device.",
         )
     from transformers import BitsAndBytesConfig
 
@@ -37,7 +37,7 @@ def quantization(bits: str) -> dict[str, Any]:
 
 
 def prepare_quantized(part: nn.Module) -> None:
-    """Keep norms and embeddings of a model in 4 bits in full precision, as QLoRA does."""
+    """Cast norms and embeddings of a 4-bit model to float32, as QLoRA does."""
     if getattr(part, "is_loaded_in_4bit", False):
         from peft import prepare_model_for_kbit_training
 

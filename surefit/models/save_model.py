@@ -1,4 +1,4 @@
-"""Models on disk: plain transformers or peft folders where the model is theirs, else ours."""
+"""Saves and loads models: as transformers or peft folders where possible, else as our own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import adapter_folders, custom_modules, feature_bodies, lora, mlp
+from surefit.models import custom_modules, feature_model_files, lora, lora_files, tiny_mlp
+from surefit.models.insert_projection import projection_recipe, restore_projection
+from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
-from surefit.models.module_feature_size import projection_recipe, restore_projection
-from surefit.models.pretrained import open_pretrained, quiet
+from surefit.models.pretrained import open_pretrained
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -23,12 +25,12 @@ RECIPE = "module.json"
 
 
 def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
-    """Write the model with its Encoder; the folder appears whole or not at all."""
+    """Write the model with its Encoder; the folder is written atomically."""
     recipe = {**source.recipe, "code": source.code}
     with atomic.new_folder(folder) as temporary:
         if lora.is_adapted(module):
-            _save_adapted(module, adapter_folders.base_name(source), recipe, temporary)
-            adapter_folders.point_to_base(temporary, folder)
+            _save_adapted(module, lora_files.base_name(source), recipe, temporary)
+            lora_files.point_to_base(temporary, folder)
         else:
             _save_plain(module, recipe, temporary)
         encoder.save(temporary)
@@ -37,10 +39,10 @@ def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder:
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_model as save_weights
 
-    if feature_bodies.is_feature_model(module):
-        feature_bodies.save_features(module, folder)
+    if feature_model_files.is_feature_model(module):
+        feature_model_files.save_feature_model(module, folder)
     elif hasattr(module, "save_pretrained"):
-        with quiet():
+        with quiet_transformers():
             module.save_pretrained(folder)  # type: ignore[operator]
     else:
         save_weights(module, str(folder / WEIGHTS))
@@ -50,43 +52,41 @@ def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None
 def _save_adapted(
     module: nn.Module, base: str | None, recipe: dict[str, Any], folder: Path
 ) -> None:
-    """The adapters, and beside them what no plain loader could find by a name."""
-    adapter_folders.save_adapters(module, folder, base or adapter_folders.BASE)
-    if feature_bodies.is_feature_model(module):
-        feature_bodies.save_parts(module, folder)
+    """Write the adapters, and the base model if no loader can find it by name."""
+    lora_files.save_adapters(module, folder, base or lora_files.BASE)
+    if feature_model_files.is_feature_model(module):
+        feature_model_files.save_feature_layers(module, folder)
     if base is None:
         part = lora.adapted_part(module)
-        (folder / adapter_folders.BASE).mkdir()
-        with lora.bare(part):
-            _save_plain(part, recipe, folder / adapter_folders.BASE)
+        (folder / lora_files.BASE).mkdir()
+        with without_adapters(part):
+            _save_plain(part, recipe, folder / lora_files.BASE)
 
 
 def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | None = None) -> None:
-    """Write the model of an adapter folder as a plain one, with the adapters added to it."""
+    """Write the model of an adapter folder with its adapters merged."""
     adapted, encoder = load_model(folder, task, module)
-    path = folder / adapter_folders.BASE / RECIPE
+    path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     with atomic.new_folder(out) as temporary:
-        _save_plain(lora.merge(adapted), recipe, temporary)
+        _save_plain(merge_adapters(adapted), recipe, temporary)
         encoder.save(temporary)
 
 
 def load_model(
     folder: Path, task: TaskSpec, module: nn.Module | None = None
 ) -> tuple[nn.Module, Encoder]:
-    """Read what `save_model` wrote; only safetensors and JSON are read."""
+    """Read what `save_model` wrote; nothing is unpickled."""
     encoder = load_encoder(folder)
-    if adapter_folders.has_adapters(folder):
-        return adapter_folders.load_adapters(
-            _load_base(folder, task, encoder, module), folder
-        ), encoder
-    if feature_bodies.has_parts(folder):
-        return feature_bodies.load_features(folder), encoder
+    if lora_files.has_adapters(folder):
+        return lora_files.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
+    if feature_model_files.has_feature_layers(folder):
+        return feature_model_files.load_feature_model(folder), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
         return _load_pretrained(folder, task), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
-        module = _make_again(recipe, task, encoder)
+        module = _rebuild(recipe, task, encoder)
     restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
@@ -95,16 +95,16 @@ def load_model(
 def _load_base(
     folder: Path, task: TaskSpec, encoder: Encoder, module: nn.Module | None
 ) -> nn.Module:
-    """The frozen model that a folder's adapters belong to, sized to the Encoder."""
-    custom_base = folder / adapter_folders.BASE / RECIPE
+    """The base model of a folder's adapters, sized to the Encoder."""
+    custom_base = folder / lora_files.BASE / RECIPE
     if not custom_base.is_file():
-        source = open_pretrained(adapter_folders.find_base(folder), False, False)
+        source = open_pretrained(lora_files.find_base(folder), False, False)
         base = source.build(task.head, encoder).module
-        if feature_bodies.has_parts(folder):
-            feature_bodies.load_parts(base, folder)
+        if feature_model_files.has_feature_layers(folder):
+            feature_model_files.load_feature_layers(base, folder)
         return base
     if module is None:
-        module = _make_again(json.loads(custom_base.read_text("utf-8")), task, encoder)
+        module = _rebuild(json.loads(custom_base.read_text("utf-8")), task, encoder)
     if not lora.is_adapted(module):
         _load_weights(module, custom_base.with_name(WEIGHTS))
     return module
@@ -117,18 +117,18 @@ def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
     assert task.head is not None
     assert task.head.auto_class is not None
     auto = getattr(transformers, task.head.auto_class)
-    with quiet():
+    with quiet_transformers():
         module: Any = auto.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     return module  # type: ignore[no-any-return]
 
 
-def _make_again(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
-    if recipe.get("tiny") == mlp.NAME:
-        return mlp.open_mlp().build(task.head_for(encoder), encoder).module
+def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
+    if recipe.get("tiny") == tiny_mlp.NAME:
+        return tiny_mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
-            f"The run trained a {recipe['class']} object given from Python; its code is not in "
-            "the run's folder.",
+            f"The run trained a {recipe['class']} object passed in from Python; the run's folder "
+            "does not have its code.",
             "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
     beside = Path(recipe["code"]).parent if recipe.get("code") else None
@@ -143,6 +143,6 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         load_weights(module, str(path))
     except RuntimeError as error:
         raise UsageError(
-            f"The module does not fit the saved weights: {str(error).splitlines()[0]}",
-            "Use the code of the module that was trained.",
+            f"The module does not match the saved weights: {str(error).splitlines()[0]}",
+            "Use the code that the module was trained with.",
         ) from None

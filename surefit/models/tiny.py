@@ -1,358 +1,85 @@
-"""Small untrained models of the transformers architectures, for `tiny:ARCH`."""
+"""Opens `tiny:ARCH`, a small untrained transformers model sized to the data."""
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from surefit.encode.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.findings import rule
+from surefit.models.auto_classes import FAMILY_OF, auto_class, auto_classes, set_head, set_tokens
+from surefit.models.build_feature_model import build_feature_model
+from surefit.models.config_sizes import max_positions, room_for
+from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.models.model_source import Built, ModelSource
+from surefit.models.quiet_transformers import quiet_transformers
+from surefit.models.tiny_architectures import FAMILIES
+from surefit.models.tiny_config import DEFAULT_SIZES, TinySizes, tiny_config
+from surefit.tasks.task_spec import Head
 
-
-def _names(text: str) -> tuple[str, ...]:
-    """Return the names in a text, which may run over several lines."""
-    return tuple(text.split())
-
-
-# Built and stepped by bench/scan_tiny.py, which prints these names.
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "causal-lm": _names(
-        """afmoe apertus arcee aria_text axk1 axk2 bailing_hybrid bart beam bert bert-generation
-        big_bird bigbird_pegasus biogpt bitnet blenderbot blenderbot-small bloom camembert
-        codegen cohere cohere2 cohere2_moe ctrl cwm data2vec-text deepseek_v2 deepseek_v3
-        deepseek_v32 deepseek_v4 diffllama doge dots1 electra emu3 ernie ernie4_5 ernie4_5_moe
-        exaone4 exaone_moe falcon falcon_h1 falcon_mamba flex_olmo flint fuyu gemma gemma2
-        gemma3 gemma3_text gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text
-        glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox
-        gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
-        granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax
-        inkling_text jais2 jamba jetmoe kimi_linear kolibri1 laguna lfm2 llama llama4
-        llama4_text longcat_flash mamba mamba2 marian mbart megatron-bert mellum mimo_v2_flash
-        minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral
-        mllama modernbert-decoder moshi moss_transcribe_diarize mpt mvp nanochat nemotron
-        nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe openai-gpt opt pegasus persimmon phi phi3
-        phi4_multimodal phimoe plbart qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text
-        qwen3_5_text qwen3_moe qwen3_next recurrent_gemma reformer rembert roberta
-        roberta-prelayernorm roc_bert roformer rwkv seed_oss smollm3 solar_open stablelm
-        starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta xlm-roberta-xl xlstm xmod youtu
-        zaya"""
-    ),
-    "masked-lm": _names(
-        """albert bart bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert
-        electra ernie esm esmc eurobert flaubert fnet funnel gte ibert jina_embeddings_v3
-        layoutlm longformer luke mbart megatron-bert mobilebert modernbert modernvbert mpnet mra
-        mvp neomme nomic_bert nystromformer reformer rembert roberta roberta-prelayernorm
-        roc_bert roformer squeezebert tapas ultrabert ultravbert xlm xlm-roberta xlm-roberta-xl
-        xmod yoso"""
-    ),
-    "seq2seq": _names(
-        """bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder led longt5 m2m_100
-        marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet seamless_m4t
-        seamless_m4t_v2 switch_transformers t5 t5gemma t5gemma2 umt5"""
-    ),
-    "image-classification": _names(
-        """beit bit clip convnext convnextv2 data2vec-vision deit dinov2 dinov2_with_registers
-        focalnet hiera ijepa metaclip_2 mobilenet_v2 mobilevit poolformer pvt pvt_v2 regnet
-        resnet segformer siglip swin swinv2 vit vit_msn"""
-    ),
-    "text-classification": _names(
-        """albert arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert ctrl
-        data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 diffllama distilbert doge
-        electra ernie esm esmc eurobert exaone4 falcon flaubert fnet funnel gemma gemma2 gemma3
-        gemma3_text glm glm4 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss gptj gte helium
-        hunyuan_v1_dense hunyuan_v1_moe ibert jamba jetmoe jina_embeddings_v3 layoutlm llama
-        longformer luke markuplm megatron-bert minicpm3 minimax ministral ministral3 mistral
-        mistral4 mixtral mobilebert modernbert modernbert-decoder modernvbert mpnet mpt mra
-        nemotron nomic_bert nystromformer olmo olmo2 olmo3 openai-gpt opt perceiver persimmon
-        phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_text qwen3_moe qwen3_next reformer
-        rembert roberta roberta-prelayernorm roc_bert roformer seed_oss smollm3 squeezebert
-        stablelm starcoder2 t5gemma t5gemma2 tapas ultrabert ultravbert xlm xlm-roberta
-        xlm-roberta-xl xlnet xmod yoso"""
-    ),
-    "token-classification": _names(
-        """albert apertus arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert
-        data2vec-text deberta deberta-v2 deepseek_v3 diffllama distilbert electra ernie esm
-        esmc eurobert exaone4 falcon flaubert fnet funnel gemma gemma2 glm glm4 gpt-sw3 gpt2
-        gpt_bigcode gpt_neox gpt_oss gte helium ibert jina_embeddings_v3 layoutlm llama
-        longformer luke markuplm megatron-bert minimax ministral ministral3 mistral mistral4
-        mixtral mobilebert modernbert modernvbert mpnet mpt mra mt5 nemotron nomic_bert
-        nystromformer openai_privacy_filter persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_5
-        qwen3_moe qwen3_next rembert roberta roberta-prelayernorm roc_bert roformer seed_oss
-        smollm3 squeezebert stablelm starcoder2 t5 t5gemma t5gemma2 ultrabert ultravbert
-        umt5 xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso"""
-    ),
-}
-
-# What a config may call each size of the model.
-ALIASES: dict[str, str] = {
-    "width": """hidden_size n_embd d_model dim emb_dim embedding_size word_embed_proj_dim d_latents
-        true_hidden_size lru_width attention_hidden_size pooler_hidden_size prediction_head_size
-        input_embedding_size output_embedding_size out_hidden_size pooler_output_size
-        backbone_hidden_size projection_dim embedding_dim embedding_rank entity_emb_size
-        pronunciation_embed_dim shape_embed_dim decoder_hidden_size dim_model_base ple_embed_dim
-        intra_bottleneck_size output_hidden_size output_dim audio_hidden_size""",
-    "stem": "embed_dim",
-    "inner": """intermediate_size n_inner d_ff d_inner dff dim_ff ffn_dim encoder_ffn_dim
-        decoder_ffn_dim ffn_hidden_size hidden_dim feed_forward_size intermediate_size_mlp
-        dense_intermediate_size shared_intermediate_size moe_shared_expert_intermediate_size""",
-    "expert_inner": """moe_intermediate_size shared_expert_intermediate_size
-        expert_ffn_hidden_size""",
-    "layers": """num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers
-        num_encoder_layers num_decoder_layers num_layers_per_stack num_blocks""",
-    "heads": """num_attention_heads n_head n_heads attention_heads encoder_attention_heads
-        decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads
-        num_self_attention_heads num_cross_attention_heads num_heads swa_num_attention_heads
-        linear_num_heads linear_num_key_heads linear_num_value_heads index_n_heads""",
-    "kv_heads": "num_key_value_heads num_kv_heads kv_n_heads swa_num_key_value_heads",
-    "head_dim": """head_dim d_kv d_head kv_channels dim_head attention_head_size swa_head_dim
-        v_head_dim qk_head_dim global_head_dim linear_head_dim linear_key_head_dim
-        linear_value_head_dim index_head_dim rotary_dim mamba_d_head mamba_head_dim""",
-    "half_head": "qk_nope_head_dim qk_rope_head_dim",
-    "mamba_heads": "mamba_n_heads mamba_num_heads",
-    "mamba_width": "mamba_d_ssm",
-    "rank": """q_lora_rank kv_lora_rank o_lora_rank gated_norm_rank laurel_rank adapter_rank
-        hc_lowrank hidden_size_per_layer_input state_size mamba_d_state ssm_state_size
-        router_hidden_size time_step_rank mamba_dt_rank""",
-    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num",
-    "few": "num_experts_per_tok moe_topk moe_k num_experts_per_token",
-    "one": """n_group topk_group num_expert_group n_shared_experts num_shared_experts
-        moe_num_shared_experts first_k_dense_replace num_dense_layers moe_layer_start_index
-        mamba_n_groups n_groups mamba_ngroups o_groups num_self_attends_per_block
-        interleave_moe_layer_step num_nextn_predict_layers""",
-    "none": "num_kv_shared_layers",
-    "positions": """max_position_embeddings n_positions n_ctx max_seq_len model_max_length
-        max_encoder_position_embeddings max_decoder_position_embeddings max_source_positions
-        max_target_positions context_length""",
-    "vocab": """vocab_size src_vocab_size tgt_vocab_size decoder_vocab_size entity_vocab_size
-        vocab_size_per_layer_input""",
-    "image": "image_size input_size",
-    "patch": "patch_size",
-}
-
-# Left unset by default in some configs whose models then cannot be built.
-REQUIRED = _names(
-    """head_dim num_key_value_heads vocab_size n_routed_experts n_shared_experts
-    num_experts_per_tok"""
+IMAGE_SIZE_REFUSED = rule(
+    "SF253",
+    "error",
+    "image size the model does not accept",
+    why="The model is built for square images of one size.",
+    fix="Set image.size to one number, or leave it out.",
 )
 
-# Number their positions from pad_token_id + 1, so need that many more.
-OFFSET_POSITIONS = _names(
-    """camembert data2vec-text esm ibert layoutlmv3 lilt longformer luke markuplm mpnet prophetnet
-    roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"""
-)
-
-# Where the sizes of an architecture hang together in its own way; a name of ALIASES is that size.
-OVERRIDES: dict[str, dict[str, Any]] = {
-    "axk1": {"head_dim": "half_head"},
-    "bit": {"num_groups": 4, "embedding_size": 16},
-    "cvt": {"depth": [1, 2, 3]},
-    "deepseek_v3": {"head_dim": "half_head"},
-    "deit": {"architectures": ["DeiTForImageClassification"]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "longcat_flash": {"head_dim": "half_head"},
-    "mamba2": {"num_heads": "mamba_heads"},
-    "mobilenet_v2": {"output_stride": 8, "depth_multiplier": 0.35},
-    "mobilevit": {"output_stride": 16},
-    "reformer": {"axial_pos_embds": False},
-    "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
-    "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
-    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
-    "xmod": {"default_language": "en_XX"},
-    "youtu": {"head_dim": "half_head"},
-    "zaya": {"num_experts_per_tok": 1},
-}
+BODY_VOCABULARY = 16
+"""Vocabulary of a body that reads features: no text tokens, room for the special ones."""
 
 
-def architectures() -> dict[str, tuple[str, ...]]:
-    """Return the architectures `tiny:` can build, by family.
-
-    >>> "llama" in architectures()["causal-lm"]
-    True
-    """
-    return dict(FAMILIES)
-
-
-def tiny_config(
-    arch: str,
-    *,
-    family: str | None = None,
-    vocab_size: int | None = None,
-    num_labels: int | None = None,
-    hidden_size: int = 128,
-    num_layers: int = 2,
-    num_heads: int = 4,
-    max_positions: int = 512,
-    image_size: int = 32,
-    bos_token_id: int | None = None,
-    eos_token_id: int | None = None,
-    pad_token_id: int | None = None,
-) -> PretrainedConfig:
-    """Return a small config of a transformers architecture.
-
-    `family` is one of FAMILIES; with "causal-lm", encoders such as BERT look only backwards.
-    A token id left out keeps its default if the vocabulary has it.
-
-    >>> tiny_config("llama", vocab_size=300, num_layers=1).num_hidden_layers
-    1
-    """
-    check_architecture(arch, family)
-    return shrink_config(
-        arch,
-        size_table(
-            vocab_size or 512, hidden_size, num_layers, num_heads, max_positions, image_size
-        ),
-        {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id},
-        num_labels=num_labels,
-        is_decoder=family == "causal-lm",
+def open_tiny(arch: str) -> ModelSource:
+    """A small untrained model of an architecture, with a tokenizer made from the data."""
+    try:
+        default = tiny_config(arch)
+    except ValueError as error:
+        raise UsageError(str(error), "`surefit tasks --models` lists them.") from None
+    listed = {name for name, family in FAMILY_OF.items() if arch in FAMILIES[family]}
+    return ModelSource(
+        f"tiny:{arch}",
+        "tiny",
+        lambda head, encoder: _build(arch, head, encoder),
+        max_positions=max_positions(default),
+        auto_classes=frozenset(listed) & auto_classes(default),
+        makes_tokenizer=True,
+        untrained=True,
+        follows_rows=True,
+        image={"multiple_of": 32},
     )
 
 
-def check_architecture(arch: str, family: str | None = None) -> None:
-    """Raise ValueError, with the nearest names, unless `tiny:` can build `arch`."""
-    known = FAMILIES[family] if family else sorted(set().union(*FAMILIES.values()))
-    if arch in known:
-        return
-    near = difflib.get_close_matches(arch, known, n=3, cutoff=0.5)
-    hint = (
-        f"close matches: {', '.join(near)}" if near else f"there are {len(known)}, e.g. {known[0]}"
-    )
-    kind = f"a {family} architecture" if family else "an architecture"
-    raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that can be built small; {hint}")
+def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
+    if head is not None and head.body is not None:
+        positions = room_for(encoder.fitted["longest"])
+        config = tiny_config(arch, TinySizes(BODY_VOCABULARY, max_positions=positions))
+        return build_feature_model(f"tiny:{arch}", config, head, encoder, from_scratch=True)
+    try:
+        config = tiny_config(
+            arch,
+            _sizes(encoder),
+            family=FAMILY_OF.get(head.auto_class or "") if head is not None else None,
+            num_labels=head.size(encoder) if head is not None and head.size else None,
+        )
+    except ValueError as error:
+        raise UNSUITABLE_MODEL.error(str(error)) from None
+    auto = auto_class(f"tiny:{arch}", config, head)
+    set_head(config, head, encoder)
+    set_tokens(config, encoder.tokenizer)
+    with quiet_transformers():
+        return Built(auto.from_config(config))
 
 
-def size_table(
-    vocab_size: int,
-    hidden_size: int,
-    num_layers: int,
-    num_heads: int,
-    max_positions: int,
-    image_size: int,
-) -> dict[str, int]:
-    """Return the size behind each name of ALIASES."""
-    head_dim = hidden_size // num_heads
-    return {
-        "width": hidden_size,
-        "stem": hidden_size // 8,
-        "inner": 4 * hidden_size,
-        "expert_inner": hidden_size,
-        "layers": num_layers,
-        "heads": num_heads,
-        "kv_heads": num_heads,
-        "head_dim": head_dim,
-        "half_head": head_dim // 2,
-        "mamba_heads": 2 * num_heads,
-        "mamba_width": 2 * hidden_size,
-        "rank": 16,
-        "experts": 4,
-        "few": 2,
-        "one": 1,
-        "none": 0,
-        "positions": max_positions,
-        "vocab": vocab_size,
-        "image": image_size,
-        "patch": max(1, image_size // 8),
-    }
-
-
-def shrink_config(
-    arch: str,
-    sizes: dict[str, int],
-    token_ids: dict[str, int | None],
-    *,
-    num_labels: int | None = None,
-    is_decoder: bool = False,
-) -> PretrainedConfig:
-    """Return the default config of any architecture rebuilt with `sizes`, verified or not."""
-    from transformers import AutoConfig
-
-    default = AutoConfig.for_model(arch).to_dict()
-    if arch in OFFSET_POSITIONS:
-        offset = token_ids["pad_token_id"] or default.get("pad_token_id") or 0
-        sizes = sizes | {"positions": sizes["positions"] + offset + 1}
-    small = _shrink(default, sizes, token_ids)
-    if num_labels is not None:
-        small["num_labels"] = num_labels
-    if is_decoder and not default.get("is_encoder_decoder"):
-        small |= {key: True for key in ("is_decoder", "causal") if key in default}
-    for key, value in OVERRIDES.get(arch, {}).items():
-        small[key] = sizes[value] if isinstance(value, str) and value in sizes else value
-    config: PretrainedConfig = AutoConfig.for_model(arch, **small)
-    return config
-
-
-def _shrink(
-    default: dict[str, Any], sizes: dict[str, int], token_ids: dict[str, int | None]
-) -> dict[str, Any]:
-    """Return the settings of a default config, and of the configs in it, that must change."""
-    named = {name: sizes[role] for role, names in ALIASES.items() for name in names.split()}
-    if "depths" in default:  # the stages give the number of layers and the final width
-        named = {k: v for k, v in named.items() if k not in ("num_layers", "hidden_size")}
-    small: dict[str, Any] = {}
-    for key, value in default.items():
-        if isinstance(value, dict) and value.get("model_type"):
-            small[key] = _shrink(value, sizes, token_ids) | {"model_type": value["model_type"]}
-        elif isinstance(value, list | tuple):
-            small |= _shrink_list(key, list(value), default.get("num_hidden_layers"), sizes)
-        elif key == "patch_size" and isinstance(value, int):
-            small[key] = min(value, named[key])
-        elif isinstance(value, float) and "drop" in key:
-            small[key] = 0.0  # a model this small learns too little rather than too much by heart
-        elif key in named and (type(value) is int or (value is None and key in REQUIRED)):
-            small[key] = named[key]
-    if default.get("num_key_value_heads") not in (None, default.get("num_attention_heads")):
-        small["num_key_value_heads"] = sizes["heads"] // (1 if sizes["heads"] % 2 else 2)
-    return small | _token_ids(default, sizes["vocab"], token_ids)
-
-
-def _shrink_list(
-    key: str, values: list[Any], default_layers: int | None, sizes: dict[str, int]
-) -> dict[str, list[Any]]:
-    """Return a setting that has one value per stage, or one per layer, cut to size.
-
-    Layers keep one of every kind in turn, so that two layers can show both kinds of attention.
-    """
-    stages = range(len(values))
-    if key in ("hidden_sizes", "embed_dims", "embed_dim"):
-        return {key: [sizes["width"] // 2 ** (len(values) - 1 - i) for i in stages]}
-    if key in ("num_heads", "num_attention_heads"):
-        return {key: [min(2**i, sizes["heads"]) for i in stages]}
-    if key in ("depths", "depth"):
-        return {key: [min(depth, sizes["layers"]) for depth in values]}
-    if key == "image_size":
-        return {key: [sizes["image"] for _ in stages]}
-    if len(values) != default_layers:
-        return {}
-    kinds = [value for i, value in enumerate(values) if value not in values[:i]]
-    if key in ALIASES["inner"].split():
-        kinds = [sizes["inner"]]
-    return {key: (kinds * sizes["layers"])[: sizes["layers"]]}
-
-
-def _token_ids(
-    default: dict[str, Any], vocab_size: int, given: dict[str, int | None]
-) -> dict[str, int]:
-    """Return the special token ids: as given, else the default, else the first few ids.
-
-    Placeholders of images and sounds stay outside the vocabulary, where no text can hit them.
-    """
-    ids: dict[str, int] = {}
-    for position, (key, token_id) in enumerate(given.items()):
-        if token_id is not None:
-            ids[key] = token_id
-        elif default.get(key) is not None and not _is_below(default[key], vocab_size):
-            ids[key] = min(position, vocab_size - 1)
-    moved = {default[key]: ids[key] for key in ids if isinstance(default.get(key), int)}
-    for key in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
-        if isinstance(default.get(key), int):
-            ids[key] = moved.get(default[key], min(default[key], vocab_size - 1))
-    for key in ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id"):
-        if not _is_below(default.get(key, 0) or 0, vocab_size):
-            ids[key] = vocab_size - 1
-    if default.get("is_encoder_decoder") and default.get("decoder_start_token_id") is None:
-        ids["decoder_start_token_id"] = ids.get("pad_token_id", default.get("pad_token_id") or 0)
-    return ids
-
-
-def _is_below(token_id: Any, vocab_size: int) -> bool:
-    """Return whether a token id, or every one of a list of them, is in the vocabulary."""
-    return all(i < vocab_size for i in (token_id if isinstance(token_id, list) else [token_id]))
+def _sizes(encoder: Encoder) -> TinySizes:
+    """The default sizes, with the vocabulary and the image size of the data."""
+    sizes, pixels = DEFAULT_SIZES, encoder.fitted.get("pixels")
+    if encoder.tokenizer is not None and len(encoder.tokenizer):
+        sizes = replace(sizes, vocab_size=len(encoder.tokenizer))
+    if pixels is None:
+        return sizes
+    if pixels["height"] != pixels["width"]:
+        raise IMAGE_SIZE_REFUSED.error(
+            f"image.size is {pixels['height']} × {pixels['width']}; a tiny model needs square "
+            "images.",
+        )
+    return replace(sizes, image_size=pixels["height"])

@@ -13,16 +13,13 @@ import numpy.typing as npt
 from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.models.call import Call, has_own_loss
-from surefit.models.pretrained import quiet
-from surefit.progress import Progress, silent
-from surefit.tasks.task_spec import Loss, Metric, Sample, SumAndCount, TaskSpec
+from surefit.models.call import has_module_loss
+from surefit.models.quiet_transformers import quiet_transformers
+from surefit.progress import Progress
+from surefit.tasks.task_spec import Metric, Sample, SumAndCount, TaskSpec
 
 if TYPE_CHECKING:
-    from torch import nn
-
-Reduce = Callable[[Any], Any]
-"""Adds a tensor up over all processes."""
+    from surefit.pipeline.pipeline import Pipeline
 
 SHOWN_SAMPLES = 6
 
@@ -36,79 +33,104 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Evaluator:
-    """All that evaluating takes besides the model and the rows."""
+class EvaluationSettings:
+    """How many rows are evaluated at once, and for how many text is generated."""
 
-    task: TaskSpec
-    call: Call
-    loss: Loss
-    encoder: Encoder
-    load: Callable[[Store, npt.NDArray[np.int64]], Mapping[str, Any]]
     batch_size: int
     max_tokens: int | None = None
     generate_rows: int = 0
     max_new_tokens: int = 64
-    process: int = 0
-    num_processes: int = 1
-    reduce: Reduce = lambda tensor: tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that share an evaluation."""
+
+    index: int = 0
+    size: int = 1
+    reduce: Callable[[Any], Any] = lambda tensor: tensor
+    """Adds a tensor up over all processes."""
     gather: Callable[[list[Any]], list[Any]] = lambda items: items
-    progress: Progress = silent
+    """The items of all processes."""
 
-    def __call__(self, module: nn.Module, store: Store) -> Evaluation:
-        """Evaluate in evaluation mode, without gradients; the mode is put back."""
-        import torch
 
-        training = module.training
-        module.eval()
-        try:
-            with torch.no_grad():
-                metrics = self._measure(module, store)
-                samples = self._generate(module, store)
-        finally:
-            module.train(training)
-        scores = _text_scores(self.task, samples)
-        return Evaluation(
-            {**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]]
-        )
+ALONE = Group()
 
-    def _measure(self, module: nn.Module, store: Store) -> dict[str, Any]:
-        metrics = {"loss": as_metric(self.loss)}
-        metrics |= {name: as_metric(m, self.encoder) for name, m in self.task.metrics.items()}
-        totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
-        chunks = list(row_chunks(store.lengths, self.batch_size, self.max_tokens))
-        mine = chunks[self.process :: self.num_processes]
-        weight = 1 if mine else 0  # a process without rows still takes part in the sums
-        for done, batch in enumerate(prefetch(mine or chunks[:1], partial(self.load, store))):
-            self.progress("evaluating", done, len(mine))
-            outputs = self.call(module, batch)
-            for name, metric in metrics.items():
-                if name == "loss" or not has_own_loss(outputs):
-                    _add(totals[name], metric.sums(outputs, batch), weight)
-        self.progress("evaluating", len(mine), len(mine))
-        return {
-            name: metrics[name].figure({key: self.reduce(value) for key, value in sums.items()})
-            for name, sums in totals.items()
-            if sums
-        }
 
-    def _generate(self, module: nn.Module, store: Store) -> list[Sample]:
-        generate, wanted = self.task.generate, min(self.generate_rows, len(store))
-        if generate is None or not generate.names or wanted == 0:
-            return []
-        if not generate.possible(module, self.encoder):
-            return []
-        made: list[tuple[int, Sample]] = []
-        chunks = list(row_chunks(store.lengths[:wanted], self.batch_size, self.max_tokens))
-        mine = chunks[self.process :: self.num_processes]
-        for done, rows in enumerate(mine):
-            self.progress("generating", done, len(mine))
-            with quiet():
-                samples = generate.answer(
-                    module, store.rows(rows), self.encoder, self.max_new_tokens
-                )
-            made += zip(rows.tolist(), samples, strict=True)
-        self.progress("generating", len(mine), len(mine))
-        return [sample for _, sample in sorted(self.gather(made), key=lambda pair: pair[0])]
+def evaluate(
+    pipeline: Pipeline,
+    store: Store,
+    settings: EvaluationSettings,
+    group: Group,
+    progress: Progress,
+) -> Evaluation:
+    """Evaluate in evaluation mode, without gradients; the mode is put back."""
+    import torch
+
+    module = pipeline.module
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            metrics = _measure(pipeline, store, settings, group, progress)
+            samples = _generate(pipeline, store, settings, group, progress)
+    finally:
+        module.train(training)
+    scores = _text_scores(pipeline.task, samples)
+    return Evaluation({**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]])
+
+
+def _measure(
+    pipeline: Pipeline,
+    store: Store,
+    settings: EvaluationSettings,
+    group: Group,
+    progress: Progress,
+) -> dict[str, Any]:
+    metrics = {"loss": as_metric(pipeline.loss)}
+    metrics |= {n: as_metric(m, pipeline.encoder) for n, m in pipeline.task.metrics.items()}
+    totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
+    chunks = list(row_chunks(store.lengths, settings.batch_size, settings.max_tokens))
+    mine = chunks[group.index :: group.size]
+    weight = 1 if mine else 0  # a process without rows still takes part in the sums
+    for done, batch in enumerate(prefetch(mine or chunks[:1], partial(pipeline.batch, store))):
+        progress("evaluating", done, len(mine))
+        outputs = pipeline.outputs(batch)
+        for name, metric in metrics.items():
+            if name == "loss" or not has_module_loss(outputs):
+                _add(totals[name], metric.sums(outputs, batch), weight)
+    progress("evaluating", len(mine), len(mine))
+    return {
+        name: metrics[name].figure({key: group.reduce(value) for key, value in sums.items()})
+        for name, sums in totals.items()
+        if sums
+    }
+
+
+def _generate(
+    pipeline: Pipeline,
+    store: Store,
+    settings: EvaluationSettings,
+    group: Group,
+    progress: Progress,
+) -> list[Sample]:
+    generate, wanted = pipeline.task.generate, min(settings.generate_rows, len(store))
+    if generate is None or not generate.names or wanted == 0:
+        return []
+    if not generate.possible(pipeline.module, pipeline.encoder):
+        return []
+    made: list[tuple[int, Sample]] = []
+    chunks = list(row_chunks(store.lengths[:wanted], settings.batch_size, settings.max_tokens))
+    mine = chunks[group.index :: group.size]
+    for done, rows in enumerate(mine):
+        progress("generating", done, len(mine))
+        with quiet_transformers():
+            samples = generate.answer(
+                pipeline.module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
+            )
+        made += zip(rows.tolist(), samples, strict=True)
+    progress("generating", len(mine), len(mine))
+    return [sample for _, sample in sorted(group.gather(made), key=lambda pair: pair[0])]
 
 
 def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> Metric:

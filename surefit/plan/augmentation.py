@@ -1,18 +1,20 @@
-"""What was asked of augmentation, held against the task; and one's own functions by name."""
+"""Augmentation settings checked against the task; user functions found by name."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from surefit.config import Augmentation, RunConfig
+from surefit.config import Augmentation
 from surefit.encode.augment import CHANGES, read_synonyms
-from surefit.encode.augment.augmented_copies import INSTRUCTIONS, Views
+from surefit.encode.augment.augmented_copies import INSTRUCTIONS, AugmentedCopies
+from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.plan.plan import Given
+from surefit.request import Request
 from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import OWN_CODE_RUN, find_object
@@ -20,16 +22,16 @@ from surefit.user_code import OWN_CODE_RUN, find_object
 IDENTICAL_COPIES = rule(
     "SF285",
     "info",
-    "views alike",
-    why="A view that equals another view of its row says nothing new; the row only weighs more.",
+    "identical augmented copies",
+    why="A copy that equals another copy of its row adds nothing new; it only weights the row.",
     fix="Name more changes under augment.changes, or lower augmentation_factor.",
 )
 
 COPIES_LEFT_OUT = rule(
     "SF287",
     "warning",
-    "views left out",
-    why="Rows with fewer views than others weigh less in training.",
+    "augmented copies left out",
+    why="Rows with fewer copies have a smaller weight in training.",
     fix="Raise max_seq_length, or let the augmenting function keep some text.",
 )
 
@@ -37,7 +39,7 @@ NOTHING_AUGMENTED = rule(
     "SF289",
     "warning",
     "nothing is augmented",
-    why="Changes were asked for, but every row has one view, the row itself.",
+    why="augment is set, but augmentation_factor 1 makes no copies.",
     fix="Give --augmentation-factor 2 or more.",
 )
 
@@ -45,37 +47,33 @@ NOTHING_AUGMENTED = rule(
 BY_DEFAULT = ("wording", "case", "spacing", "punctuation")
 
 
-def make_views(
-    config: RunConfig,
-    given: Given,
+def make_copies(
+    factor: int,
+    asked: Augmentation,
+    seed: int,
     task: TaskSpec,
     roles: Mapping[str, str],
-    found: list[Finding],
-) -> Views | None:
-    """How training rows become views; None where each row is all there is."""
-    asked = config.augment
-    if config.augmentation_factor == 1:
-        if asked != Augmentation():
-            found.append(
-                NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
-            )
-        return None
+    request: Request,
+) -> tuple[AugmentedCopies | None, list[Finding]]:
+    """How training rows are augmented; None without augmentation."""
+    if factor == 1:
+        unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
+        passed = asked != Augmentation() or request.objects.augment is not None
+        return None, [unused] if passed else []
     changeable = tuple(role for role in task.augments if role in roles)
     if not changeable:
-        raise _nothing_to_change(config.augmentation_factor, task)
-    function = own_function("augment.function", asked.function, given.augment, given, found)
+        raise _nothing_to_change(factor, task)
+    passed_in, beside = request.objects.augment, request.beside
+    function, found = own_function("augment.function", asked.function, passed_in, beside)
     changes = _changes(asked, has_function=function is not None)
     if not any(role in INSTRUCTIONS for role in changeable):
         changes.pop("wording", None)  # a text to be judged has no wording to spare
     if not changes and function is None:
         raise UsageError(
-            f"augmentation_factor is {config.augmentation_factor}, but no change is left that "
-            f"{task.name} can use.",
+            f"augmentation_factor is {factor}, but no change is left that {task.name} can use.",
             f"Name some under augment.changes ({', '.join(CHANGES)}).",
         )
-    return Views(
-        config.augmentation_factor, config.seed, changeable, task.targets, changes, function
-    )
+    return AugmentedCopies(factor, seed, changeable, task.targets, changes, function), found
 
 
 def _changes(asked: Augmentation, has_function: bool) -> dict[str, dict[str, Any]]:
@@ -115,42 +113,31 @@ def _nothing_to_change(factor: int, task: TaskSpec) -> UsageError:
 
 
 def own_function(
-    key: str,
-    name: str | None,
-    handed: Callable[..., Any] | None,
-    given: Given,
-    found: list[Finding],
-) -> Callable[..., Any] | None:
-    """The function handed over from Python, or the one that the config names under `key`."""
-    if handed is not None or name is None:
-        return handed
-    argument = "augment" if key.startswith("augment") else "scorer"
-    if name.startswith("python:"):
-        raise UsageError(
-            f"{key} was a Python function ({name.removeprefix('python:')}), which no config holds.",
-            f"Pass it again from Python: {argument}=…",
-        )
-    function: Callable[..., Any] = find_object(name, given.beside)
+    key: str, name: str | None, passed: Callable[..., Any] | None, beside: Path | None
+) -> tuple[Callable[..., Any] | None, list[Finding]]:
+    """The function passed from Python, or the one that the config names under `key`."""
+    if passed is not None or name is None:
+        return passed, []
+    function: Callable[..., Any] = find_object(name, beside)
     if not callable(function):
         raise UsageError(f"{key}: {name} is not a function.", "Name one as module:function.")
     file = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
-    found.append(OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=file))
-    return function
+    return function, [OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=file)]
 
 
-def check_views(train: Store, views: Views | None) -> Iterator[Finding]:
-    """Views that turned out alike, or were left out."""
-    if views is None:
+def check_copies(train: Store, copies: AugmentedCopies | None) -> Iterator[Finding]:
+    """Augmented copies that are identical to others, or were left out."""
+    if copies is None:
         return
-    counts, dropped = train.notes["counts"], train.notes["dropped_views"]
-    wanted = (views.factor - 1) * counts.get("rows", 0)
-    alike = counts.get("alike_views", 0)
-    if alike:
+    counts, dropped = train.notes["counts"], train.notes["dropped_copies"]
+    wanted = (copies.factor - 1) * counts.get("rows", 0)
+    equal = counts.get("equal_copies", 0)
+    if equal:
         yield IDENTICAL_COPIES.finding(
-            f"{alike} of {wanted} further views equal another view of their row."
+            f"{equal} of {wanted} augmented copies equal another copy of their row."
         )
     if dropped:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        reasons = describe_counts(dropped, ("augmented copy", "augmented copies"))
         yield COPIES_LEFT_OUT.finding(
-            f"{sum(dropped.values())} of {wanted} views are left out: {reasons}."
+            f"{sum(dropped.values())} of {wanted} augmented copies are left out: {reasons}."
         )

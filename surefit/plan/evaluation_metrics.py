@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from surefit.config import RunConfig
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, rule
+from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.augmentation import own_function
-from surefit.plan.build_model import Fitted
-from surefit.plan.plan import Given
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
 
@@ -35,16 +34,19 @@ def check_metric(metric: str | None, task: TaskSpec) -> None:
 
 
 def find_scorer(
-    config: RunConfig, given: Given, task: TaskSpec, found: list[Finding]
-) -> Callable[[str, str], Any] | None:
+    name: str | None,
+    passed: Callable[[str, str], Any] | None,
+    beside: Path | None,
+    task: TaskSpec,
+    metric: str | None,
+) -> tuple[Callable[[str, str], Any] | None, list[Finding]]:
     """The user's scorer, and a task that can use it; else the metric to watch is the task's own."""
-    name = config.generate.scorer
-    scorer = own_function("generate.scorer", name, given.scorer, given, found)
+    scorer, found = own_function("generate.scorer", name, passed, beside)
     if scorer is None:
-        check_metric(config.early_stopping.metric, task)
+        check_metric(metric, task)
     else:
         with_scorer(task, scorer)
-    return scorer
+    return scorer, found
 
 
 def try_scorer(
@@ -63,19 +65,21 @@ def try_scorer(
         raise SCORER_FAILED.error(error.message, fix=error.fix) from error
 
 
-def check_watched(config: RunConfig, task: TaskSpec, fitted: Fitted) -> None:
+def check_watched(
+    metric: str | None, generated_rows: int, pipeline: Pipeline, model_name: str
+) -> None:
     """Refuse to watch a score of generated text where no text will be generated."""
-    metric, generate = config.early_stopping.metric, task.generate
-    check_metric(metric, task)
+    generate = pipeline.task.generate
+    check_metric(metric, pipeline.task)
     if generate is None or metric not in generate.names:
         return
-    if config.generate.rows == 0:
+    if generated_rows == 0:
         raise UsageError(
             f"early_stopping.metric is {metric!r}, but generate.rows is 0.",
             "Generate for some rows, or watch another metric.",
         )
-    if not generate.possible(fitted.module, fitted.encoder):
+    if not generate.possible(pipeline.module, pipeline.encoder):
         raise UsageError(
-            f"early_stopping.metric is {metric!r}, but {fitted.source.name} cannot generate text.",
+            f"early_stopping.metric is {metric!r}, but {model_name} cannot generate text.",
             "Watch another metric, such as loss.",
         )

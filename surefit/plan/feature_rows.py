@@ -1,24 +1,24 @@
-"""Rows of features before any is read: their layout, and whether a batch of them fits."""
+"""Feature rows before any is read: their layout, and whether one batch fits in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from surefit.config import RunConfig
+from surefit.data.column_types import is_array
 from surefit.data.row_shapes import Axis, row_shape
-from surefit.data.table import Table, is_array
-from surefit.encode.features.feature_layout import plan_layout, planned_axes
+from surefit.data.table import Table
+from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import batch_bytes, rows_that_fit
-from surefit.models.model_source import ModelSource
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.limit import Limit, find_limit
 
 RAGGED_ROWS = rule(
     "SF426",
     "info",
     "rows of different lengths",
-    why="They are padded within their batch; the mask keeps padding out of model and loss.",
+    why="They are padded within their batch; the attention mask excludes padding.",
     fix="",
 )
 
@@ -26,74 +26,93 @@ BATCH_TOO_LARGE = rule(
     "SF431",
     "error",
     "a batch does not fit in memory",
-    why="The rows of one batch alone take more than there is, before any model or gradient.",
-    fix="Choose a smaller --batch-size, or cut rows with --max-seq-length.",
+    why="The features of one batch exceed the memory limit, even without model and gradients.",
+    fix="Choose a smaller --batch-size, or truncate rows with --max-seq-length.",
 )
 
 
-GB = 10**9
+@dataclass(frozen=True)
+class BatchBound:
+    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
+
+    rows: int
+    longest: int | None
+    max_tokens: int | None
+    max_memory_gb: float | None = None
+    device_memory_gb: float | None = None
 
 
 def plan_features(
-    table: Table,
-    roles: Mapping[str, str],
-    source: ModelSource,
-    config: RunConfig,
-    found: list[Finding],
-) -> dict[str, Any] | None:
-    """The layout of the rows' features, as the Encoder keeps it; None where there are none."""
+    table: Table, roles: Mapping[str, str], hints: Hints, bound: BatchBound | None
+) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """The layout of the features, as the Encoder saves it; None if there are no features."""
     column = roles.get("features")
     if column is None or not is_array(table.column_type(column)):
-        return None
+        return None, []
     shape = row_shape(table, column)
-    hints = replace(source.hints(), steps=config.features.steps, width=config.features.width)
     layout, notes = plan_layout(shape, hints, column)
     steps, width = planned_axes(shape, layout)
-    found += [*notes, *_lengths(steps, column, roles)]
-    limit = None if source.follows_rows else source.max_positions
-    if isinstance(config.batch_size, int):  # else it is chosen to fit
-        _check_batch(min(config.batch_size, table.num_rows), steps, width, limit, config)
-    return layout.as_dict()
+    if bound is not None:
+        _check_batch(bound, steps, width)
+    return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
 
 
 def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding]:
     if steps.size is not None:
         return []
     mask = roles.get("mask")
-    made = f"column {mask!r} is their mask" if mask else "the mask is made from their lengths"
-    message = f"rows of column {column!r} have {steps} steps; {made}."
+    origin = f"is column {mask!r}" if mask else "is made from their lengths"
+    message = (
+        f"Rows of column {column!r} have sequence lengths of {steps}; the attention mask {origin}."
+    )
     return [RAGGED_ROWS.finding(message, column=column)]
 
 
-def _check_batch(
-    rows: int, steps: Axis, width: Axis, positions: int | None, config: RunConfig
-) -> None:
-    """Refuse a batch that cannot be held, before rows are read and encoded for it."""
-    limits = (config.max_seq_length, config.max_tokens, positions)
-    longest = min([steps.most, *(limit for limit in limits if limit is not None)])
-    if config.max_tokens is not None and longest:
-        rows = min(rows, max(1, config.max_tokens // longest))
-    limit_bytes, whose = memory_limit(config)
+def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
+    """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
+    rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
+    if bound.max_tokens is not None and longest:
+        rows = min(rows, max(1, bound.max_tokens // longest))
+    limit = _batch_limit(bound)
     needed = batch_bytes(rows, longest, width.most)
-    if needed <= limit_bytes:
+    if needed <= limit.bytes:
         return
-    most = rows_that_fit(limit_bytes, longest, width.most)
-    one = batch_bytes(1, longest, width.most)
-    fix = f"Use --batch-size {most} or less, or cut rows with --max-seq-length."
+    free, one_row = limit.free_bytes, batch_bytes(1, longest, width.most)
+    most = rows_that_fit(free, longest, width.most)
+    fix = f"Use --batch-size {most} or less, or truncate rows with --max-seq-length."
     if most == 0:
-        fix = f"Cut rows with --max-seq-length; one row alone takes {one / GB:.1f} GB."
+        fix = (
+            f"Truncate rows with --max-seq-length, or use more memory: one row takes "
+            f"{show_gb(one_row)}, and {show_gb(free)} of the limit are free."
+        )
     raise BATCH_TOO_LARGE.error(
-        f"A batch of {rows} rows of [{longest}, {width}] takes {needed / GB:.1f} GB; {whose} "
-        f"{limit_bytes / GB:.1f} GB.",
+        f"A batch of {rows} rows of [{longest}, {width}] takes {show_gb(needed)}; the memory limit "
+        f"is {limit}.",
         fix=fix,
     )
 
 
-def memory_limit(config: RunConfig) -> tuple[int, str]:
-    """The bytes that may be held, and whose limit that is."""
-    import psutil
+def _batch_limit(bound: BatchBound) -> Limit:
+    """The tightest limit for a batch: it is made in host memory, then moved to the device."""
+    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
+    if not limit.on_device or bound.device_memory_gb is not None:
+        return limit
+    return min(limit, find_limit(host=True), key=lambda each: each.bytes)
 
-    asked = getattr(config, "max_memory_gb", None)
-    if asked is not None:
-        return round(asked * GB), "max_memory_gb is"
-    return int(psutil.virtual_memory().available), "this machine has free"
+
+def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
+    """Bytes of one batch of float32 features.
+
+    >>> batch_bytes(256, 999, 4000)
+    4091904000
+    """
+    return batch_size * length * feature_size * 4
+
+
+def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
+    """The largest batch size whose features fit into the limit.
+
+    >>> rows_that_fit(2 * 10**9, 999, 4000)
+    125
+    """
+    return limit_bytes // batch_bytes(1, length, feature_size)

@@ -1,24 +1,25 @@
-"""The last stage of a plan: how many rows fit together, what the run holds, how long it takes."""
+"""The last stage of a plan: micro-batch size, peak memory and time of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from surefit.batches.loading import load_batch
+import numpy as np
+import numpy.typing as npt
+
 from surefit.batches.order import Batches
-from surefit.config import RunConfig
-from surefit.encode.store import Store
+from surefit.config import Generation
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.memory.advise import Trials, advise, largest_batch
-from surefit.memory.limit import GB, find_limit
-from surefit.memory.predict_peak import Fit, Workload, predict
-from surefit.plan.build_model import Fitted
-from surefit.plan.plan import Given, Parts
+from surefit.memory.gigabytes import show_gb
+from surefit.memory.limit import Limit
+from surefit.memory.predict_peak import Fit, predict
+from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Pipeline
 from surefit.processes import num_processes
-from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
     import torch
@@ -27,15 +28,17 @@ DOES_NOT_FIT = rule(
     "SF400",
     "error",
     "does not fit in memory",
-    why="The run would be killed, or fail with 'out of memory', when its largest batch comes.",
-    fix="Take a smaller batch_size with a larger grad_accum, checkpointing, LoRA or shorter rows.",
+    why="The run would be killed, or fail with 'out of memory', at its largest micro-batch.",
+    fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, LoRA or a "
+    "shorter max_seq_length.",
 )
 
 BATCH_SIZE_CHOSEN = rule(
     "SF405",
     "info",
     "batch size chosen",
-    why="batch_size is auto: the largest micro-batch that fits was taken, and kept in the config.",
+    why="batch_size is auto: surefit chose the largest micro-batch that fits, and saves it in the "
+    "run's config.",
     fix="Nothing to do.",
 )
 
@@ -43,126 +46,96 @@ MEMORY_NOT_PREDICTED = rule(
     "SF406",
     "info",
     "memory not predicted",
-    why="The model's code does something that cannot be done on shapes alone.",
-    fix="Nothing to do; the run still begins with a real step on its largest batch.",
+    why="The model's code cannot run on the meta device, which has shapes and no values.",
+    fix="Nothing to do; training still starts with a measured step on the largest micro-batch.",
 )
-
 
 DEFAULT_ROWS = 8
 SHOWN_OPTIONS = 4
 
 
-def make_batches(config: RunConfig, train: Store) -> Batches:
-    """The order of the rows; where the batch size is still open, a step is one micro-batch."""
-    auto = config.batch_size == "auto"
-    if auto and config.max_tokens is not None:
+def make_batches(
+    lengths: npt.NDArray[np.int32],
+    seed: int,
+    batch_size: int | Literal["auto"],
+    grad_accum: int,
+    max_tokens: int | None,
+) -> Batches:
+    """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
+    if batch_size == "auto" and max_tokens is not None:
         raise UsageError(
-            f"batch_size is auto and max_tokens {config.max_tokens}: both bound a micro-batch.",
-            "Give one of them.",
+            f"batch_size is auto and max_tokens {max_tokens}: both bound a micro-batch.",
+            "Use one of them.",
         )
-    return Batches(
-        train.lengths,
-        config.seed,
-        DEFAULT_ROWS * config.grad_accum if auto else config.micro_batch_rows,
-        1 if auto else config.grad_accum,
-        num_processes(),
-        config.max_tokens,
-    )
+    if batch_size == "auto":
+        batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
+    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens)
 
 
-def make_workload(
-    task: TaskSpec,
-    config: RunConfig,
-    given: Given,
-    fitted: Fitted | Parts,
-    train: Store,
-    evaluation: Store,
-    batches: Batches,
-) -> Workload:
-    """What is trained on what, as far as memory and time depend on it."""
-    prepare = task.preparer(fitted.encoder, config.seed)
-    num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
-    generate = task.generate
-    generates = None
-    if generate is not None and generate.names and config.generate.rows and len(evaluation):
-        can = generate.possible(fitted.module, fitted.encoder)
-        generates = (config.generate.rows, config.generate.max_new_tokens) if can else None
-    return Workload(
-        fitted.module,
-        fitted.call,
-        fitted.loss,
-        lambda store, rows: load_batch(
-            store, rows, fitted.fields, given.collate_fn, prepare=prepare, layout=fitted.layout
-        ),
-        train,
-        evaluation,
-        batches,
-        min(num_steps, config.max_steps or num_steps),
-        config.epochs,
-        config.eval_every,
-        generates,
-        half_type(config),
-    )
+def generation_size(
+    pipeline: Pipeline, wanted: Generation, num_rows: int
+) -> tuple[int, int] | None:
+    """Rows and new tokens that an evaluation generates; None where it generates nothing."""
+    generate = pipeline.task.generate
+    if generate is None or not generate.names or not wanted.rows or not num_rows:
+        return None
+    can = generate.possible(pipeline.module, pipeline.encoder)
+    return (wanted.rows, wanted.max_new_tokens) if can else None
 
 
-def half_type(config: RunConfig) -> torch.dtype | None:
-    """The narrow type of mixed precision, on the device that is planned for."""
+def autocast_dtype(precision: str, device_memory_gb: float | None) -> torch.dtype | None:
+    """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
-    on_device = torch.cuda.is_available() or config.device_memory_gb is not None
+    on_device = torch.cuda.is_available() or device_memory_gb is not None
     auto = "bf16" if on_device else "fp32"
-    name = auto if config.precision == "auto" else config.precision
+    name = auto if precision == "auto" else precision
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
-def settle_batch_size(
-    config: RunConfig, work: Workload, found: list[Finding]
-) -> tuple[RunConfig, Workload]:
-    """`auto` as a number: the largest micro-batch that fits and divides the effective batch."""
-    limit = find_limit(config.max_memory_gb, config.device_memory_gb)
-    effective = work.batches.batch_size
+def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
+    """Replace batch_size=auto by the largest micro-batch that fits.
+
+    It divides the effective batch size, which stays the same.
+    """
+    effective, found = job.batches.batch_size, []
     try:
-        work, _ = largest_batch(Trials(work, limit))
-    except Exception as error:  # a model's own code may fail on shapes in any way
+        job, _ = largest_batch(Trials(job, limit))
+    except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{type(error).__name__}: {error}"[:200]
         found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
-    batches = work.batches
-    chosen = {"batch_size": batches.batch_size, "grad_accum": batches.grad_accum}
+    batches = job.batches
     message = (
-        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the most rows "
-        f"at once that fit, of an effective batch of {effective}."
+        f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the largest "
+        f"micro-batch that fits, at an effective batch size of {effective}."
     )
-    found.append(BATCH_SIZE_CHOSEN.finding(message))
-    return config.model_copy(update=chosen), work
+    return job, [*found, BATCH_SIZE_CHOSEN.finding(message)]
 
 
-def predict_fit(
-    config: RunConfig, work: Workload, max_length: int | None, found: list[Finding]
-) -> Fit:
-    """Peak and time of the run; where it does not fit, what would."""
-    limit = find_limit(config.max_memory_gb, config.device_memory_gb)
-    fit = predict(work, limit)
+def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
+    """Predict peak memory and time; if the run does not fit, find options that would."""
+    fit = predict(job, limit)
     if fit.unknown:
-        found.append(
-            MEMORY_NOT_PREDICTED.finding(f"Memory and time are not predicted: {fit.unknown}")
-        )
-    if fit.fits is False:
-        assert fit.peak_bytes is not None
-        fit, refusal = refuse(fit, work, max_length, fit.peak_bytes)
-        found.append(refusal)
-    return fit
+        message = f"Memory and time are not predicted: {fit.unknown}"
+        return fit, [MEMORY_NOT_PREDICTED.finding(message)]
+    if fit.fits is not False:
+        return fit, []
+    assert fit.peak_bytes is not None
+    fit, refusal = refuse(fit, job, fit.peak_bytes)
+    return fit, [refusal]
 
 
-def refuse(fit: Fit, work: Workload, max_length: int | None, peak: int) -> tuple[Fit, Finding]:
-    """The finding that a run does not fit, with what would."""
+def refuse(fit: Fit, job: Job, peak: int) -> tuple[Fit, Finding]:
+    """The finding that a run does not fit, with the options that would."""
     over = max(peak, fit.limit.bytes + 1)
-    options = [option.as_dict() for option in advise(work, fit.limit, max_length, over)]
-    options.sort(key=lambda option: not option["fits"])  # stable: the mildest stay first
+    max_length = job.pipeline.encoder.max_length
+    options = [option.as_dict() for option in advise(job, fit.limit, max_length, over)]
+    options.sort(key=lambda option: not option["fits"])  # stable: the least change first
     fit = replace(fit, advice=tuple(options))
-    rows, length = work.batches.longest()
+    rows, length = job.batches.longest()
     message = (
-        f"The run would hold {_gb(peak)} at its largest batch ({rows} × {length}); "
-        f"{_gb(fit.limit.bytes)} are {fit.limit.meaning}."
+        f"Peak memory is {show_gb(peak)} at the largest micro-batch ({rows} × {length}); the limit "
+        f"is {fit.limit}."
     )
     return fit, DOES_NOT_FIT.finding(message, fix=_suggest(options))
 
@@ -173,8 +146,8 @@ def _suggest(options: list[dict[str, Any]]) -> str:
     if fitting:
         return f"Set {shown}."
     if options:
-        return f"Nothing that was tried fits; nearest: {shown}. Take a smaller model."
-    return "Take a smaller model or batch size, shorter rows, or more memory."
+        return f"No option that was tried fits; the nearest: {shown}. Use a smaller model."
+    return "Use a smaller model or batch size, a shorter max_seq_length, or more memory."
 
 
 def _describe(option: Mapping[str, Any]) -> str:
@@ -182,8 +155,4 @@ def _describe(option: Mapping[str, Any]) -> str:
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in option["set"].items()
     )
-    return f"{settings} ({_gb(option['predicted_peak_bytes'])})"
-
-
-def _gb(count: int) -> str:
-    return f"{count / GB:.2f} GB"
+    return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"

@@ -1,40 +1,37 @@
-"""The data's side of a plan: files or objects to Table, split, Encoder and Stores."""
+"""The data's side of a plan: files or Python objects to Tables, split, Encoder and Stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
-from surefit.config import RunConfig
-from surefit.data.data_rules import MISSING_COLUMN
+from surefit.config import Reading
 from surefit.data.open_data import open_table
 from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_rows
 from surefit.data.table import Table
-from surefit.encode.augment.augmented_copies import Views
-from surefit.encode.encode_table import collect_texts, encode_rows
+from surefit.encode.augment.augmented_copies import AugmentedCopies
+from surefit.encode.encode_table import collect_texts
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import relaid
 from surefit.encode.images.image_files import with_files
 from surefit.encode.store import Store
-from surefit.encode.text.templates import read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.models.feature_body_sizes import room_for
+from surefit.models.config_sizes import room_for
 from surefit.models.model_source import ModelSource
-from surefit.plan.plan import Given
+from surefit.pipeline.accept import Accepted, check_columns
+from surefit.pipeline.pipeline import Pipeline
 from surefit.progress import Progress
 from surefit.tasks.task_spec import Fit, TaskSpec
 
 VALIDATION_ROWS_IN_TRAINING = rule(
     "SF210",
     "warning",
-    "evaluation rows that are also training rows",
+    "validation rows that are also training rows",
     why="The evaluation then measures memory, not learning.",
     fix="Remove the shared rows from one of the two sets.",
 )
@@ -66,133 +63,144 @@ PAD_IS_EOS = rule(
     fix="Nothing to do.",
 )
 
-
 LONGEST_DEFAULT = 1024
 TINY_VOCABULARY = 2048
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The rows to train on and the rows to evaluate on, which may come from two Tables."""
+class SplitData:
+    """Training and validation rows, which may come from two Tables."""
 
     table: Table
     train: Rows
-    eval_table: Table
-    evaluation: Rows
+    validation_table: Table
+    validation: Rows
 
 
-def open_training_table(config: RunConfig, given: Given) -> Table:
-    """The Table to train on, without the columns that are to be ignored."""
-    if given.data is None and not config.data:
+def open_tables(
+    data: Any, eval_data: Any, reading: Reading, on_bad_file: str, ignore: Sequence[str]
+) -> tuple[tuple[Table, Table | None], list[Finding]]:
+    """The training Table without the ignored columns, and the validation Table if there is one."""
+    if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
-    data = given.data if given.data is not None else list(config.data)
-    return open_table(data, config.read, config.on_bad_file).without(config.ignore)
+    table = open_table(data, reading, on_bad_file).without(ignore)
+    if isinstance(eval_data, list) and not eval_data:
+        return (table, None), [*table.findings]
+    eval_table = open_table(eval_data, reading, on_bad_file)
+    return (table, eval_table), [*table.findings, *eval_table.findings]
 
 
-def split_table(
+def split_tables(
     table: Table,
+    eval_table: Table | None,
     task: TaskSpec,
     roles: Mapping[str, str],
-    config: RunConfig,
-    given: Given,
-    found: list[Finding],
-) -> Sides:
-    """Hold out a share of the rows, or open the evaluation data; duplicates are found."""
+    share: float,
+    seed: int,
+    scan: int | None,
+) -> tuple[SplitData, list[Finding]]:
+    """Split off validation rows, or take the evaluation data; report duplicates and leakage."""
     columns = list(table.columns) if task.whole_rows else list(roles.values())
-    rows = _scanned(table, config, found)
-    hashes = hash_rows(table, columns, fold=True, rows=rows)
-    if given.eval_data is None and not config.eval_data:
-        split = split_rows(hashes, config.eval_share, config.seed)
+    rows, found = _scanned(table, scan, seed)
+    if eval_table is None:
+        split = split_rows(hash_rows(table, columns, fold=True, rows=rows), share, seed)
         if split.num_duplicates:
             message = (
                 f"{split.num_duplicates} of {len(rows)} rows repeat another row, "
                 "but for case, spaces and punctuation at most."
             )
             found.append(IDENTICAL_ROWS.finding(message))
-        train, evaluation, eval_table = rows[split.train], rows[split.evaluation], table
+        train, validation, eval_table = rows[split.train], rows[split.evaluation], table
     else:
-        data = given.eval_data if given.eval_data is not None else list(config.eval_data)
-        eval_table = _open_eval_table(data, columns, config, found)
-        train, evaluation = rows, _scanned(eval_table, config, found)
-        shown = hash_rows(eval_table, columns, fold=True, rows=evaluation)
-        found += _shared_rows(eval_table, evaluation, shown, hashes)
-    return Sides(with_files(table, roles), train, with_files(eval_table, roles), evaluation)
+        whole = {column: column for column in columns} if task.whole_rows else {}
+        check_columns(eval_table, task, {**roles, **whole})
+        train = rows
+        validation, notes = _scanned(eval_table, scan, seed)
+        found += [*notes, *_shared_rows(table, rows, eval_table, validation, columns)]
+    data = SplitData(with_files(table, roles), train, with_files(eval_table, roles), validation)
+    return data, found
 
 
-def _scanned(table: Table, config: RunConfig, found: list[Finding]) -> Rows:
+def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Finding]]:
     """The rows to be read: all of them, or the sample that `scan` asks for."""
-    rows = sample_rows(table.num_rows, config.scan, config.seed)
-    if len(rows) < table.num_rows:
-        file = table.sources[0].file
-        message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
-        found.append(SAMPLE_CHECKED.finding(message, file=file))
-    return rows
+    rows = sample_rows(table.num_rows, scan, seed)
+    if len(rows) == table.num_rows:
+        return rows, []
+    file = table.sources[0].file
+    message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
+    return rows, [SAMPLE_CHECKED.finding(message, file=file)]
 
 
-def _open_eval_table(
-    data: Any, columns: list[str], config: RunConfig, found: list[Finding]
-) -> Table:
-    eval_table = open_table(data, config.read, config.on_bad_file)
-    found += eval_table.findings
-    missing = next((c for c in columns if c not in eval_table.columns), None)
-    if missing is not None:
-        file = eval_table.sources[0].file
-        raise MISSING_COLUMN.error(
-            f"{file} has no column {missing!r}; it has {', '.join(eval_table.columns)}.",
-            file=file,
-            column=missing,
-        )
-    return eval_table
-
-
-def _shared_rows(eval_table: Table, rows: Rows, hashes: Any, train_hashes: Any) -> list[Finding]:
-    shared = np.isin(hashes, train_hashes) & (hashes != NO_CONTENT)
+def _shared_rows(
+    table: Table, rows: Rows, eval_table: Table, eval_rows: Rows, columns: Sequence[str]
+) -> list[Finding]:
+    """Validation rows that are training rows too, by the columns that both tables have."""
+    known = [column for column in columns if column in eval_table.columns]
+    trained = hash_rows(table, known, fold=True, rows=rows)
+    shown = hash_rows(eval_table, known, fold=True, rows=eval_rows)
+    shared = np.isin(shown, trained) & (shown != NO_CONTENT)
     if not shared.any():
         return []
-    where = eval_table.where(int(rows[np.argmax(shared)]))
+    where = eval_table.where(int(eval_rows[np.argmax(shared)]))
     message = (
-        f"{int(shared.sum())} of {len(rows)} evaluation rows are also training "
+        f"{int(shared.sum())} of {len(eval_rows)} validation rows are also training "
         f"rows, row {where['row']} first."
     )
     return [VALIDATION_ROWS_IN_TRAINING.finding(message, where)]
 
 
-def make_encoder(
-    sides: Sides,
+def choose_tokenizer(
+    data: SplitData,
     task: TaskSpec,
     roles: Mapping[str, str],
     source: ModelSource,
-    config: RunConfig,
-    layout: dict[str, Any] | None,
-    found: list[Finding],
-) -> Encoder:
-    """The Encoder for the model, with what the task learns from the training rows."""
-    reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
-    tokenizer = _tokenizer(sides, task, roles, source, config, found) if reads_tokens else None
-    encoder = Encoder(
-        task.name,
-        roles,
-        tokenizer=tokenizer,
-        whole_rows=task.whole_rows,
-        max_length=_max_length(source, config, reads_tokens),
-        settings={
-            "overlong": config.overlong,
-            "loss_on": config.loss_on,
-            "template": read_asked(config.template),
-            "decoder_start": source.decoder_start,
-            "features.layout": layout,
-            "seed": config.seed,
-            "image.size": config.image.size,
-            "image.model": source.image,
-            "on_bad_file": config.on_bad_file,
-        },
-    )
+    name: str | None,
+    trust_remote_code: bool,
+) -> tuple[Any, list[Finding]]:
+    """The named tokenizer, the model's own, or one made from the training texts."""
+    name = name or source.tokenizer
+    if name is not None:
+        tokenizer = load_tokenizer(name, trust_remote_code)
+        if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
+            message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
+            return tokenizer, [PAD_IS_EOS.finding(message)]
+        return tokenizer, []
+    if "input_ids" in roles:
+        return None, []
+    if not source.makes_tokenizer:
+        raise UsageError(
+            f"{source.name} comes without a tokenizer, and this task reads text.",
+            "Give one with --tokenizer.",
+        )
+    texts = collect_texts(data.table, data.train, roles.values())  # type: ignore[arg-type]
+    return train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens), []
+
+
+def length_limit(
+    asked: int | None, max_tokens: int | None, positions: int | None, reads_tokens: bool
+) -> int | None:
+    """The longest row: what was asked for, else the model's positions and a default."""
+    limits = [asked, max_tokens]
+    if asked is None and reads_tokens:
+        limits += [LONGEST_DEFAULT, positions]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def fit_encoder(
+    encoder: Encoder, data: SplitData, task: TaskSpec, source: ModelSource, asked: int | None
+) -> tuple[Encoder, list[Finding]]:
+    """The Encoder with what the task learns from the training rows; `asked` is max_seq_length."""
     if task.fit is None:
-        return encoder
-    fitted = dict(_fit(task.fit, sides.table, sides.train, encoder))
-    found += fitted.pop("findings", ())
+        return encoder, []
+    fitted = dict(_fit(task.fit, data.table, data.train, encoder))
+    found = list(fitted.pop("findings", ()))
     encoder = replace(encoder, fitted=fitted)
-    return replace(encoder, max_length=_length_for_model(task, source, encoder, config))
+    head = task.head_for(encoder)
+    if head is None or head.body is None or (asked is not None and source.kind != "tiny"):
+        return encoder, found
+    limits = (encoder.max_length, num_positions(task, source, encoder))
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    return replace(encoder, max_length=longest), found
 
 
 def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int | None:
@@ -204,18 +212,6 @@ def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int 
         return room_for(encoder.fitted["longest"])
     limits = (source.max_positions, encoder.fitted["longest"])
     return max(limits) if source.max_positions is not None else None
-
-
-def _length_for_model(
-    task: TaskSpec, source: ModelSource, encoder: Encoder, config: RunConfig
-) -> int | None:
-    """The limit of rows of features, once it is known how long they are."""
-    asked = config.max_seq_length is not None and source.kind != "tiny"
-    head = task.head_for(encoder)
-    if head is None or head.body is None or asked:
-        return encoder.max_length
-    limits = (encoder.max_length, num_positions(task, source, encoder))
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
@@ -240,67 +236,16 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
         ) from None
 
 
-def _tokenizer(
-    sides: Sides,
-    task: TaskSpec,
-    roles: Mapping[str, str],
-    source: ModelSource,
-    config: RunConfig,
-    found: list[Finding],
-) -> Any:
-    name = config.tokenizer or source.tokenizer
-    if name is not None:
-        tokenizer = load_tokenizer(name, config.trust_remote_code)
-        if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
-            message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
-            found.append(PAD_IS_EOS.finding(message))
-        return tokenizer
-    if "input_ids" in roles:
-        return None
-    if not source.makes_tokenizer:
-        raise UsageError(
-            f"{source.name} comes without a tokenizer, and this task reads text.",
-            "Give one with --tokenizer.",
-        )
-    texts = collect_texts(sides.table, sides.train, roles.values())  # type: ignore[arg-type]
-    return train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens)
-
-
-def _max_length(source: ModelSource, config: RunConfig, reads_tokens: bool) -> int | None:
-    limits = [config.max_seq_length, config.max_tokens]
-    if config.max_seq_length is None and reads_tokens:
-        limits += [LONGEST_DEFAULT, source.max_positions]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def encode_sides(
-    sides: Sides,
-    task: TaskSpec,
-    encoder: Encoder,
-    fields: Mapping[str, Field],
-    progress: Progress,
-    found: list[Finding],
-    views: Views | None = None,
-) -> tuple[Store, Store]:
-    """Training rows with their views, and evaluation rows as they are, as columns on disk."""
-
-    def encode(
-        stage: str, table: Table, rows: Rows, encoder: Encoder, views: Views | None = None
-    ) -> Store:
-        return encode_rows(
-            table,
-            rows,
-            encode=task.encode,
-            fields=fields,
-            count_targets=task.count_targets,
-            encoder=encoder,
-            progress=progress,
-            stage=stage,
-            views=views,
-        )
-
-    train = encode("encoding training rows", sides.table, sides.train, encoder, views)
-    if sides.eval_table.key != sides.table.key:
-        encoder, notes = relaid(encoder, sides.eval_table)
-        found += notes
-    return train, encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)
+def encode_split(
+    pipeline: Pipeline, data: SplitData, copies: AugmentedCopies | None, progress: Progress
+) -> tuple[tuple[Store, Store], Sequence[Finding]]:
+    """Training rows with their copies, and validation rows as they are, as columns on disk."""
+    training = Accepted(data.table, pipeline.encoder)
+    train = pipeline.encode(training, data.train, copies, progress, "encoding training rows")
+    accepted = training
+    if data.validation_table.key != data.table.key:
+        accepted = pipeline.accept(data.validation_table)
+    validation = pipeline.encode(
+        accepted, data.validation, progress=progress, stage="encoding validation rows"
+    )
+    return (train, validation), accepted.findings

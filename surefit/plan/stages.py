@@ -1,186 +1,324 @@
-"""All stages in order; what was found on the way is kept, also where one of them stops."""
+"""RunConfig to Plan: all stages in order.
+
+Each stage takes values of the stages before it and returns what it made and what it found. This
+file alone knows the whole config; a stage gets the settings it needs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from surefit.checks.encoded_rows import (
+from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.ledger import make_ledger
+from surefit.checks.machine import check_machine, check_weights
+from surefit.checks.module_checks import (
     check_batch_norm,
-    check_ledger,
     check_optimizer,
     check_registered,
-    check_rows,
     check_trainable,
 )
-from surefit.checks.ledger import make_ledger
-from surefit.checks.machine import check_machine
-from surefit.config import RunConfig
-from surefit.data.cache import choose_cache, fingerprint
+from surefit.data.cache import fingerprint, use_cache
+from surefit.data.formats.number_columns import without_text_columns
+from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
 from surefit.findings import Finding, has_errors, refuse_fixes
-from surefit.memory.host import rare_collection
+from surefit.memory.limit import find_limit
+from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
-from surefit.plan.augmentation import check_views, make_views
-from surefit.plan.build_model import (
-    Fitted,
-    build_model,
-    match_collated,
-    probe_model,
-    settle_trained,
-)
-from surefit.plan.choices import choose_compiling, choose_ways
+from surefit.pipeline.job import Job
+from surefit.plan.augmentation import check_copies, make_copies
+from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
+from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
-from surefit.plan.feature_rows import plan_features
+from surefit.plan.feature_rows import BatchBound, plan_features
 from surefit.plan.fit_in_memory import (
+    autocast_dtype,
+    generation_size,
     make_batches,
-    make_workload,
     predict_fit,
     settle_batch_size,
 )
-from surefit.plan.plan import Given, Parts, Plan
+from surefit.plan.garbage_collection import infrequent_collection
+from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
-    Sides,
-    encode_sides,
-    make_encoder,
+    SplitData,
+    choose_tokenizer,
+    encode_split,
+    fit_encoder,
+    length_limit,
     num_positions,
-    open_training_table,
-    split_table,
+    open_tables,
+    split_tables,
 )
+from surefit.plan.probe_model import freeze_unreached, probe_model
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
+from surefit.request import Request
 from surefit.tasks.choose_task import choose_task
 from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
+Made = TypeVar("Made")
 
-def make_plan(config: RunConfig, given: Given | None = None, progress: Progress = silent) -> Plan:
+
+def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
-    given = given or Given()
-    draft = _Draft(Plan(config, given.task, (), given=given), progress)
+    config = request.config
+    planner = _Planner(Plan(request, task=request.objects.task), progress)
     try:
-        with rare_collection(), main_first():
+        with use_cache(config.cache), infrequent_collection(), main_first():
             check_machine(config.precision, config.trackers)
-            choose_cache(config.cache)
-            plan = draft.finish()
+            planner.run()
     except FindingError as error:
-        plan = replace(draft.so_far(), findings=(*draft.found, *error.findings))
+        planner.note(error.findings)
+    plan = planner.plan
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
 
-class _Draft:
-    """A plan in the making: `plan` as far as it is decided, and `found` on the way."""
+class _Planner:
+    """The plan as far as it is decided; a stage that cannot continue raises what it found."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan = plan
+        self.request = plan.request
         self.progress = progress
-        self.found: list[Finding] = []
 
-    def so_far(self) -> Plan:
-        return replace(self.plan, findings=tuple(self.found))
+    def keep(self, made: tuple[Made, Iterable[Finding]]) -> Made:
+        """What a stage made; what it found is added to the plan."""
+        value, findings = made
+        self.note(findings)
+        return value
 
-    def finish(self) -> Plan:
-        """The whole way of the data; a stage that cannot go on raises what it found."""
-        config, given, found = self.plan.config, self.plan.given, self.found
-        wanted: TaskSpec | tuple[TaskSpec, ...] | None = given.task
-        if wanted is None and config.task is not None:
-            wanted = find_task(config.task, given.beside)
-        table = open_training_table(config, given)
-        found += table.findings
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Add what a check found."""
+        self.plan = self.plan.found(findings)
+
+    def run(self) -> None:
+        """Files to a Job; the plan holds what was decided, wherever it stops."""
+        config, objects, beside = self.request.config, self.request.objects, self.request.beside
+        table, eval_table = self.keep(
+            open_tables(
+                objects.data if objects.data is not None else list(config.data),
+                objects.eval_data if objects.eval_data is not None else list(config.eval_data),
+                config.read,
+                config.on_bad_file,
+                config.ignore,
+            )
+        )
         source = open_model(
-            given.model if given.model is not None else config.model,
+            objects.model if objects.model is not None else config.model,
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
             quantize=config.lora.quantize,
-            beside=given.beside,
+            beside=beside,
         )
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, beside)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
-        self.plan = replace(self.plan, task=task, roles=roles)
-        scorer = find_scorer(config, given, task, found)
-        views = make_views(config, given, task, roles, found)
-        layout = plan_features(table, roles, source, config, found)
-        sides = split_table(table, task, roles, config, given, found)
-        encoder = make_encoder(sides, task, roles, source, config, layout, found)
-        fitted = build_model(
-            source, task, encoder, sides.table, config, given, self.progress, found
+        findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
+        self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        metric = config.early_stopping.metric
+        scorer = self.keep(
+            find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
         )
-        train, evaluation = encode_sides(
-            sides, task, fitted.encoder, fitted.fields, self.progress, found, views
+        copies = self.keep(
+            make_copies(
+                config.augmentation_factor, config.augment, config.seed, task, roles, self.request
+            )
         )
-        found += check_views(train, views)
-        self._check_encoded(sides, task, fitted, train, evaluation)
-        if has_errors(found):
-            return self.so_far()
-        task = try_scorer(scorer, task, evaluation, fitted.encoder)
-        check_watched(config, task, fitted)
+        layout = self._plan_features(table, roles, source)
+        data = self.keep(
+            split_tables(
+                table, eval_table, task, roles, config.eval_share, config.seed, config.scan
+            )
+        )
+        encoder = self._make_encoder(data, task, roles, source, layout)
+        built = self._build(source, task, encoder, data.table)
+        train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
+        self.note(check_copies(train, copies))
+        self._check_encoded(data, built, train, validation)
+        if has_errors(self.plan.findings):
+            return
+        task = try_scorer(scorer, task, validation, encoder)
+        built = replace(built, pipeline=replace(built.pipeline, task=task))
+        check_watched(metric, config.generate.rows, built.pipeline, source.name)
         self.plan = replace(self.plan, task=task)
-        return self._with_parts(task, fitted, train, evaluation)
+        self._make_job(built, train, validation)
+
+    def _plan_features(
+        self, table: Table, roles: Mapping[str, str], source: ModelSource
+    ) -> dict[str, Any] | None:
+        config = self.request.config
+        bound = None
+        if isinstance(config.batch_size, int):  # else it is chosen to fit
+            limits = [config.max_seq_length, config.max_tokens]
+            limits += [] if source.follows_rows else [source.max_positions]
+            longest = min((limit for limit in limits if limit is not None), default=None)
+            bound = BatchBound(
+                min(config.batch_size, table.num_rows),
+                longest,
+                config.max_tokens,
+                config.max_memory_gb,
+                config.device_memory_gb,
+            )
+        hints = replace(source.hints(), steps=config.features.steps, width=config.features.width)
+        return self.keep(plan_features(table, roles, hints, bound))
+
+    def _make_encoder(
+        self,
+        data: SplitData,
+        task: TaskSpec,
+        roles: Mapping[str, str],
+        source: ModelSource,
+        layout: dict[str, Any] | None,
+    ) -> Encoder:
+        config, tokenizer = self.request.config, None
+        reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
+        if reads_tokens:
+            tokenizer = self.keep(
+                choose_tokenizer(
+                    data, task, roles, source, config.tokenizer, config.trust_remote_code
+                )
+            )
+        positions = source.max_positions if reads_tokens else None
+        encoder = Encoder(
+            task.name,
+            roles,
+            tokenizer=tokenizer,
+            whole_rows=task.whole_rows,
+            max_length=length_limit(
+                config.max_seq_length, config.max_tokens, positions, reads_tokens
+            ),
+            settings={
+                "overlong": config.overlong,
+                "loss_on": config.loss_on,
+                "template": read_asked(config.template),
+                "decoder_start": source.decoder_start,
+                "features.layout": layout,
+                "seed": config.seed,
+                "image.size": config.image.size,
+                "image.model": source.image,
+                "on_bad_file": config.on_bad_file,
+            },
+        )
+        return self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
+
+    def _build(self, source: ModelSource, task: TaskSpec, encoder: Encoder, table: Table) -> Built:
+        config, objects = self.request.config, self.request.objects
+        self.progress("building the model", 0, 1)
+        module, adaptation = self.keep(
+            build_module(
+                source,
+                task.head_for(encoder),
+                encoder,
+                config.lora,
+                config.checkpointing,
+                config.seed,
+            )
+        )
+        check_weights(module)
+        self.progress("building the model", 1, 1)
+        pipeline = self.keep(
+            make_pipeline(
+                module, task, encoder, table, config.seed, objects.loss_fn, objects.collate_fn
+            )
+        )
+        return Built(pipeline, source, adaptation)
 
     def _check_encoded(
-        self, sides: Sides, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store
+        self, data: SplitData, built: Built, train: Store, validation: Store
     ) -> None:
         """Account for every row, and hold the encoded ones against the model."""
-        ledger = make_ledger(train, evaluation)
-        key = fingerprint(train.key, evaluation.key)
+        ledger = make_ledger(train, validation)
+        key = fingerprint(train.key, validation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
-        both = ((train, sides.table), (evaluation, sides.eval_table))
+        both = ((train, data.table), (validation, data.validation_table))
         for store, _ in both:
-            self.found += (Finding(**noted) for noted in store.notes["findings"])
-        self.found += check_ledger(ledger, both, self.plan.config.max_dropped_share)
-        positions = num_positions(task, fitted.source, fitted.encoder)
+            self.note(Finding(**noted) for noted in store.notes["findings"])
+        self.note(check_ledger(ledger, both, self.request.config.max_dropped_share))
+        pipeline = built.pipeline
+        positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
-            self.found += check_rows(store, table, fitted.vocab_size, positions)
+            self.note(check_rows(store, table, pipeline.vocab_size, positions))
 
-    def _with_parts(self, task: TaskSpec, fitted: Fitted, train: Store, evaluation: Store) -> Plan:
-        """Batches, the checks of the model on them, and the plan with all its parts."""
-        config, given = self.plan.config, self.plan.given
-        fitted = match_collated(fitted, train, given, self.found)
-        batches = make_batches(config, train)
-        self.found += check_batch_norm(fitted.module, batches, config.epochs)
-        self.found += check_trainable(fitted.module)
-        self.found += check_registered(fitted.module)
-        check_optimizer(fitted.module, given.optimizer)
-        if has_errors(self.found):
-            return self.so_far()
-        choices: dict[str, Any] = {}
-        if not fitted.source.weightless:
-            self.found += probe_model(
-                fitted, task, train, config.seed, given, longer=config.probes == "all"
-            )
-            fitted = settle_trained(fitted, task, train, config.seed, given, self.found)
-            longest = max(int(store.lengths.max()) for store in (train, evaluation) if len(store))
-            fitted, choices = choose_ways(fitted, task, train, longest, config, given, self.found)
-        batches = replace(batches, end_to_end=fitted.layout.end_to_end)
-        self.progress("predicting memory", 0, 1)
-        work = make_workload(task, config, given, fitted, train, evaluation, batches)
-        if config.batch_size == "auto":
-            config, work = settle_batch_size(config, work, self.found)
-            self.plan, batches = replace(self.plan, config=config), work.batches
-            self.found += check_batch_norm(fitted.module, batches, config.epochs)
-        fit = predict_fit(config, work, fitted.encoder.max_length, self.found)
-        self.progress("predicting memory", 1, 1)
-        choices |= choose_compiling(fitted, work.num_steps, config, given, self.found)
-        parts = Parts(
-            source=fitted.source,
-            module=fitted.module,
-            call=fitted.call,
-            loss=fitted.loss,
-            encoder=fitted.encoder,
-            train=train,
-            evaluation=evaluation,
-            batches=batches,
-            fields=fitted.fields,
-            layout=fitted.layout,
-            num_steps=work.num_steps,
-            lr=config.lr or _default_lr(fitted),
-            adaptation=fitted.adaptation,
+    def _make_job(self, built: Built, train: Store, validation: Store) -> None:
+        """Batches, the checks of the model on them, and the plan with its Job."""
+        config, request = self.request.config, self.request
+        built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
+        batches = make_batches(
+            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
         )
-        return replace(self.so_far(), parts=parts, choices=choices, fit=fit)
+        module = built.pipeline.module
+        self.note(check_batch_norm(module, batches, config.epochs))
+        self.note(check_trainable(module))
+        self.note(check_registered(module))
+        check_optimizer(module, request.objects.optimizer)
+        if has_errors(self.plan.findings):
+            return
+        choices: dict[str, Any] = {}
+        if not built.source.weightless:
+            built, choices = self._probe(built, train, validation)
+        pipeline = built.pipeline
+        batches = replace(batches, padding_free=pipeline.layout.padding_free)
+        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
+        job = self._fit_in_memory(
+            Job(
+                pipeline,
+                train,
+                validation,
+                batches,
+                min(num_steps, config.max_steps or num_steps),
+                config.epochs,
+                config.eval_every,
+                generation_size(pipeline, config.generate, len(validation)),
+                autocast_dtype(config.precision, config.device_memory_gb),
+            )
+        )
+        choices |= self.keep(
+            choose_compiling(module, job.num_steps, config.compile, request.choices)
+        )
+        model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        self.plan = replace(self.plan, job=job, model=model, choices=choices)
+
+    def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
+        """Try the model on a few rows: what is wrong with it, and which layout it allows."""
+        config, request = self.request.config, self.request
+        self.note(probe_model(built, train, longer=config.probes == "all"))
+        built = self.keep(freeze_unreached(built, train))
+        if request.objects.loss_fn is not None:
+            return built, {}
+        longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
+        may_join = config.padding_free != "off" and config.compile != "on"
+        pipeline, choices = self.keep(
+            choose_layout(built.pipeline, train, longest, may_join, request.choices)
+        )
+        return replace(built, pipeline=pipeline), choices
+
+    def _fit_in_memory(self, job: Job) -> Job:
+        """Predict peak and time; settle the batch size if it is to be chosen."""
+        config = self.request.config
+        self.progress("predicting memory", 0, 1)
+        limit = find_limit(config.max_memory_gb, config.device_memory_gb)
+        if config.batch_size == "auto":
+            job = self.keep(settle_batch_size(job, limit))
+            sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
+            settled = replace(self.request, config=config.model_copy(update=sizes))
+            self.plan = replace(self.plan, request=settled)
+            self.note(check_batch_norm(job.pipeline.module, job.batches, config.epochs))
+        fit = self.keep(predict_fit(job, limit))
+        self.plan = replace(self.plan, fit=fit)
+        self.progress("predicting memory", 1, 1)
+        return job
 
 
-def _default_lr(fitted: Fitted) -> float:
-    if fitted.adaptation is not None:
+def _default_lr(built: Built) -> float:
+    if built.adaptation is not None:
         return 2e-4
-    untrained = fitted.source.untrained or fitted.source.kind == "object"
+    untrained = built.source.untrained or built.source.kind == "object"
     return 1e-3 if untrained else 2e-5

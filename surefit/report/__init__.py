@@ -1,1 +1,1 @@
-"""A Run to pictures and pages."""
+"""The HTML report of a run."""

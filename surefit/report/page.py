@@ -1,25 +1,26 @@
-"""report.html: one page about a run, complete in itself; every value in it is escaped."""
+"""report.html: a self-contained page about a run; every value in it is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
+from surefit.checks.ledger import Ledger
+from surefit.encode.drop_reasons import describe_counts
 
 if TYPE_CHECKING:
-    from surefit.run import Run
+    from surefit.run.run_folder import Run
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
        color: #1c1e21; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0;
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; white-space: pre-line;
          border-bottom: 1px solid #e4e6ea; }
-td.number { font-variant-numeric: tabular-nums; }
 .error { color: #b3261e; } .warning { color: #8a5a00; } .fixed { color: #00658a; }
 .info { color: #5f6368; } .quiet { color: #5f6368; }
 """
@@ -38,14 +39,16 @@ def render(run: Run) -> str:
     title = f"surefit: {plan['task']}, {plan['model']['name']}"
     steps = sum(event["event"] == "step" for event in history)
     state = "finished" if run.finished else "not finished"
+    progress = f"{run.path}: {state}, {steps:,} of {plan['steps']:,} steps"
+    ledger = Ledger(**plan["ledger"])
     sections = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class=quiet>{escape(str(run.path))}: {state}, {steps} of {plan['steps']} steps</p>",
-        _section("Result", _table(("metric", "value"), run.metrics.items())),
-        _section("Loss", _curves(history)),
+        f"<p class=quiet>{escape(progress)}</p>",
+        _section(_result_title(run.best_step), _table(("metric", "value"), _figures(run.metrics))),
+        _section("Loss", _curves(history, ledger.target_unit)),
         _section("Findings", _findings(plan["findings"])),
-        _section("Ledger", _table(("what", "count"), _ledger(plan["ledger"]))),
-        _section("Answers", _answers(history)),
+        _section("Data", _table(("what", "value"), _ledger(ledger))),
+        _section("Generated answers", _answers(history)),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -69,22 +72,42 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _ledger(ledger: dict[str, Any]) -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for name, value in ledger.items():
-        if isinstance(value, dict):
-            rows += [(f"dropped: {reason}", count) for reason, count in value.items()]
+def _result_title(best_step: int | None) -> str:
+    return "Validation metrics" + (f" of the best step ({best_step:,})" if best_step else "")
+
+
+def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The metrics; a confusion matrix with a line per true class."""
+    for name, value in metrics.items():
+        if isinstance(value, list):
+            yield f"{name} (a line per true class)", "\n".join(map(str, value))
         else:
-            rows.append((name.replace("_", " "), value))
-    return rows
+            yield name, value
+
+
+def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
+    """What became of the rows, and what an epoch holds."""
+    yield "rows in the data", ledger.rows
+    yield "training rows", ledger.train_rows
+    yield "validation rows", ledger.eval_rows
+    yield "dropped rows", describe_counts(ledger.dropped_rows) or 0
+    yield "truncated rows", ledger.truncated_rows
+    yield "per training epoch", ledger.per_epoch
+    if ledger.dropped_views:
+        copies = ("augmented copy", "augmented copies")
+        yield "dropped augmented copies", describe_counts(ledger.dropped_views, copies)
+    if ledger.unit == "tokens" and ledger.target_unit == "tokens":
+        yield "rows whose end-of-sequence token is labelled", ledger.rows_learning_eos
 
 
 def _findings(findings: list[dict[str, Any]]) -> str:
     if not findings:
-        return "<p class=quiet>Nothing was found.</p>"
+        return "<p class=quiet>None.</p>"
     rows = []
     for found in findings:
         where = ", ".join(f"{key} {value}" for key, value in found["where"].items())
@@ -95,18 +118,17 @@ def _findings(findings: list[dict[str, Any]]) -> str:
             + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             + "</tr>"
         )
-    return (
-        f"<table><tr><th></th><th>what</th><th>where</th><th>fix</th></tr>{''.join(rows)}</table>"
-    )
+    head = "<tr><th></th><th>finding</th><th>where</th><th>fix</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _curves(history: list[dict[str, Any]]) -> str:
+def _curves(history: list[dict[str, Any]], target_unit: str) -> str:
     import plotly.graph_objects as go
 
     steps = [event for event in history if event["event"] == "step"]
     evals = [event for event in history if event["event"] == "eval"]
     if not steps:
-        return "<p class=quiet>No step was taken yet.</p>"
+        return "<p class=quiet>No training step has finished yet.</p>"
     figure = go.Figure()
     figure.add_scatter(
         x=[event["step"] for event in steps],
@@ -119,7 +141,7 @@ def _curves(history: list[dict[str, Any]]) -> str:
     figure.add_scatter(
         x=[event["step"] for event in measured],
         y=[event["metrics"]["loss"] for event in measured],
-        name="evaluation",
+        name="validation",
         mode="lines+markers",
     )
     figure.update_layout(
@@ -127,7 +149,9 @@ def _curves(history: list[dict[str, Any]]) -> str:
         height=360,
         margin={"l": 50, "r": 10, "t": 10, "b": 40},
         xaxis_title="step",
-        yaxis_title="loss per target",
+        yaxis_title="loss per row"
+        if target_unit == "rows"
+        else f"loss per labelled {target_unit[:-1]}",
         legend={"orientation": "h", "y": 1.1},
     )
     return str(figure.to_html(full_html=False, include_plotlyjs=True))
@@ -138,6 +162,6 @@ def _answers(history: list[dict[str, Any]]) -> str:
         (e["samples"] for e in reversed(history) if e.get("samples")), []
     )
     return _table(
-        ("prompt", "expected", "got"),
+        ("prompt", "expected", "generated"),
         ((sample["prompt"], sample["expected"], sample["got"]) for sample in samples),
     )

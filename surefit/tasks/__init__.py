@@ -1,7 +1,6 @@
 """The registry of tasks: one file per task, one line here.
 
-Where a task is to be worked out, the first one in this order that the data and the model suit
-is taken.
+An inferred task is the first one in this order that the data and the model suit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""causal-lm: every token of a text is learned from those before it."""
+"""causal-lm: predict every token of a text from the tokens before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
-from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending, Tokenised
+from surefit.encode.text.batch_tokenizing import Tokenised
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -20,38 +21,37 @@ from surefit.tasks.causal_text import (
     read_ids,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The text with bos, if the tokenizer adds it, and eos; a row over the limit loses its end."""
     predicting = bool(encoder.settings.get("predicting"))
     if "input_ids" in row:
-        return _within_limit(*read_ids(row, predicting), encoder)
+        read = read_ids(row, predicting)
+        return Encoding(lambda tokens: _within_limit(*read, encoder))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
-    def finish(tokens: list[Tokenised]) -> Encoded | Skip:
+    def finish(tokens: list[Tokenised]) -> Encoded:
         ids = np.array([*encoder.first_ids, *tokens[0].ids, *end], np.int64)
         return _within_limit(ids, ids, encoder)
 
-    return Pending([text or ""], finish, special=False)
+    return Encoding(finish, [text or ""], special=False)
 
 
-def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | Skip:
+def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
-        return Encoded({"input_ids": kept, "labels": [IGNORED] * len(kept)})
+        return Encoded({"input_ids": kept, "labels": [IGNORE_INDEX] * len(kept)})
     overlong = is_overlong(len(ids), encoder)
     if overlong:
-        skip = refuse_overlong(len(ids), encoder)
-        if skip is not None:
-            return skip
+        refuse_overlong(len(ids), encoder)
         ids, labels = ids[: encoder.max_length], labels[: encoder.max_length]
     columns = {"input_ids": ids, "labels": labels}
     return Encoded(columns, truncated=overlong, learns_eos=ends_with_eos(labels, encoder))
@@ -66,12 +66,12 @@ SPEC = TaskSpec(
     last_resort=True,
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, possible=can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
+from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
-from surefit.tasks.metrics.token_metrics import IGNORED
 from surefit.tasks.task_spec import Sample
 
 
@@ -29,7 +29,7 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
-    """Ids and labels of a row that is tokenised already; without labels, all is learned.
+    """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
 
     Positions that an attention mask of the data's own calls padding are left out.
     """
@@ -39,7 +39,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     given = row.get("labels")
     labels = ids if given is None else np.asarray(given)
     if predicting:  # all of it is prompt
-        labels = np.full_like(ids, IGNORED)
+        labels = np.full_like(ids, IGNORE_INDEX)
     for name, values in (("input_ids", ids), ("labels", labels)):
         if values.ndim != 1:
             raise RowFaultError(
@@ -52,8 +52,7 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         if len(values) != len(ids):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {name!r} has length {len(values)}, but 'input_ids', which it runs along, "
-                f"has length {len(ids)}",
+                describe_misalignment(name, len(values), "input_ids", len(ids)),
                 name,
             )
     if mask is None:
@@ -75,7 +74,7 @@ def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
 
 def count_targets(columns: Mapping[str, Any]) -> int:
     """Labels a causal model can learn: each is predicted from the position before it."""
-    return int(np.count_nonzero(columns["labels"][1:] != IGNORED))
+    return int(np.count_nonzero(columns["labels"][1:] != IGNORE_INDEX))
 
 
 def answer(
@@ -90,8 +89,8 @@ def answer(
         ids = np.asarray(row["input_ids"])
         end = max(1, int(row["prompt_length"])) if "prompt_length" in row else len(ids)
         prompts.append(ids[:end])
-        told = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
-        expected.append(told if end < len(ids) else None)
+        reference = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
+        expected.append(reference if end < len(ids) else None)
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
         max_new_tokens = min(max_new_tokens, positions // 2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import difflib
+from collections.abc import Iterable, Mapping
 
+from surefit.data.column_types import describe_type
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.roles import resolve_roles
-from surefit.data.table import Table, describe_type
+from surefit.data.table import Table
+from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec
 
@@ -15,30 +17,35 @@ from surefit.tasks.task_spec import TaskSpec
 def choose_task(
     table: Table,
     wanted: TaskSpec | tuple[TaskSpec, ...] | None,
-    chosen: Mapping[Any, str],
+    chosen: Mapping[str, str],
     auto_classes: frozenset[str] | None = None,
 ) -> tuple[TaskSpec, dict[str, str]]:
     """The first of the wanted tasks (of all, if none is) whose roles the columns fill.
 
     Where several would do, a task that the model has a head for goes first.
     """
+    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
+    if not able:
+        raise _unknown_role(chosen, candidates)
     for role, column in chosen.items():
         if column not in table.columns:
             raise MISSING_COLUMN.error(
                 f"columns.{role} names {column!r}; the data has {', '.join(table.columns)}.",
                 column=column,
             )
-    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
     fitting = []
-    for task in candidates:
+    for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        roles = resolve_roles(table, task.needs, task.optional, chosen)
+        needs = [[task.role(name) for name in names] for names in task.needs]
+        optional = [task.role(name) for name in task.optional]
+        roles = resolve_roles(table, needs, optional, chosen)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
     if not fitting:
-        raise _nothing_fits(table, candidates)
+        raise _nothing_fits(table, able)
     fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
     suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
     return next(suited, fitting[0])
@@ -49,21 +56,51 @@ def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
     return auto_classes is None or wanted is None or wanted in auto_classes
 
 
-def _nothing_fits(table: Table, candidates: tuple[TaskSpec, ...]) -> Exception:
-    file = table.sources[0].file
-    if len(candidates) == 1:
-        task = candidates[0]
-        needs = " or ".join(" and ".join(option) for option in task.needs)
+def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -> UsageError:
+    """A role that is named in the config, and that no task to choose from has."""
+    known = list(dict.fromkeys(name for task in candidates for name in task.role_names))
+    unknown = next((role for role in chosen if role not in known), None)
+    whose = candidates[0].name if len(candidates) == 1 else "no task"
+    if unknown is None:  # each is known to some task, but none has all of them
+        named = ", ".join(f"columns.{role}" for role in chosen)
+        return UsageError(f"No task has all of the roles {named}.", "Give --task.")
+    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
+    hint = f" Did you mean columns.{close[0]}?" if close else ""
+    has = "has no" if len(candidates) == 1 else "has a"
+    return UsageError(
+        f"columns.{unknown}: {whose} {has} role {unknown!r}.{hint}",
+        f"Choose among its roles: {', '.join(known)}."
+        if len(candidates) == 1
+        else f"Choose among the roles: {', '.join(known)}.",
+    )
+
+
+def _nothing_fits(table: Table, candidates: Iterable[TaskSpec]) -> FindingError:
+    file, tasks = table.sources[0].file, list(candidates)
+    if len(tasks) == 1:
         return MISSING_COLUMN.error(
-            f"{task.name} needs the roles {needs}; the columns are {_columns(table)}.",
-            fix="Say which column is which: --set columns.<role>=<column>.",
+            f"{tasks[0].name} needs {_needed(tasks[0])}; the columns are {_columns(table)}.",
+            fix="Name the column of each role: --set columns.<role>=<column>.",
             file=file,
         )
     return MISSING_COLUMN.error(
-        f"No task could be worked out from the columns {_columns(table)}.",
+        f"No task could be inferred from the columns {_columns(table)}.",
         fix=f"Give --task ({', '.join(TASKS)}), and --set columns.<role>=<column> if needed.",
         file=file,
     )
+
+
+def _needed(task: TaskSpec) -> str:
+    """The roles a task needs, in words.
+
+    >>> _needed(TASKS["sft"])
+    "one of: a column 'input_ids'; a column 'messages'; columns 'prompt' and 'answer'"
+    """
+    forms = [
+        ("columns " if len(names) > 1 else "a column ") + " and ".join(map(repr, names))
+        for names in task.needs
+    ]
+    return forms[0] if len(forms) == 1 else f"one of: {'; '.join(forms)}"
 
 
 def _columns(table: Table) -> str:

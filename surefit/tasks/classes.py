@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.table import Table, is_scalar_number
-from surefit.encode.encoded_row import RowFaultError, Skip
+from surefit.data.column_types import is_number
+from surefit.data.numbers import read_number
+from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks.task_spec import Batch, Metric, full_precision
@@ -88,7 +91,7 @@ def class_list(value: Any) -> list[Any] | None:
 def is_continuous(table: Table, column: str) -> bool:
     """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
     kind = table.column_type(column)
-    if not is_scalar_number(kind) or pa.types.is_boolean(kind):
+    if not is_number(kind) or pa.types.is_boolean(kind):
         return False
     values = table.arrow[column].drop_null()
     if pa.types.is_floating(kind):
@@ -124,12 +127,21 @@ def fit_classes(
     if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} different values in {total} training rows, too "
-            "many to be classes.",
+            f"many to be classes{_but_for(counts)}.",
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
     fitted = {"classes": names, "class_counts": [counts[name] for name in names]}
     return {**fitted, "multi_label": True} if several else fitted
+
+
+def _but_for(names: Iterable[Any]) -> str:
+    """The few names that are not numbers where all others are: they made the column text."""
+    texts = [name for name in names if isinstance(name, str)]
+    odd = [name for name in texts if read_number(name) is None]
+    if not 0 < len(odd) <= 0.1 * len(texts):
+        return ""
+    return f"; all but {', '.join(map(repr, odd[:3]))} are numbers"
 
 
 def _values(value: Any, several: bool) -> list[Any]:
@@ -158,20 +170,22 @@ def label_field(encoder: Encoder) -> Field:
 
 
 def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """The output number of the row's label; a Skip where it has none the model can learn.
+    """The output number of the row's label; a row without one the model can learn is skipped.
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value = row["label"]
     if _is_missing(value):
-        return Skip("no_label")
+        raise SkipRowError(DropReason.NO_LABEL)
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            return Skip("unknown_label")
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
-    return Skip("unknown_label") if place is None else place
+    if place is None:
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    return place
 
 
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:

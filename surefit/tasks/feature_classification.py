@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from surefit.batches.field import Field
 from surefit.data.table import Table
-from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoded_row import Encoding
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import (
     CONFUSION,
@@ -43,12 +43,11 @@ def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
     return {**fit_classes(reader.watch(rows), encoder), **reader.fitted()}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The steps as float32, the mask if there is one, and the class."""
     if "label" not in row:
         return encode_steps(row, encoder)
-    label = class_id(row, encoder)
-    return label if isinstance(label, Skip) else encode_steps(row, encoder, {"labels": label})
+    return encode_steps(row, encoder, {"labels": class_id(row, encoder)})
 
 
 SPEC = TaskSpec(

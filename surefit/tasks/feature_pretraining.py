@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.field import Field
+from surefit.batches.field import Field, describe_misalignment
+from surefit.data.column_types import array_rank, describe_type
 from surefit.data.data_rules import MISALIGNED_COLUMNS
-from surefit.data.table import Table, array_rank, describe_type
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks.feature_sequences import FIELDS, Reader, read_steps
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
@@ -37,29 +39,24 @@ def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
     return reader.fitted()
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The steps with the masked ones zeroed, which these are, and what they held.
 
     A row is masked in the same way in all epochs and by everyone who reads it with this seed.
     """
-    read = read_steps(row, encoder)
-    if isinstance(read, Skip):
-        return read
-    steps, mask, truncated = read
+    steps, mask, truncated = read_steps(row, encoder)
     if len(mask) != len(steps):
-        raise RowFaultError(
-            MISALIGNED_COLUMNS,
-            f"the mask has length {len(mask)}, the features have {len(steps)}",
-            "mask",
-        )
+        columns = [encoder.roles.get(role, role) for role in ("mask", "features")]
+        message = describe_misalignment(columns[0], len(mask), columns[1], len(steps))
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "mask")
     visible = np.flatnonzero(np.asarray(mask))
     if not len(visible):
-        return Skip("empty")
+        raise SkipRowError(DropReason.MASKED)
     steps = np.ascontiguousarray(steps, np.float32)
     chosen = choose_steps(visible, encoder.settings["seed"], steps)
     masked = np.zeros(len(steps), np.int64)
     masked[chosen] = 1
-    return Encoded(
+    return encoded(
         {
             "inputs_embeds": np.where(masked[:, None] == 1, np.float32(0), steps),
             "attention_mask": mask,
@@ -135,7 +132,7 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
 
 SPEC = TaskSpec(
     name="feature-pretraining",
-    summary="masked steps of feature sequences, reconstructed",
+    summary="masked time steps of feature sequences, reconstructed",
     needs=(("features",),),
     optional=("mask",),
     takes=takes,

@@ -1,4 +1,4 @@
-"""What tasks on feature sequences share: reading steps, and what is learned of their values."""
+"""What tasks on feature sequences share: reading rows, and statistics of their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.data.data_rules import WRONG_SHAPE
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import (
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+    refuse_overlong,
+)
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.findings import rule
@@ -139,12 +146,12 @@ def _stack(rows: list[Any]) -> Any:
         ) from None
 
 
-def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bool] | Skip:
+def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bool]:
     """The row's steps (T, W), its mask (T,), and whether they were cut to the limit."""
     name = encoder.roles["features"]
     steps = as_steps(row["features"], encoder.settings)
     if steps is None or steps.size == 0:
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     if steps.ndim != 2:
         raise RowFaultError(
             WRONG_SHAPE, f"shape {list(steps.shape)}; expected [steps, width] in each row", name
@@ -156,24 +163,19 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
         )
     mask = row.get("mask")
     mask = np.ones(len(steps), np.int64) if mask is None else mask
-    if not np.any(mask):
-        return Skip("empty")  # a mean over no steps would be NaN, and so would every weight
+    if not np.any(mask):  # a mean over no steps would be NaN, and so would every weight
+        raise SkipRowError(DropReason.MASKED)
     truncated = encoder.max_length is not None and len(steps) > encoder.max_length
     if not truncated:
         return steps, mask, False
-    skip = refuse_overlong(len(steps), encoder, "steps", name)
-    if skip is not None:
-        return skip
+    refuse_overlong(len(steps), encoder, "steps", name)
     return steps[: encoder.max_length], mask[: encoder.max_length], True
 
 
 def encode_steps(
     row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any] | None = None
-) -> Encoded | Skip:
+) -> Encoding:
     """The steps as float32, their mask, and the targets of the row."""
-    read = read_steps(row, encoder)
-    if isinstance(read, Skip):
-        return read
-    steps, mask, truncated = read
+    steps, mask, truncated = read_steps(row, encoder)
     columns = {"inputs_embeds": steps, "attention_mask": mask, **(targets or {})}
-    return Encoded(columns, truncated=truncated)
+    return encoded(columns, truncated=truncated)

@@ -12,7 +12,7 @@ from surefit.user_code import find_object
 
 def find_task(name: str, beside: Path | None = None) -> TaskSpec | tuple[TaskSpec, ...]:
     """The task called `name`; `module:object` is looked for beside the config first."""
-    if ":" not in name or name.startswith("python:"):
+    if ":" not in name:
         return get_task(name)
     found = find_object(name, beside)
     if not isinstance(found, TaskSpec):

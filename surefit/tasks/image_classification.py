@@ -1,4 +1,4 @@
-"""image-classification: one class per picture."""
+"""image-classification: one class per image."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.data.table import Table, is_text
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.data.column_types import is_text
+from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
 from surefit.encode.images.pixel_format import PixelSample, read_format
@@ -26,13 +28,13 @@ from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the image column holds pictures or, if it is text, names files."""
+    """Whether the image column holds images or, if it is text, names of files."""
     column = roles["image"]
     return not is_text(table.column_type(column)) or names_images(table, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The classes; and size, mean and spread of the pictures where the model leaves them open."""
+    """The classes; and size, mean and standard deviation of the images if the model sets none."""
     sample = PixelSample()
     classes = fit_classes(sample.watch(rows), encoder)
     settings = encoder.settings
@@ -40,16 +42,13 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return {**classes, "pixels": pixels}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
-    """The picture as the model sees it, and the class."""
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
+    """The pixel values and the class."""
     if _is_empty(row["image"]):
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     columns: dict[str, Any] = {}
     if "label" in row:
-        label = class_id(row, encoder)
-        if isinstance(label, Skip):
-            return label
-        columns["labels"] = label
+        columns["labels"] = class_id(row, encoder)
     try:
         pixels = read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
     except RowFaultError as fault:
@@ -57,9 +56,9 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
             fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
             and encoder.settings.get("on_bad_file") == "skip"
         ):
-            return Skip("bad_file")
+            raise SkipRowError(DropReason.BAD_FILE) from None
         raise
-    return Encoded({"pixel_values": pixels, **columns})
+    return encoded({"pixel_values": pixels, **columns})
 
 
 def _is_empty(value: Any) -> bool:
@@ -83,7 +82,7 @@ def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
 
 SPEC = TaskSpec(
     name="image-classification",
-    summary="one class per picture",
+    summary="one class per image",
     needs=(("image", "label"),),
     takes=takes,
     fields={

@@ -1,4 +1,4 @@
-"""masked-lm: tokens that were hidden are learned from those around them.
+"""masked-lm: predict masked tokens from the tokens around them.
 
 Of a row's tokens 15 % are chosen, anew in every epoch; of these 80 % become the mask token, 10 %
 a random token, 10 % stay. How many they are does not change, so the divisor of a step is known.
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import Field
-from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import rule
 from surefit.tasks.causal_text import is_overlong, read_ids, read_text
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 NO_MASK_TOKEN = rule(
@@ -46,49 +46,48 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
     if "input_ids" in row:
-        return _within_limit(read_ids({**row, "labels": None})[0], None, encoder)
+        ids = read_ids({**row, "labels": None})[0]
+        return Encoding(lambda tokens: _within_limit(ids, None, encoder))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     assert text is not None
     if encoder.settings.get("predicting"):
         text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
-    return Pending([text], lambda tokens: _within_limit(tokens[0].ids, text, encoder))
+    return Encoding(lambda tokens: _within_limit(tokens[0].ids, text, encoder), [text])
 
 
-def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded | Skip:
+def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
-        predicting = encoder.settings.get("predicting")
-        skip = None if predicting else refuse_overlong(len(ids), encoder)
-        if skip is not None:
-            return skip
+        if not encoder.settings.get("predicting"):
+            refuse_overlong(len(ids), encoder)
         limit = encoder.max_length
         if text is not None:  # special tokens at the end are to stay there
             ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
         ids = ids[:limit]
     ids = np.asarray(ids)
-    labels = np.where(np.isin(ids, encoder.fitted["special"]), IGNORED, ids)
+    labels = np.where(np.isin(ids, encoder.fitted["special"]), IGNORE_INDEX, ids)
     return Encoded({"input_ids": ids, "labels": labels}, truncated=overlong)
 
 
 def count_targets(columns: Mapping[str, Any]) -> int:
     """How many tokens are chosen: 15 % of those that may be, and at least one."""
-    candidates = int((columns["labels"] != IGNORED).sum())
+    candidates = int((columns["labels"] != IGNORE_INDEX).sum())
     return max(1, round(CHOSEN * candidates)) if candidates else 0
 
 
 def hide(
     row: Mapping[str, Any], encoder: Encoder, random: np.random.Generator
 ) -> Mapping[str, Any]:
-    """Choose the tokens to learn and hide them."""
-    ids, labels = row["input_ids"].copy(), np.full_like(row["labels"], IGNORED)
-    candidates = np.flatnonzero(row["labels"] != IGNORED)
+    """Choose the tokens to predict and mask them."""
+    ids, labels = row["input_ids"].copy(), np.full_like(row["labels"], IGNORE_INDEX)
+    candidates = np.flatnonzero(row["labels"] != IGNORE_INDEX)
     chosen = random.choice(candidates, count_targets(row), replace=False)
     labels[chosen] = ids[chosen]
     draw = random.random(len(chosen))
@@ -117,7 +116,7 @@ def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
 
 SPEC = TaskSpec(
     name="masked-lm",
-    summary="hidden tokens of plain text: a text column, or input_ids",
+    summary="masked tokens of plain text: a text column, or input_ids",
     needs=(("input_ids",), ("text",)),
     optional=("mask",),
     targets=(),
@@ -125,14 +124,14 @@ SPEC = TaskSpec(
     special_tokens=("mask_token",),
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
     fit=fit,
     encode=encode,
     count_targets=count_targets,
     prepare=hide,
-    loss=token_loss(in_place),
-    metrics=token_metrics(in_place),
+    loss=token_loss(same_token),
+    metrics=token_metrics(same_token),
     decode=fill,
-    head=Head(auto_class="AutoModelForMaskedLM", learns="in_place"),
+    head=Head(auto_class="AutoModelForMaskedLM", predicts="same_token"),
 )

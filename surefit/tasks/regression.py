@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.roles import NAMES
+from surefit.data.numbers import read_number
+from surefit.data.roles import get_role
 from surefit.data.table import Table, is_fractional
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending
 from surefit.findings import rule
 from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.classes import is_continuous
@@ -35,12 +36,21 @@ TARGET = Field((), "float32")
 
 
 def number(value: Any) -> float | None:
-    """The target of a row; None where it has none."""
+    """The target of a row; None where it has none.
+
+    The text of a number counts as one: then the row that made its column text is at fault.
+    """
+    if isinstance(value, str):
+        read = read_number(value)
+        value = value if read is None else read
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, bool | int | float):
         raise RowFaultError(
-            UNSUITABLE_TARGET, f"the target {str(value)[:40]!r} is not a number", "label"
+            UNSUITABLE_TARGET,
+            f"the target {str(value)[:40]!r} is not a number",
+            "label",
+            fix="Correct the value, or choose a column of numbers with columns.label.",
         )
     if math.isinf(value):
         raise RowFaultError(NOT_FINITE, f"the target is {value}", "label")
@@ -72,19 +82,19 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return {**(read.fitted() if read is not None else {}), "mean": mean, "scale": scale}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The row's tokens, steps or vector, and the target in units of its spread."""
     targets = {}
     if "label" in encoder.roles:
         target = number(row["label"])
         if target is None:
-            return Skip("no_label")
+            raise SkipRowError(DropReason.NO_LABEL)
         targets["labels"] = (target - encoder.fitted["mean"]) / encoder.fitted["scale"]
     if "text" in encoder.roles:
         return encode_text(row, encoder, targets)
     if "features" in encoder.roles:
         return feature_sequences.encode_steps(row, encoder, targets)
-    return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
+    return encoded({"features": tabular.encode_columns(row, encoder), **targets})
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
@@ -102,13 +112,13 @@ def head_of(encoder: Encoder) -> Head:
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the label is an amount, and there is something to tell it from."""
+    """Whether the label is a continuous number, and the table has input columns."""
     known = "text" in roles or "features" in roles or tabular.has_columns(table, roles)
     label = roles["label"]
     if (
         "features" in roles
         and not is_fractional(table, label)
-        and label.lower() not in NAMES["label"]
+        and label.lower() not in get_role("label").names
     ):
         return False  # the numbers of rows, rather than amounts
     return known and is_continuous(table, label)

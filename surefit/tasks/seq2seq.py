@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import Field
-from surefit.encode.encoded_row import Encoded, Skip, refuse_overlong
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
-from surefit.tasks.metrics.token_metrics import IGNORED, in_place, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Source and target with the tokenizer's own special tokens; the target ends with eos.
 
     The decoder is given the target moved right by one, behind the token it starts with. A target
@@ -26,7 +27,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     source, target = read_source(row, encoder), _read(row, ("target", "answer"), encoder)
     predicting = encoder.settings.get("predicting")
     if not (source or "").strip() or not (predicting or (target or "").strip()):
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
     ids = list(tokenizer(source)["input_ids"])
     overlong = is_overlong(len(ids), encoder)
@@ -36,13 +37,12 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         if labels[-1:] != [tokenizer.eos_token_id]:
             labels.append(tokenizer.eos_token_id)
         longest = max(len(ids), len(labels))
-        skip = refuse_overlong(longest, encoder) if is_overlong(longest, encoder) else None
-        if skip is not None:
-            return skip
+        if is_overlong(longest, encoder):
+            refuse_overlong(longest, encoder)
     if overlong:
         ids = list(tokenizer(source, truncation=True, max_length=limit)["input_ids"])
     if predicting:
-        return Encoded({"input_ids": ids})
+        return encoded({"input_ids": ids})
     cut = is_overlong(len(labels), encoder)
     labels = labels[:limit]
     columns = {
@@ -50,7 +50,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
         "labels": labels,
         "decoder_input_ids": [start_token(encoder), *labels[:-1]],
     }
-    return Encoded(columns, truncated=overlong or cut, learns_eos=not cut)
+    return encoded(columns, truncated=overlong or cut, learns_eos=not cut)
 
 
 def read_source(row: Mapping[str, Any], encoder: Encoder) -> str | None:
@@ -110,12 +110,12 @@ SPEC = TaskSpec(
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("target_time",), "int64", IGNORED),
+        "labels": Field(("target_time",), "int64", IGNORE_INDEX),
         "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
     },
     encode=encode,
-    loss=token_loss(in_place),
-    metrics=token_metrics(in_place),
+    loss=token_loss(same_token),
+    metrics=token_metrics(same_token),
     generate=Generate(
         write,
         lambda sample: {"rouge_l": rouge_l(sample.expected or "", sample.got)},
@@ -126,6 +126,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSeq2SeqLM",
         config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
-        learns="in_place",
+        predicts="same_token",
     ),
 )

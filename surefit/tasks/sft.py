@@ -1,4 +1,4 @@
-"""sft: instruction fine-tuning. The answer is learned, the prompt is only read."""
+"""sft: instruction fine-tuning with completion-only loss: labels are on the answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import Field
-from surefit.encode.encoded_row import Encoded, Remark, Skip, refuse_overlong
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import (
+    Encoded,
+    Encoding,
+    Remark,
+    SkipRowError,
+    refuse_overlong,
+)
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending, Tokenised
+from surefit.encode.text.batch_tokenizing import Tokenised
 from surefit.encode.text.dialogues import Dialogue, Tokens, fit_template
 from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, read_dialogue, read_tools
 from surefit.encode.text.template_rendering import TemplateError
@@ -27,7 +34,7 @@ from surefit.tasks.causal_text import (
     read_text,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import IGNORED, from_before, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(
@@ -42,15 +49,15 @@ ANSWER_PART_NOT_RENDERED = rule(
     "SF280",
     "warning",
     "template leaves a part of an answer out",
-    why="Some templates show the thoughts of the last answer only; the rest is learned.",
-    fix="Make a row of each answer whose thoughts are to be learned.",
+    why="Some templates render only the last answer in full. The rendered part has labels.",
+    fix="Make one row per answer whose reasoning should have labels.",
 )
 
 MESSAGES_AFTER_LAST_ANSWER = rule(
     "SF281",
     "info",
     "messages behind the last answer",
-    why="No answer follows them, so there is nothing to learn from them; they are left out.",
+    why="No answer follows these messages, so no token of theirs has a label. They are dropped.",
     fix="Nothing to do.",
 )
 
@@ -66,68 +73,62 @@ SYSTEM_MESSAGE_JOINED = rule(
 SAMPLED_ROWS = 64
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The dialogue as its template writes it; only the answers and their ends carry labels.
 
     Over the limit, the oldest turns go first, then the beginning of the prompt, and never the end
     of an answer.
     """
     if "input_ids" in row:
-        return _encode_tokens(row, encoder)
+        return Encoding(lambda tokens: _encode_tokens(row, encoder))
     dialogue = _dialogue(row, encoder)
-    if isinstance(dialogue, Skip):
-        return dialogue
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
         cuts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
-        return _unsuited(fault)
+        raise _unsuited(fault) from None
 
-    def finish(parts: list[Tokenised]) -> Encoded | Skip:
+    def finish(parts: list[Tokenised]) -> Encoded:
         ids = [part.ids for part in parts]
         tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
 
-    return Pending(coder.asked([part for part, _ in cuts]), finish, special=False)
+    return Encoding(finish, coder.asked([part for part, _ in cuts]), special=False)
 
 
 def _encoded(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: Tokens, encoder: Encoder
-) -> Encoded | Skip:
+) -> Encoded:
     predicting = bool(encoder.settings.get("predicting"))
     overlong = is_overlong(len(tokens.ids), encoder)
     if overlong:
         try:
-            shorter = _shorten(dialogue, tokens, encoder)
+            tokens = _shorten(dialogue, tokens, encoder)
         except TemplateError as fault:
-            return _unsuited(fault)
-        if isinstance(shorter, Skip):
-            return shorter
-        tokens = shorter
+            raise _unsuited(fault) from None
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORED), remarks=remarks)
+    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
 
-def _unsuited(fault: TemplateError) -> Skip:
-    return Skip("template", Remark(fault.rule, f"the template does not suit: {fault.message}"))
+def _unsuited(fault: TemplateError) -> SkipRowError:
+    message = f"the template does not suit: {fault.message}"
+    return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
 
 
-def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
+def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     """The row's messages and tools; prompt and answer are a user's and an assistant's."""
     predicting = bool(encoder.settings.get("predicting"))
     if "messages" in row:
         messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
-        if isinstance(messages, Skip):
-            return messages
-        tools = read_tools(row.get("tools"), encoder.column_of("tools"))
-        return tools if isinstance(tools, Skip) else (messages, tools)
+        return messages, read_tools(row.get("tools"), encoder.column_of("tools"))
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
-        return Skip(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt")
+        raise SkipRowError(
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt"),
         )
     asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
     if context:  # a template may tell the input of instruction, input and output apart
@@ -135,20 +136,24 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue | Skip:
     if predicting:
         return [asked], None
     if not (answer or "").strip():
-        return Skip(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer")
+        raise SkipRowError(
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
         )
     return [asked, {"role": "assistant", "content": answer}], None
 
 
-def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | Skip:
+def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
     """What is left of a row over the limit, as the user wants it."""
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = bool(encoder.settings.get("predicting"))
-    told = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
-    if not predicting and refuse_overlong(length, encoder) is not None:
-        return Skip("overlong", told)
+    overlong = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
+    if not predicting:
+        try:
+            refuse_overlong(length, encoder)
+        except SkipRowError as skip:
+            raise SkipRowError(skip.reason, overlong) from None
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
@@ -156,13 +161,15 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens | S
         kept = tokens.ids[-limit:]
         return Tokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    return Skip("overlong", Remark(OVERLONG_ROW_DROPPED, told.message + why))
+    raise SkipRowError(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
 
 
 def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
     if loss_on == "all":
         return np.array(tokens.ids)
-    return np.where(tokens.learned, tokens.ids if loss_on == "answers" else IGNORED, IGNORED)
+    return np.where(
+        tokens.learned, tokens.ids if loss_on == "answers" else IGNORE_INDEX, IGNORE_INDEX
+    )
 
 
 def _remarks(
@@ -191,25 +198,30 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any
     """The template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
     if encoder.tokenizer is None or "input_ids" in encoder.roles:
         return {}
-    dialogues = (_dialogue(row, encoder) for row in islice(rows, SAMPLED_ROWS))
-    readable = (dialogue for dialogue in dialogues if not isinstance(dialogue, Skip))
     asked = encoder.settings.get("template")
+    readable = _readable(islice(rows, SAMPLED_ROWS), encoder)
     state, findings = fit_template(asked, encoder.tokenizer, readable)
     return {"template": state, "findings": findings}
 
 
-def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def _readable(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Iterator[Dialogue]:
+    for row in rows:
+        try:
+            yield _dialogue(row, encoder)
+        except SkipRowError:
+            continue  # it is counted when the row is encoded
+
+
+def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     """Rows that are tokenised already: `input_ids`, and `labels` where some are masked."""
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     overlong = is_overlong(len(ids), encoder)
     if overlong:
-        skip = refuse_overlong(len(ids), encoder)
-        if skip is not None:
-            return skip
+        refuse_overlong(len(ids), encoder)
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
-    learned = np.flatnonzero(labels != IGNORED)
+    learned = np.flatnonzero(labels != IGNORE_INDEX)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
     return Encoded(columns, overlong, ends_with_eos(labels, encoder))
@@ -234,14 +246,14 @@ SPEC = TaskSpec(
     augments=("prompt", "messages"),
     fields={
         "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
         "prompt_length": Field((), "int64"),
     },
     fit=fit,
     encode=encode,
     count_targets=count_targets,
-    loss=token_loss(from_before),
-    metrics=token_metrics(from_before),
+    loss=token_loss(next_token),
+    metrics=token_metrics(next_token),
     generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
-    head=Head(auto_class="AutoModelForCausalLM", learns="from_before"),
+    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

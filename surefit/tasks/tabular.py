@@ -14,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.column_types import is_number, is_text
 from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_TYPE
 from surefit.data.dates import ORDERS, read_date
-from surefit.data.table import Table, is_scalar_number, is_text
+from surefit.data.numbers import read_number
+from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
@@ -26,14 +28,14 @@ COLUMNS_LEFT_OUT = rule(
     "SF231",
     "info",
     "columns left out",
-    why="They cannot be read as numbers, categories or dates, or tell rows apart only by number.",
+    why="They are not numbers, categories or dates, or only number the rows.",
     fix="Nothing to do, unless a column should have been read.",
 )
 
 NO_INPUT_COLUMN = rule(
     "SF233",
     "error",
-    "no column to learn from",
+    "no input column",
     why="Beside the target, rows need numbers, categories or dates that differ.",
     fix="Check columns.label and ignore, or give data with such columns.",
 )
@@ -56,7 +58,7 @@ def has_columns(table: Table, roles: Mapping[str, str]) -> bool:
 def _is_readable(table: Table, column: str) -> bool:
     kind = table.column_type(column)
     if not is_text(kind):
-        return is_scalar_number(kind) or bool(pa.types.is_temporal(kind))
+        return is_number(kind) or bool(pa.types.is_temporal(kind))
     values = set(table.arrow[column].slice(0, 1000).drop_null().to_pylist())
     is_date = any(all(date_parts(value, order) for value in values) for order in ORDERS)
     return len(values) <= MAX_CATEGORIES or is_date
@@ -239,7 +241,7 @@ def _numbers(name: str, part: str | None, series: _Series) -> list[dict[str, Any
 
 
 def _category(name: str, part: str | None, series: _Series) -> dict[str, Any]:
-    """A value seen once in many rows counts as unknown, so that unknown is learned, too."""
+    """A value seen once in many rows counts as unknown, so that `unknown` is trained as well."""
     rare = 1 if sum(series.values.values()) >= MIN_ROWS_FOR_RARE else 0
     values = sorted(v for v, count in series.values.items() if count > rare) or [*series.values]
     known = [*values, None] if series.blanks else values
@@ -270,11 +272,23 @@ def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[fl
         value = parts[part["part"]]
     if part["kind"] == "category":
         known: list[Any] = part["values"]
+        value = _as_category(value, known)
         place = known.index(value) if value in known else len(known)
         yield from (float(place == i) for i in range(len(known) + 1))
         return
-    if isinstance(value, str):
+    number = read_number(value) if isinstance(value, str) else value
+    if number is None and value is not None:
         raise RowFaultError(WRONG_TYPE, f"{value[:40]!r} is not a number", name)
-    yield 0.0 if value is None else (value - part["mean"]) / part["scale"]
+    yield 0.0 if number is None else (number - part["mean"]) / part["scale"]
     if part["blank"]:
-        yield float(value is None)
+        yield float(number is None)
+
+
+def _as_category(value: Any, known: list[Any]) -> Any:
+    """The value in the type of the known ones: a column may be text in one file only."""
+    if value is None or not known or isinstance(value, str) == isinstance(known[0], str):
+        return value
+    if not isinstance(value, str):
+        return str(value)
+    number = read_number(value)
+    return value if number is None else number

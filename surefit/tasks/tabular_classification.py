@@ -7,7 +7,7 @@ from typing import Any
 
 from surefit.batches.field import Field
 from surefit.data.table import Table
-from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
 from surefit.tasks.classes import (
@@ -37,19 +37,16 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return {**classes, **gathered.fitted()}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The row's vector, and the class."""
     targets = {}
     if "label" in encoder.roles:
-        label = class_id(row, encoder)
-        if isinstance(label, Skip):
-            return label
-        targets["labels"] = label
-    return Encoded({"features": tabular.encode_columns(row, encoder), **targets})
+        targets["labels"] = class_id(row, encoder)
+    return encoded({"features": tabular.encode_columns(row, encoder), **targets})
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the label is a class, and there is something to tell it from."""
+    """Whether the label is a class, and the table has input columns."""
     return tabular.has_columns(table, roles) and not is_continuous(table, roles["label"])
 
 

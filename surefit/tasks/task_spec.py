@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from surefit.batches.batch_layout import Learns
+from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
+from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
 from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
@@ -54,7 +55,7 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `learns` says of tokens where each label is predicted, so that nothing need be computed at
+    `predicts` is the position that predicts each token's label, so that nothing is computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
 
@@ -62,7 +63,7 @@ class Head:
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
-    learns: Learns | None = None
+    predicts: Predicts | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Generate:
     `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
     `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
     samples as one; `names` are the names of both. Where there are none, text is made for
-    predictions only. `possible(model, encoder)` says whether this model can make text at all.
+    predictions only. `possible(model, encoder)` returns whether this model can generate text.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -95,7 +96,8 @@ class Generate:
 class TaskSpec:
     """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
 
-    `encode(row, encoder)` gets the row by role and returns columns (or Encoded, or Skip).
+    `encode(row, encoder)` gets the row by role and returns its columns, or an Encoding where texts
+    are to be tokenized.
     `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
     (outputs, batch) that returns a sum and a count, or a Metric.
     """
@@ -110,25 +112,28 @@ class TaskSpec:
     """One line for `surefit tasks`."""
     needs: tuple[tuple[str, ...], ...] = ()
     """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    roles: tuple[Role, ...] = ()
+    """Roles of the task's own: the column names they are recognised by, the types they accept. A
+    role without one is looked up in `data/roles.py`, else recognised by its own name."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
     optional: tuple[str, ...] = ()
     """Roles that are used where the data has them."""
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
-    roles alone do not tell; asked when the task is to be worked out."""
+    roles alone do not decide; called when the task is inferred."""
     last_resort: bool = False
-    """Whether the task is taken by itself only if the columns suit no other task."""
+    """Whether the task is inferred only if the columns suit no other task."""
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
     augments: tuple[str, ...] = ()
-    """Roles whose text may be said otherwise in a training row's further views, the targets
+    """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
-    """What is learned from training rows, such as the class names; `findings` among it are
+    """What is fitted on training rows, such as the class names; `findings` among it are
     handed to the plan."""
     head_of: Callable[[Encoder], Head] | None = None
     """The head, where it depends on the roles that were found."""
@@ -145,6 +150,16 @@ class TaskSpec:
     best: str = "loss"
     """The metric that decides the best step."""
 
+    def role(self, name: str) -> Role:
+        """The role of that name: the task's own, else the usual one."""
+        return next((role for role in self.roles if role.name == name), None) or get_role(name)
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """Every role that a column can be given, those that are needed first."""
+        needed = (name for names in self.needs for name in names)
+        return tuple(dict.fromkeys((*needed, *self.optional)))
+
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
         fields = {**(self.fields_of(encoder) if self.fields_of else self.fields), **encoder.extras}
@@ -157,12 +172,12 @@ class TaskSpec:
         return self.head_of(encoder) if self.head_of is not None else self.head
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
-        """`prepare`, drawing from (seed, epoch, row, view) alone; None where the task has none."""
+        """`prepare`, drawing from (seed, epoch, row, copy) alone; None where the task has none."""
         prepare = self.prepare
         if prepare is None:
             return None
-        return lambda columns, epoch, row, view: prepare(
-            columns, encoder, np.random.default_rng([seed, epoch, row, view])
+        return lambda columns, epoch, row, copy: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, copy])
         )
 
     @property

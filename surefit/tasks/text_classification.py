@@ -9,9 +9,16 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import (
+    Encoded,
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    refuse_overlong,
+)
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Pending, Tokenised
+from surefit.encode.text.batch_tokenizing import Tokenised
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -30,17 +37,14 @@ TOKENS = Field(("time",), "int64", 0)
 SEGMENTS = Field(("time",), "int64", 0, "input_ids")
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip | Pending:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Tokens of the text with the tokenizer's own special tokens, and the class."""
     if "label" not in row:
         return encode_text(row, encoder, {})
-    label = class_id(row, encoder)
-    return label if isinstance(label, Skip) else encode_text(row, encoder, {"labels": label})
+    return encode_text(row, encoder, {"labels": class_id(row, encoder)})
 
 
-def encode_text(
-    row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]
-) -> Encoded | Skip | Pending:
+def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
     """Tokens of the row's text or pair of texts, with what else was read from the row."""
     texts = []
     for role in ("text", "text_pair"):
@@ -50,30 +54,28 @@ def encode_text(
         if text is not None and not isinstance(text, str):
             raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
-            return Skip("empty")
+            raise SkipRowError(DropReason.EMPTY)
         texts.append(text)
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
         texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
     names = text_fields(encoder)
 
-    def finish(tokens: list[Tokenised]) -> Encoded | Skip:
+    def finish(tokens: list[Tokenised]) -> Encoded:
         read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
         length = len(tokens[0].ids)
         overlong = encoder.max_length is not None and length > encoder.max_length
         if overlong:
-            skip = refuse_overlong(length, encoder)
-            if skip is not None:
-                return skip
+            refuse_overlong(length, encoder)
             read = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
         columns = {name: read[name] for name in names}
         return Encoded({**columns, **targets}, truncated=overlong)
 
-    return Pending([texts[0] if len(texts) == 1 else (texts[0], texts[1])], finish)
+    return Encoding(finish, [texts[0] if len(texts) == 1 else (texts[0], texts[1])])
 
 
 def text_fields(encoder: Encoder) -> dict[str, Field]:
-    """Token ids, and which text of a pair each belongs to where the tokenizer says so."""
+    """Token ids, and token type ids of a pair of texts if the tokenizer uses them."""
     names = getattr(encoder.tokenizer, "model_input_names", ())
     if "text_pair" in encoder.roles and "token_type_ids" in names:
         return {"input_ids": TOKENS, "token_type_ids": SEGMENTS}

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import Field
+from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip, refuse_overlong
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import (
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+    refuse_overlong,
+)
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
 from surefit.tasks.metrics.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
@@ -16,7 +23,6 @@ from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precisio
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 NO_WORD = -1
 
 
@@ -43,32 +49,31 @@ def _as_list(values: Any) -> list[Any]:
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Pieces of the words; the first piece of a word carries its tag and the word's number."""
     words = _words(row, encoder)
     if not words:
-        return Skip("empty")
+        raise SkipRowError(DropReason.EMPTY)
     tags = None
     if "tags" in row:
         if row["tags"] is None:
-            return Skip("no_label")
+            raise SkipRowError(DropReason.NO_LABEL)
         tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
         if len(tags) != len(words):
             raise RowFaultError(
                 MISALIGNED_COLUMNS,
-                f"column {encoder.roles['tags']!r} has {len(tags)} tags, but "
-                f"{encoder.roles['tokens']!r}, which it runs along, has {len(words)} words",
+                describe_misalignment(
+                    encoder.roles["tags"], len(tags), encoder.roles["tokens"], len(words)
+                ),
                 "tags",
             )
         if None in tags:
-            return Skip("unknown_label")
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
     length = len(pieces["input_ids"])
     truncated = encoder.max_length is not None and length > encoder.max_length
     if truncated:
-        skip = refuse_overlong(length, encoder)
-        if skip is not None:
-            return skip
+        refuse_overlong(length, encoder)
         pieces = encoder.tokenizer(
             _spaced(words, encoder),
             is_split_into_words=True,
@@ -78,8 +83,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
     first = _first_pieces(pieces.word_ids())
     columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
     if tags is not None:
-        columns["labels"] = [IGNORED if word == NO_WORD else tags[word] for word in first]
-    return Encoded(columns, truncated=truncated)
+        columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
+    return encoded(columns, truncated=truncated)
 
 
 def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
@@ -94,7 +99,7 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
 
 
 def _spaced(words: Sequence[str], encoder: Encoder) -> list[str]:
-    """The words as the tokenizer meets them in a text: byte-level ones tell ' word' from 'word'."""
+    """The words as in running text: byte-level tokenizers distinguish ' word' from 'word'."""
     tokenizer = encoder.tokenizer
     marked = tokenizer.__dict__.get("_surefit_marks_spaces")
     if marked is None:
@@ -117,7 +122,7 @@ def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
 
 def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and tags of the first pieces: (N, C) and (N,)."""
-    learned = batch["labels"] != IGNORED
+    learned = batch["labels"] != IGNORE_INDEX
     return outputs.logits[learned], batch["labels"][learned]
 
 
@@ -138,7 +143,7 @@ def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
     """Rows with every tag right, and all rows."""
     labels = batch["labels"]
-    right = ((outputs.logits.argmax(-1) == labels) | (labels == IGNORED)).all(-1)
+    right = ((outputs.logits.argmax(-1) == labels) | (labels == IGNORE_INDEX)).all(-1)
     return right.sum(), len(right)
 
 
@@ -147,7 +152,7 @@ def _entity_sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, int]
     sums = {"found": 0, "false": 0, "missed": 0}
     made, labels = outputs.logits.argmax(-1).tolist(), batch["labels"].tolist()
     for row_made, row_labels in zip(made, labels, strict=True):
-        kept = [(m, t) for m, t in zip(row_made, row_labels, strict=True) if t != IGNORED]
+        kept = [(m, t) for m, t in zip(row_made, row_labels, strict=True) if t != IGNORE_INDEX]
         counts = match_entities([names[t] for _, t in kept], [names[m] for m, _ in kept])
         sums = {name: sums[name] + counts[name] for name in sums}
     return sums
@@ -182,7 +187,7 @@ SPEC = TaskSpec(
         "input_ids": Field(("time",), "int64", 0),
         "words": Field(("time",), "int64", NO_WORD, "input_ids"),
         "num_words": Field((), "int64"),
-        "labels": Field(("time",), "int64", IGNORED, "input_ids"),
+        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
     encode=encode,
     fit=fit,

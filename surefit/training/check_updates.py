@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from surefit.errors import RunFailedError
-from surefit.training.events import Event, Observer
+from surefit.run.events import Event, Observer
 
 if TYPE_CHECKING:
     import torch

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from surefit import __version__, atomic
 from surefit.errors import RunFailedError, SurefitError, UsageError
 from surefit.explainer import Explanation, explain
-from surefit.plan.plan import Given, Plan
+from surefit.plan.plan import Plan
 from surefit.processes import process_index
-from surefit.run import Run, open_run
-from surefit.training.checkpoints import State, latest_checkpoint, load_checkpoint
-from surefit.training.events import Event, Observer, without_nan
+from surefit.request import PythonObjects, Request
+from surefit.run.checkpoints import State, latest_checkpoint, load_checkpoint
+from surefit.run.events import Event, Observer, without_nan
+from surefit.run.run_folder import Run, open_run
 from surefit.training.loop import seed_step
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ class Watch:
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
 
-    def tell(self, emit: Observer) -> Observer:
+    def observe(self, emit: Observer) -> Observer:
         """The observer, which also hears when a batch is done with."""
 
-        def told(event: Event) -> None:
+        def observed(event: Event) -> None:
             self.batch = None
             try:
                 emit(event)
@@ -72,7 +73,7 @@ class Watch:
                 self.foreign = error
                 raise
 
-        return told
+        return observed
 
 
 @contextmanager
@@ -187,7 +188,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _script(plan: Plan, run: Run, step: int, latest: Path | None) -> str:
-    given = [name for name in OBJECTS if getattr(plan.given, name) is not None]
+    given = [name for name in OBJECTS if getattr(plan.objects, name) is not None]
     objects = "".join(f"{name} = ...  # what the run was given from Python\n" for name in given)
     return SCRIPT.format(
         step=step,
@@ -219,19 +220,19 @@ def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: 
     if not batch:
         raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")
     run = open_run(folder.parents[1])
-    plan = make_plan(run.config, Given(**objects, beside=run.code_folder))
-    if plan.parts is None:
+    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code_folder))
+    if plan.job is None:
         raise UsageError("\n".join(found.message for found in plan.findings), "See surefit check.")
-    parts = plan.parts
+    pipeline = plan.job.pipeline
     if about["checkpoint"] is not None:
-        load_checkpoint(run.checkpoints / about["checkpoint"], parts.module)
+        load_checkpoint(run.checkpoints / about["checkpoint"], pipeline.module)
     training = about["stage"] == "training"
-    parts.module.train(training)
+    pipeline.module.train(training)
     seed_step(about["seed"], about["step"], about["process"])
     report(f"batch: {', '.join(_shown(batch).values())}")
     with torch.set_grad_enabled(training):
         total: Any
-        total, count = parts.loss(parts.call(parts.module, batch), batch)
+        total, count = pipeline.loss(pipeline.outputs(batch), batch)
         if training:
             total.backward()
     loss = float(total.detach()) / max(float(count), 1.0)

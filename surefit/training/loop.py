@@ -14,32 +14,38 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.loading import prefetch
 from surefit.batches.order import Batches, Share
 from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.kernels.clipping import make_clipper
-from surefit.models.call import Call
 from surefit.pipeline.evaluation import Evaluation
-from surefit.tasks.task_spec import Loss, is_better
-from surefit.training.checkpoints import State
-from surefit.training.events import Observer
+from surefit.pipeline.job import Job
+from surefit.run.checkpoints import State
+from surefit.run.events import Observer
+from surefit.tasks.task_spec import is_better
+from surefit.training.engine import Engine
 from surefit.training.schedule import Place, places
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Rows = npt.NDArray[np.integer[Any]]
+Feed = Callable[[Iterator[tuple[int, Rows]]], Iterator[Mapping[str, Any]]]
+"""Batches for pairs of epoch and rows, in their order, made ahead of time."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """When to evaluate, save and stop."""
+    """When to evaluate, save and stop, and how far a step goes."""
 
     num_steps: int
     eval_every: int | None = None
     save_every: int | None = None
     best_metric: str = "loss"
     patience: int | None = None
+    clip: float = 0.0
+    """Largest gradient norm; 0 for no clipping."""
+    lr_factor: Callable[[int], float] = lambda step: 1.0
+    """What the learning rate is multiplied by at each step."""
 
     def evaluates(self, place: Place) -> bool:
         """Whether an evaluation is due after this step."""
@@ -53,27 +59,17 @@ class Pace:
         return every or self.evaluates(place)
 
 
-def train(
-    *,
-    accelerator: Accelerator,
-    model: Any,
-    optimizer: Any,
-    batches: Batches,
-    load: Callable[[int, Rows], Mapping[str, Any]],
-    call: Call,
-    loss: Loss,
-    num_targets: npt.NDArray[np.int64],
-    lr_factor: Callable[[int], float],
-    clip: float,
-    seed: int,
-    pace: Pace,
-    state: State,
-    evaluate: Callable[[], Evaluation] | None,
-    save: Callable[[State], None],
-    emit: Observer,
-    stop_asked: Callable[[], bool],
-    feed: Callable[..., Iterator[Mapping[str, Any]]] = prefetch,
-) -> State:
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls besides the model: each is given, and none knows the loop."""
+
+    evaluate: Callable[[], Evaluation] | None
+    save: Callable[[State], None]
+    emit: Observer
+    stop_asked: Callable[[], bool]
+
+
+def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state: State) -> State:
     """Train from `state` to the end of the pace, and return the last state.
 
     for each step:
@@ -89,22 +85,24 @@ def train(
     """
     import torch
 
+    accelerator, model, optimizer = engine.accelerator, engine.model, engine.optimizer
+    pipeline, batches, num_targets = job.pipeline, job.batches, job.train.num_targets
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
-    clip_gradients = make_clipper(accelerator, optimizer, parameters, clip)
-    _finish_step(_last_place(batches, state, pace), pace, state, evaluate, save, emit)
+    clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
+    _finish_step(_last_place(batches, state, pace), pace, hooks, state)
     if state.stopped_early:
         return state
     steps, ahead = tee(list_steps(batches, state.step, pace.num_steps, accelerator.process_index))
     loads = ((place.epoch, rows) for place, share in ahead for rows in share.micro_batches)
-    loaded = feed(loads, lambda wanted: load(*wanted))
+    loaded = feed(loads)
     model.train()
     for place, share in steps:
         began = time.perf_counter()
         rows = batches.step_rows(place.epoch, place.index)
         divisor = int(num_targets[rows].sum())
-        seed_step(seed, place.step, accelerator.process_index)
+        seed_step(pipeline.seed, place.step, accelerator.process_index)
         # DDP averages over processes; the factor turns its mean back into a sum.
         factor = share.weight * accelerator.num_processes / divisor
         total: Any = None
@@ -112,17 +110,17 @@ def train(
             batch = next(loaded)
             is_last = number == len(share.micro_batches) - 1
             with nullcontext() if is_last else accelerator.no_sync(model):
-                loss_sum, _ = loss(call(model, batch), batch)
+                loss_sum, _ = pipeline.loss(pipeline.call(model, batch), batch)
                 backward(loss_sum * factor)
             total = loss_sum.detach() if total is None else total + loss_sum.detach()
-        mean_loss, stop = _across(accelerator, total, share.weight / divisor, stop_asked())
+        mean_loss, stop = _across(accelerator, total, share.weight / divisor, hooks.stop_asked())
         if not math.isfinite(mean_loss):
             raise RunFailedError(
                 f"The loss became {mean_loss} at step {place.step}.",
                 "Lower --lr, keep clip above 0, or use precision=fp32.",
             )
         clip_gradients()
-        rate = lr_factor(place.step)
+        rate = pace.lr_factor(place.step)
         for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
             group["lr"] = base * rate
         optimizer.step()
@@ -130,7 +128,7 @@ def train(
             parameter.grad = None
         state.step = place.step
         state.tokens += int(batches.lengths[rows].sum(dtype=np.int64))
-        emit(
+        hooks.emit(
             {
                 "event": "step",
                 "step": state.step,
@@ -142,9 +140,9 @@ def train(
             }
         )
         if stop:
-            save(state)
+            hooks.save(state)
             raise InterruptedRunError(f"Stopped after step {state.step}, which is saved.")
-        _finish_step(place, pace, state, evaluate, save, emit)
+        _finish_step(place, pace, hooks, state)
         if state.stopped_early:
             break
     return state
@@ -189,21 +187,14 @@ def _last_place(batches: Batches, state: State, pace: Pace) -> Place | None:
     return next(places(batches, state.step - 1, pace.num_steps))
 
 
-def _finish_step(
-    place: Place | None,
-    pace: Pace,
-    state: State,
-    evaluate: Callable[[], Evaluation] | None,
-    save: Callable[[State], None],
-    emit: Observer,
-) -> None:
+def _finish_step(place: Place | None, pace: Pace, hooks: Hooks, state: State) -> None:
     """Evaluate and save where it is due and not yet done."""
     if place is None or state.evaluated_step == place.step:
         return
-    if evaluate is not None and pace.evaluates(place):
-        note_evaluation(evaluate(), place.step, place.epoch + 1, pace, state, emit)
+    if hooks.evaluate is not None and pace.evaluates(place):
+        note_evaluation(hooks.evaluate(), place.step, place.epoch + 1, pace, state, hooks.emit)
     if pace.saves(place):
-        save(state)
+        hooks.save(state)
 
 
 def note_evaluation(

@@ -1,271 +1,235 @@
-"""A Plan put to work: device, optimizer, observers and checkpoints around the loop."""
+"""Training from start to end: plan, folder, engine, loop, saved model, report."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.loading import from_workers, load_batch, prefetch
+from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
-from surefit.encode.store import Store
+from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
-from surefit.memory.host import give_back
 from surefit.memory.predict_peak import Fit
+from surefit.memory.process_memory import trim_heap
 from surefit.models.save_model import save_model
-from surefit.pipeline.evaluation import Evaluator
-from surefit.plan.plan import Parts, Plan
-from surefit.processes import is_main, on_cpu
+from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.pipeline.job import Job
+from surefit.plan.plan import Plan
+from surefit.plan.stages import make_plan
+from surefit.processes import is_main, num_processes
 from surefit.progress import Progress, silent
-from surefit.run import Run
-from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.checkpoints import (
+from surefit.request import Request
+from surefit.run.checkpoints import (
     Saver,
     State,
     checkpoint_path,
     latest_checkpoint,
     load_checkpoint,
 )
-from surefit.training.events import Event, Observer, cut_events, event_writer
+from surefit.run.events import Event, Observer, cut_events, event_writer
+from surefit.run.run_folder import Run, choose_folder, create_run
+from surefit.training.check_updates import check_trained, watch_moves
+from surefit.training.engine import (
+    Engine,
+    deterministic_algorithms,
+    make_accelerator,
+    make_engine,
+    make_optimizer,
+)
 from surefit.training.failures import Watch, bundled
-from surefit.training.loop import Pace, note_evaluation, train
+from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
+from surefit.training.resolved_config import resolve_config
 from surefit.training.schedule import lr_factor
+from surefit.training.signals import stop_on_signal
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
 
-def run_plan(
-    plan: Plan,
-    run: Run,
-    observers: Sequence[Observer] = (),
-    progress: Progress = silent,
-    on_fit: Callable[[Fit], None] = lambda fit: None,
-) -> Run:
-    """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
-    assert plan.parts is not None
+@dataclass(frozen=True)
+class Listeners:
+    """Who hears of the plan, of its fit, of progress and of every event."""
+
+    observers: tuple[Observer, ...] = ()
+    progress: Progress = silent
+    on_plan: Callable[[Plan, Path], None] = lambda plan, folder: None
+    on_fit: Callable[[Fit], None] = lambda fit: None
+
+
+SILENT = Listeners()
+
+
+def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
+    """Plan and train a new run; nothing is written where the plan has errors."""
+    config = request.config
+    if config.scan is not None:
+        raise UsageError(
+            f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
+        )
+    folder = choose_folder(config.output, "run")
+    plan = make_plan(request, listeners.progress)
+    listeners.on_plan(plan, folder)
+    refuse_errors(plan)
+    refuse_weightless(plan)
     assert plan.task is not None
+    stored = {**plan.as_dict(), "num_processes": num_processes()}
+    resolved = resolve_config(plan, folder)
+    run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
+    try:
+        return run_plan(plan, run, listeners)
+    except FindingError:  # the largest batch did not go through: there is no run
+        if is_main():
+            run.discard()
+        raise
+
+
+def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
+    """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
+    with use_cache(plan.config.cache), deterministic_algorithms(plan.config.deterministic):
+        return _train(plan, run, listeners)
+
+
+def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
+    assert plan.job is not None
+    assert plan.model is not None
     config, watch = plan.config, Watch()
-    parts = replace(plan.parts, call=replace(plan.parts.call, on_batch=watch.note))
-    accelerator = make_accelerator(config, run)
-    optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
+    pipeline = plan.job.pipeline
+    pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
+    job, module = replace(plan.job, pipeline=pipeline), pipeline.module
+    accelerator = make_accelerator(config.precision, config.trackers, run.path)
+    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
     latest = latest_checkpoint(run.checkpoints)
     state = State()
     scaler: dict[str, Any] = {}
     if latest is not None:
-        state, scaler = load_checkpoint(latest, parts.module, optimizer)
+        state, scaler = load_checkpoint(latest, module, optimizer)
         for group in optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", parts.lr)
+            group["lr"] = group.get("initial_lr", plan.model.lr)
     if plan.choices.get("compile", {}).get("compiled"):
-        compile_layers(parts.module)
-    model, prepared = accelerator.prepare(parts.module, optimizer)
+        compile_layers(module)
+    engine = make_engine(accelerator, module, optimizer)
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
-    with _emitting(accelerator, run, config, (*observers, *plan.given.callbacks)) as tell_all:
-        emit = watch.tell(tell_all)
-        if parts.adaptation is not None:
-            check_trained(parts.module, parts.adaptation.trained)
-            if state.step == 0:
-                moving = parts.adaptation.trained - parts.adaptation.resting
-                skipped = lambda: accelerator.optimizer_step_was_skipped  # noqa: E731
-                emit = watch_moves(parts.module, moving, skipped, emit)
-
-        prepare = plan.task.preparer(parts.encoder, config.seed)
-
-        def load(
-            store: Store, rows: Any, epoch: int = 0, device: Any = accelerator.device
-        ) -> dict[str, Any]:
-            collate_fn = plan.given.collate_fn
-            return load_batch(
-                store, rows, parts.fields, collate_fn, device, prepare, epoch, parts.layout
-            )
-
-        feed, first_device = prefetch, accelerator.device
-        if config.workers:  # which make batches on the CPU; they are moved where they are used
-            feed = partial(from_workers, workers=config.workers, device=accelerator.device)
-            first_device = "cpu"
-
-        watched = replace(plan, parts=parts)
+    observers = (*listeners.observers, *plan.objects.callbacks)
+    with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
+        emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
         with bundled(watch, plan, run, state):
-            proved = prove_plan(watched, accelerator, model, optimizer, load, fresh=latest is None)
-        on_fit(proved)
-        give_back()  # what planning and the proof have freed
-        evaluator = make_evaluator(plan, parts, accelerator, load, progress)
-        pace = Pace(
-            parts.num_steps,
-            config.eval_every,
-            config.save_every,
-            config.early_stopping.metric or plan.task.best,
-            config.early_stopping.patience,
-        )
-        evaluate = (
-            partial(evaluator, parts.module, parts.evaluation) if len(parts.evaluation) else None
-        )
-        saver = Saver(run.checkpoints, config.keep)
-        save = partial(_save, saver, parts.module, optimizer, accelerator)
+            fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
+        listeners.on_fit(fit)
+        trim_heap()  # what planning and the measured step have freed
+        pace = _pace(plan)
+        evaluate = None
+        if len(job.validation):
+            settings, progress = evaluation_settings(config), listeners.progress
+            evaluate = partial(pipeline.evaluate, job.validation, settings, engine.group, progress)
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
+        saver = Saver(run.checkpoints, config.keep)
+        save = partial(_save, saver, module, optimizer, accelerator)
         with stop_on_signal() as asked, bundled(watch, plan, run, state), saver:
-            train(
-                accelerator=accelerator,
-                model=model,
-                # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
-                optimizer=prepared if accelerator.scaler is not None else prepared.optimizer,
-                batches=parts.batches,
-                load=lambda epoch, rows: load(parts.train, rows, epoch, first_device),
-                feed=feed,
-                call=parts.call,
-                loss=parts.loss,
-                num_targets=parts.train.num_targets,
-                lr_factor=lambda step: lr_factor(
-                    step, parts.num_steps, config.warmup, config.schedule
-                ),
-                clip=config.clip,
-                seed=config.seed,
-                pace=pace,
-                state=state,
-                evaluate=evaluate,
-                save=save,
-                emit=emit,
-                stop_asked=lambda: asked.value,
-            )
+            hooks = Hooks(evaluate, save, emit, lambda: asked.value)
+            train(engine, job, _feed(job, engine, config.workers), pace, hooks, state)
     if is_main():
         if state.best_step is not None and state.best_step != state.step:
-            load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), parts.module)
-        save_model(parts.module, parts.encoder, parts.source, run.model_path)
+            load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), module)
+        save_model(module, pipeline.encoder, plan.model.source, run.model_path)
     accelerator.wait_for_everyone()
     accelerator.end_training()
-    return Run(run.path, plan.task, parts.module, plan.given.collate_fn)
+    if is_main():
+        from surefit.report.page import write_report
+
+        write_report(run)
+    return Run(run.path, plan.task, module, plan.objects.collate_fn)
 
 
-def measure_plan(plan: Plan) -> Plan:
-    """The plan with its peak and time measured by a real step; nothing is kept of the step."""
-    assert plan.parts is not None
+def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) -> Observer:
+    """With LoRA, the observer also checks after two steps that the adapters have moved."""
+    assert plan.job is not None
+    assert plan.model is not None
+    module, adaptation = plan.job.pipeline.module, plan.model.adaptation
+    if adaptation is None:
+        return emit
+    check_trained(module, adaptation.trained)
+    if state.step:
+        return emit
+    moving = adaptation.trained - adaptation.not_in_every_batch
+    return watch_moves(module, moving, lambda: engine.accelerator.optimizer_step_was_skipped, emit)
+
+
+def _pace(plan: Plan) -> Pace:
     assert plan.task is not None
-    parts, config = plan.parts, plan.config
-    accelerator = make_accelerator(config)
-    optimizer = make_optimizer(parts.module, parts.lr, config.weight_decay, plan.given.optimizer)
-    model, _ = accelerator.prepare(parts.module, optimizer)
-    prepare = plan.task.preparer(parts.encoder, config.seed)
-
-    def load(store: Store, rows: Any) -> dict[str, Any]:
-        collate_fn = plan.given.collate_fn
-        return load_batch(store, rows, parts.fields, collate_fn, accelerator.device, prepare)
-
-    try:
-        fit = prove_plan(plan, accelerator, model, optimizer, load, fresh=True)
-    except FindingError as error:
-        return replace(plan, findings=(*plan.findings, *error.findings))
-    return replace(plan, fit=fit)
-
-
-def make_accelerator(config: RunConfig, run: Run | None = None) -> Accelerator:
-    """Accelerate with everything it would do to batches, losses and schedules left to us."""
-    import torch
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.state import AcceleratorState
-
-    if config.deterministic:
-        torch.use_deterministic_algorithms(True)
-    precision = config.precision
-    if precision == "auto":
-        precision = "bf16" if torch.cuda.is_available() else "fp32"
-    AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
-    accelerator = Accelerator(
-        cpu=on_cpu(),
-        gradient_accumulation_steps=1,
-        mixed_precision="no" if precision == "fp32" else precision,
-        log_with=list(config.trackers) or None,
-        project_dir=str(run.path) if run is not None else None,
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    assert plan.job is not None
+    config, job = plan.config, plan.job
+    return Pace(
+        job.num_steps,
+        config.eval_every,
+        config.save_every,
+        config.early_stopping.metric or plan.task.best,
+        config.early_stopping.patience,
+        config.clip,
+        lambda step: lr_factor(step, job.num_steps, config.warmup, config.schedule),
     )
-    if accelerator.distributed_type.value == "DEEPSPEED":
+
+
+def evaluation_settings(config: RunConfig) -> EvaluationSettings:
+    """How a run evaluates, in training and afterwards."""
+    generate = config.generate
+    return EvaluationSettings(
+        config.micro_batch_rows, config.max_tokens, generate.rows, generate.max_new_tokens
+    )
+
+
+def _feed(
+    job: Job, engine: Engine, workers: int
+) -> Callable[[Iterator[tuple[int, Any]]], Iterator[Mapping[str, Any]]]:
+    """How batches are made ahead of their turn: by a thread, or by worker processes on the CPU."""
+    device = engine.accelerator.device
+
+    def load(wanted: tuple[int, Any]) -> Mapping[str, Any]:
+        epoch, rows = wanted
+        return job.pipeline.batch(job.train, rows, epoch, "cpu" if workers else device)
+
+    if workers:
+        return lambda wanted: from_workers(wanted, load, workers, device)
+    return lambda wanted: prefetch(wanted, load)
+
+
+def refuse_errors(plan: Plan) -> None:
+    """Raise the errors of a plan, if it has any."""
+    errors = [found for found in plan.findings if found.severity == "error"]
+    if errors:
+        raise FindingError(*errors)
+
+
+def refuse_weightless(plan: Plan) -> None:
+    """Refuse to train a model whose folder holds a config and no weights."""
+    if plan.model is not None and plan.model.source.weightless:
         raise UsageError(
-            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
-            "per step.",
-            "Launch with FSDP or DDP.",
+            f"{plan.model.source.name} holds no weights, so there is nothing to train.",
+            "Put the weights into the folder, or start from fresh ones with --from-scratch.",
         )
-    return accelerator
-
-
-def make_optimizer(
-    module: nn.Module, lr: float, weight_decay: float, given: Callable[..., Any] | None = None
-) -> Any:
-    """Fused AdamW, without decay for biases and norms; or what the user gave."""
-    import torch
-
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if isinstance(given, torch.optim.Optimizer):
-        optimizer: Any = given
-    elif given is not None:
-        optimizer = given(trained)
-    else:
-        groups = [
-            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
-        optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
-    for group in optimizer.param_groups:
-        group.setdefault("initial_lr", group["lr"])
-    return optimizer
-
-
-def make_evaluator(
-    plan: Plan,
-    parts: Parts,
-    accelerator: Accelerator,
-    load: Callable[[Store, Any], Mapping[str, Any]],
-    progress: Progress,
-) -> Evaluator:
-    """The evaluator of a plan, over all its processes."""
-    from accelerate.utils import gather_object
-
-    assert plan.task is not None
-    config = plan.config
-
-    def reduce(tensor: Any) -> Any:
-        if accelerator.num_processes == 1:
-            return tensor
-        return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
-
-    return Evaluator(
-        plan.task,
-        parts.call,
-        parts.loss,
-        parts.encoder,
-        load,
-        config.micro_batch_rows,
-        config.max_tokens,
-        config.generate.rows,
-        config.generate.max_new_tokens,
-        accelerator.process_index,
-        accelerator.num_processes,
-        reduce,
-        gather_object if accelerator.num_processes > 1 else (lambda items: items),
-        progress,
-    )
 
 
 @contextmanager
 def _emitting(
-    accelerator: Accelerator, run: Run, config: RunConfig, observers: Sequence[Observer]
+    accelerator: Accelerator, events: Path, trackers: Sequence[str], observers: Sequence[Observer]
 ) -> Iterator[Observer]:
-    """One observer that tells all others; only the main process speaks."""
+    """One observer that passes events to all others, on the main process only."""
     if not is_main():
         yield lambda event: None
         return
-    with event_writer(run.events_path) as write:
+    with event_writer(events) as write:
         everyone = [write, *observers]
-        if config.trackers:
+        if trackers:
             accelerator.init_trackers("surefit")
             everyone.append(partial(_track, accelerator))
 
@@ -294,31 +258,3 @@ def _save(
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
         saver.save(module, optimizer, scaler, state)
     accelerator.wait_for_everyone()
-
-
-@dataclass
-class _Asked:
-    value: bool = False
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[_Asked]:
-    """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one kills."""
-    asked = _Asked()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.value:
-            raise KeyboardInterrupt
-        asked.value = True
-
-    try:
-        before = {number: signal.signal(number, ask) for number in signals}
-    except ValueError:  # not the main thread: signals are someone else's
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -114,7 +114,7 @@ def reference_batch(
 
 
 def numbered(shape: Sequence[int], dtype: str) -> Any:
-    """A value whose numbers say where they stood, exact in every dtype."""
+    """An array whose values encode their positions, exact in every dtype."""
     numbers = np.asarray(np.arange(int(np.prod(shape))).reshape(shape) % 100 + 1)
     if dtype == "bfloat16":
         return torch.from_numpy(numbers).to(torch.bfloat16)
@@ -160,7 +160,7 @@ def test_columns_with_fields_match_the_reference(
 
 @st.composite
 def unknown_batches(draw: st.DrawFn) -> tuple[list[dict[str, Any]], Axes]:
-    """Rows of `input_ids` and unknown columns: along it, with lengths of their own, and fixed."""
+    """Rows of `input_ids` and unknown columns: aligned with it, of other lengths, and fixed."""
     lengths = draw(st.lists(st.integers(1, 5), min_size=2, max_size=4))
     axes: dict[str, tuple[str, ...]] = {"input_ids": ("time",)}
     rows: list[dict[str, Any]] = [{"input_ids": numbered([n], "int64")} for n in lengths]
@@ -348,7 +348,7 @@ def test_rows_without_tokens_keep_the_dtype_of_ids() -> None:
 
 
 def test_several_sequences_in_a_row_are_padded_alike() -> None:
-    """Multiple choice: two axes, so no column leads and no mask is guessed."""
+    """Multiple choice: two axes, so no column is aligned and no mask is added."""
     rows = [
         {"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1], [1]], "label": 1},
         {"input_ids": [[4], [5]], "attention_mask": [[1], [1]], "label": 0},
@@ -447,7 +447,7 @@ MISALIGNED = [
     ),
     (
         [{"inputs_embeds": np.ones((2, width))} for width in (3, 3, 4)],
-        r"row 2: 'inputs_embeds' has width \[4\], but row 0 has \[3\]",
+        r"row 2: 'inputs_embeds' has feature size \[4\], but row 0 has \[3\]",
     ),
 ]
 
@@ -462,7 +462,7 @@ def test_misaligned_columns_are_named_with_the_row(rows: list[Any], message: str
 
 @pytest.mark.parametrize(("rows", "message"), MISALIGNED)
 def test_faults_come_before_any_tensor(rows: list[Any], message: str) -> None:
-    """These empty arrays weigh nothing, but no memory could hold them padded to one shape."""
+    """These empty arrays need no memory, but padded to one shape no memory could hold them."""
     shapes = itertools.cycle([(10**9, 0), (0, 10**9)])
     rows = [{"vast": np.empty(next(shapes)), **row} for row in [*rows, rows[0]]]
     with pytest.raises(CollateError, match=message):

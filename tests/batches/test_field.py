@@ -1,4 +1,4 @@
-"""Fields: what they say of a column, and columns that break their word."""
+"""Fields, and columns that are misaligned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_misaligned_column_is_found_and_says_so() -> None:
     assert fault == Misalignment(17, "labels", 434, "input_ids", 512)
     assert str(fault) == (
         "row 17: column 'labels' has length 434, "
-        "but 'input_ids', which it runs along, has length 512"
+        "but 'input_ids', which it is aligned with, has length 512"
     )
 
 

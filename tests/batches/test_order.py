@@ -1,4 +1,4 @@
-"""Batches by length waste little and stay random."""
+"""Batches by length have little padding and stay random."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ def pairs(batches: Batches, epoch: int) -> set[tuple[int, int]]:
     return {(a, b) for group in groups for a in group for b in group if a < b}
 
 
-@pytest.mark.parametrize("end_to_end", [False, True])
-def test_padding_is_under_three_percent(end_to_end: bool) -> None:
-    batches = Batches(LENGTHS, 0, 4, end_to_end=end_to_end)
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_padding_is_under_three_percent(padding_free: bool) -> None:
+    batches = Batches(LENGTHS, 0, 4, padding_free=padding_free)
     assert 0 <= batches.padding_share() < 0.03
     shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4)
     assert 1 - shuffled.sum() / (shuffled.max(1) * 4).sum() > 0.3  # what it would be otherwise
 
 
-@pytest.mark.parametrize("end_to_end", [False, True])
-def test_long_rows_come_at_any_time(end_to_end: bool) -> None:
-    batches = Batches(LENGTHS, 0, 4, end_to_end=end_to_end)
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_long_rows_come_at_any_time(padding_free: bool) -> None:
+    batches = Batches(LENGTHS, 0, 4, padding_free=padding_free)
     means = [float(LENGTHS[batches.step_rows(0, step)].mean()) for step in range(1024)]
     assert abs(np.corrcoef(means, np.arange(1024))[0, 1]) < 0.1
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.1
 
 
-@pytest.mark.parametrize("end_to_end", [False, True])
-def test_epochs_have_other_batches(end_to_end: bool) -> None:
-    batches = Batches(LENGTHS, 0, 4, end_to_end=end_to_end)
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_epochs_have_other_batches(padding_free: bool) -> None:
+    batches = Batches(LENGTHS, 0, 4, padding_free=padding_free)
     again = micro_batches(batches, 0) & micro_batches(batches, 1)
     assert len(again) < 0.02 * batches.num_micro_batches()
 
 
-def test_rows_end_to_end_meet_as_in_a_plain_shuffle() -> None:
-    batches = Batches(LENGTHS, 0, 4, end_to_end=True)
+def test_padding_free_rows_meet_as_in_a_plain_shuffle() -> None:
+    batches = Batches(LENGTHS, 0, 4, padding_free=True)
     first, second = pairs(batches, 0), pairs(batches, 1)
     by_chance = len(first) * 3 / (len(LENGTHS) - 1)
     assert len(first & second) < 3 * by_chance
 
 
-def test_rows_end_to_end_are_dealt_evenly() -> None:
+def test_padding_free_micro_batches_are_even() -> None:
     """The largest micro-batch is far nearer to the usual one than in a plain shuffle."""
-    batches = Batches(LENGTHS, 0, 4, end_to_end=True)
+    batches = Batches(LENGTHS, 0, 4, padding_free=True)
     shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4).sum(1)
     assert batches.positions().max() < 0.8 * shuffled.max()

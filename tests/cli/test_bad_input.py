@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from builders import (
     echo_rows,
@@ -50,8 +50,8 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "unknown key": (["train", *SFT, "--set", "kep=1"], "Unknown key 'kep'.", "mean 'keep'?"),
     "unknown role": (
         ["train", *SFT, "--set", "columns.promt=x"],
-        "Unknown key 'columns.promt'.",
-        "mean 'columns.prompt'?",
+        "columns.promt: no task has a role 'promt'.",
+        "mean columns.prompt?",
     ),
     "an option and its key": (
         ["train", *SFT, "--set", "data=other.jsonl"],
@@ -189,15 +189,38 @@ def test_mistake_with_json_is_one_object_alone_on_stdout(
     assert "Traceback" not in captured.err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every folder")
-def test_read_only_output_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "locked").mkdir(mode=0o500)
-    assert run(["train", *FEATURES, "--output", "locked/run"]) == 2
-    assert "locked may not be written to" in capsys.readouterr().err
+AS_ANYONE = """
+import os, sys
+from surefit.errors import UsageError
+from surefit.run.run_folder import choose_folder
+if os.geteuid() == 0:  # who may write to every folder
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    choose_folder(sys.argv[1], "run")
+except UsageError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "output"), [(0o500, "locked/run"), (0o500, "locked/a/b"), (0o000, "locked/a/b")]
+)
+def test_read_only_output_folder(folder: Path, mode: int, output: str) -> None:
+    folder.chmod(0o755)
+    (folder / "locked").mkdir(mode=mode)
+    command = [sys.executable, "-c", AS_ANYONE, output]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = f"Cannot write to {output}: locked may not be written to.\n"
+    assert (ended.stdout, ended.returncode) == (said, 0), ended.stderr
 
 
 @pytest.mark.parametrize("setting", ["precision=fp16", "trackers=nope"])
-def test_what_this_machine_cannot_do_leaves_no_folder(folder: Path, setting: str) -> None:
+def test_what_this_machine_cannot_do_leaves_no_folder(
+    folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert run(["train", *FEATURES, "--set", setting, "--output", "run"]) == 2
     assert not (folder / "run").exists()
 
@@ -256,7 +279,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF103",
         {"file": "bad.jsonl", "line": 8, "row": 7, "column": "completion"},
-        "column 'completion' holds a number ('3'), but text before.",
+        "column 'completion' holds a number ('3'), but text in",
     ),
     "empty data": (
         _empty,
@@ -270,14 +293,14 @@ FAULTS: dict[str, tuple[Callable[[Path], None], list[str], str, dict[str, Any], 
         ["--data", "bad.jsonl", "--model", "tiny:llama"],
         "SF401",
         {"file": "bad.jsonl", "row": 0},
-        "No training row is left of 5 (5 empty).",
+        "No training row is left of 5: 5 rows are empty.",
     ),
     "image model for features": (
         _nothing,
         ["--data", "features.npz", "--model", "tiny:vit"],
         "SF326",
         {},
-        "tiny:vit is a ViTModel; it takes no inputs_embeds.",
+        "tiny:vit is a ViTModel; its forward has no argument inputs_embeds.",
     ),
     "image model for instructions": (
         _nothing,
@@ -342,7 +365,7 @@ def test_empty_rows_are_dropped_and_counted(
     assert (ledger["rows"], ledger["used_rows"]) == (30, 26)
     (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
     assert note["severity"] == "warning"
-    assert note["message"] == "4 of 30 rows are dropped: 2 empty, 2 no_label."
+    assert note["message"] == "4 of 30 rows are dropped: 2 rows are empty, 2 rows have no label."
     assert note["where"]["row"] in (4, 9)
 
 
@@ -387,7 +410,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF201",
         8,
         "labels",
-        "column 'labels' has length 3, but 'input_ids', which it runs along, has length 2",
+        "column 'labels' has length 3, but 'input_ids', which it is aligned with, has length 2",
     ),
     "labels shorter than ids": (tokens(8, [5, 6], [5]), "SF201", 8, "labels", "has length 1"),
     "no value among the ids": (tokens(8, [5, None], [5, 6]), "SF207", 8, "input_ids", "nan at [1]"),
@@ -425,7 +448,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF401",
         0,
         None,
-        "No training row is left of 20 (20 nothing_to_learn).",
+        "No training row is left of 20: 20 rows have no labelled token.",
     ),
 }
 
@@ -511,7 +534,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         [],
         "SF201",
         {"row": 5, "column": "mask"},
-        "but 'features', which it runs along, has length",
+        "but 'features', which it is aligned with, has length",
     ),
     "float labels": (
         steps(21, label=1.5),
@@ -546,7 +569,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--task", "feature-classification"],
         "SF202",
         {"file": "rows.jsonl"},
-        "needs the roles features and label; the columns are features (double array [*, *])",
+        "needs columns 'features' and 'label'; the columns are features (double array [*, *])",
     ),
     "unknown column": (
         steps(),
@@ -593,7 +616,7 @@ ARRAY_FAULTS: dict[str, tuple[tuple[int, ...], list[str], str, str]] = {
         "SF435",
         "are [5, 6], but features.width is 4",
     ),
-    "one axis too many": ((30, 2, 3, 4), [], "SF202", "No task could be worked out"),
+    "one axis too many": ((30, 2, 3, 4), [], "SF202", "No task could be inferred"),
 }
 
 
@@ -695,9 +718,9 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
         (["train", "--resume", "run", "--set", "keep=9"], "--resume contradicts keep"),
         (
             ["train", "--resume", "run", "--output", "other"],
-            "--resume goes on in run, not in other",
+            "--resume continues in run, not in other",
         ),
-        (["check", "--resume", "run"], "check has no --resume."),
+        (["check", "--resume", "run"], "check does not take --resume."),
     ):
         assert run(arguments) == 2
         captured = capsys.readouterr()

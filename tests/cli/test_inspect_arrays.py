@@ -55,7 +55,7 @@ def test_every_array_is_reported(shards: Path, capsys: pytest.CaptureFixture[str
     assert run(options) == 0
     shown = capsys.readouterr().out
     assert "b.npy  b      [2, 5, 6]  float64  3 … 59  5.00%, 1 infinite" in shown
-    assert "read as   5 steps of width 6" in shown
+    assert "read as   sequence length 5, feature size 6" in shown
     assert "\x1b" not in shown
 
 
@@ -83,8 +83,8 @@ def test_what_the_model_expects(
     assert "unclear   rows of column 'features' are flat, [24]" in capsys.readouterr().out
     assert run(["inspect", "flat.npy", "--model", "run"]) == 0
     shown = capsys.readouterr().out
-    assert "run/model: width 4, which it was trained on" in shown
-    assert "read as   6 steps of width 4" in shown
+    assert "run/model: feature size 4, as in training" in shown
+    assert "read as   sequence length 6, feature size 4" in shown
 
 
 def test_lengths_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

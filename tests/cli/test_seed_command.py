@@ -71,15 +71,17 @@ def test_the_command_as_written(rows: list[dict[str, str]], capsys: Any) -> None
     for told in (
         "qwen: ",
         "device c",
-        "rows 1,000: 900 to train on, 100 to evaluate on, 0 dropped",
-        "views 900 training rows × 3 = 2,700 after augmentation",
-        "targets to learn (",
-        "steps 675 an epoch, 6 in all",
+        "rows 1,000: 900 training, 100 validation, 0 dropped",
+        "augmented 900 training rows × 3 = 2,700 after augmentation",
+        " labelled tokens (",
+        "steps 675 per epoch, 6 in total",
     ):
         assert told in said
-    assert re.search(r"trained [\d,]+ parameters \(\d+\.\d+%\)", said)
-    assert re.search(r"epoch 1/10 step 6 loss \d.* eval loss \d.* Average F1 Score \d\.\d+", said)
-    assert said.count(" question First word of list") == 3
+    assert re.search(r"trainable [\d,]+ parameters \(\d+\.\d+%\)", said)
+    assert re.search(
+        r"epoch 1/10 step 6 loss \d.* eval loss \d.* token_f1 (\d\.\d+) Average F1 Score \1", said
+    )
+    assert said.count(" prompt First word of list") == 3
     plan = json.loads(Path("run/plan.json").read_text())
     assert plan["batches"]["count"] == 675
     assert plan["batches"]["longest"] == [4, 512]

@@ -38,7 +38,7 @@ def test_column_decides_the_order(form: str, order: str) -> None:
     days = [(n % 12 + 1, n % 28 + 1) for n in range(60)]
     rows: list[dict[str, Any]] = [{"when": form.format(m=m, d=d), "y": float(m)} for m, d in days]
     plan = surefit.check(data=rows, model="tiny:mlp", task="regression", columns={"label": "y"})
-    assert plan.parts is not None
-    parts = plan.parts.encoder.fitted["columns"]
+    assert plan.job is not None
+    parts = plan.job.pipeline.encoder.fitted["columns"]
     months = [part for part in parts if part["part"] == "month" and part["kind"] == "category"]
     assert [(part["order"], part["values"]) for part in months] == [(order, list(range(1, 13)))]

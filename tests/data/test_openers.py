@@ -89,13 +89,20 @@ def test_column_that_begins_after_the_first_chunk(tmp_path: Path) -> None:
     assert table.row(ODD) == {"x": 1, "late": "y"}
 
 
+def test_rows_without_any_column_are_rows(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{} for _ in range(ODD * 2)] + [{"x": [1]}]
+    table = open_table(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert table.num_rows == ODD * 2 + 1
+    assert [table.row(place)["x"] for place in (0, ODD * 2)] == [None, [1]]
+
+
 MIXTURES: dict[str, tuple[Any, Any, str]] = {
-    "text after numbers": (1, "two", "holds text ('two'), but numbers before."),
-    "number after text": ("one", 2, "holds a number ('2'), but text before."),
-    "true/false after numbers": (1, True, "holds true/false ('True'), but numbers before."),
-    "list after text": ("one", ["two"], "holds a list (\"['two']\"), but text before."),
-    "text after objects": ({"a": 1}, "x", "holds text ('x'), but an object before."),
-    "text in a list of numbers": ([1], ["x"], "but int64 array [*] before."),
+    "text after numbers": (1, "two", "holds text ('two'), but numbers in {} other rows."),
+    "number after text": ("one", 2, "holds a number ('2'), but text in {} other rows."),
+    "true/false": (1, True, "holds true/false ('True'), but numbers in {} other rows."),
+    "list after text": ("one", ["two"], "holds a list (\"['two']\"), but text in {} other rows."),
+    "text after objects": ({"a": 1}, "x", "holds text ('x'), but objects in {} other rows."),
+    "text in a list of numbers": ([1], ["x"], "but int64 array [*] in {} other rows."),
     "two types in one list": ([1], [1, "x"], "mixes types within one value: \"[1, 'x']\""),
 }
 
@@ -110,7 +117,36 @@ def test_mixed_types_are_named_by_line_row_and_column(tmp_path: Path, name: str,
     found = fault_of(path)
     assert found.code == "SF103"
     assert found.where == {"file": str(path), "row": row, "line": row + 2, "column": "x"}
-    assert message in found.message
+    assert message.format(row) in found.message
+
+
+@pytest.mark.parametrize("row", [0, 5, ODD])
+@pytest.mark.parametrize("odd", ["12,5", "7", "n/a", [7.5]])
+def test_the_row_of_another_type_is_named_wherever_it_is(
+    tmp_path: Path, row: int, odd: Any
+) -> None:
+    rows = [{"x": odd if number == row else number / 2} for number in range(ODD + 20)]
+    found = fault_of(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert (found.code, found.where["row"], found.where["line"]) == ("SF103", row, row + 1)
+    assert f"line {row + 1}: column 'x' holds" in found.message
+    assert f"({str(odd)!r}), but numbers in {ODD + 19} other rows." in found.message
+
+
+def test_a_few_rows_of_another_type_are_counted_and_the_first_named(tmp_path: Path) -> None:
+    odd = {0: "12,5", 4: "n/a", ODD: "-", ODD + 1: "1 234", ODD + 2: "x", ODD + 3: "y"}
+    rows = [{"x": odd.get(number, number)} for number in range(ODD + 20)]
+    found = fault_of(write_jsonl(tmp_path / "a.jsonl", rows))
+    assert found.message == (
+        f"a.jsonl, line 1: column 'x' holds text ('12,5'), but numbers in {ODD + 14} other rows "
+        f"(5 more like it: lines 5, {ODD + 1}, {ODD + 2}, …)."
+    )
+
+
+def test_mixed_types_are_named_before_a_later_line_that_cannot_be_read(tmp_path: Path) -> None:
+    rows = [{"x": "one" if number == 1 else number} for number in range(ODD)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    path.write_text(path.read_text() + "{\n")
+    assert fault_of(path).where["line"] == 2
 
 
 CORRUPT = {
@@ -314,19 +350,19 @@ LAYOUT_FAULTS: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
         {"x": FLAT, "offsets": np.array([0, 7, 3, 9])},
         "SF102",
         1,
-        "offsets gives it a length of -4",
+        "its length by offsets is -4",
     ),
     "a negative length": (
         {"x": FLAT, "lengths": np.array([7, 6, -4])},
         "SF102",
         2,
-        "lengths gives it a length of -4",
+        "its length by lengths is -4",
     ),
     "a length beyond the padding": (
         {"x": PADDED, "lengths": np.array([3, 8, 1, 5])},
         "SF208",
         1,
-        "lengths gives it 8 steps, but x has 7",
+        "its length by lengths is 8, but x has 7",
     ),
     "rows of two widths": (
         {"a_0": np.zeros((2, 3)), "a_1": np.zeros((2, 3)), "a_2": np.zeros((5, 4))},
@@ -419,7 +455,7 @@ def test_npy_files_whose_rows_do_not_match(
 def test_missing_path_and_unknown_ending_are_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file or folder"):
         open_table(tmp_path / "nope.jsonl")
-    with pytest.raises(UsageError, match=r"ends in '.xlsx'; expected .jsonl, "):
+    with pytest.raises(UsageError, match=r"has the ending '.xlsx'; expected .jsonl, "):
         open_table(written(tmp_path / "a.xlsx", b"PK\0"))
 
 

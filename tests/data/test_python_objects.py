@@ -147,6 +147,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "an item of another kind": (Items(lambda i: (1.0, 2) if i < 3 else 1.0), "SF213", 3),
     "an item of another size": (Items(lambda i: (1.0,) * (2 + (i > 2))), "SF213", 3),
     "another type": (Items(lambda i: {"x": "a" if i == 2 else 1}), "SF103", 2),
+    "another type first": (Items(lambda i: {"x": 1 if i else "a"}), "SF103", 0),
     "text among arrays": (Items(lambda i: {"x": "a" if i == 5 else torch.ones(2)}), "SF213", 5),
     "another width": (Items(lambda i: (torch.ones(2 + (i > 3), 3 + (i > 3)), 1)), "SF208", 4),
     "another rank": (Items(lambda i: (torch.ones((2,) * (1 + (i > 1))), 1)), "SF208", 2),
@@ -155,6 +156,12 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "a frame of two types": (pd.DataFrame({"x": [1, 2, "a"]}), "SF103", 2),
     "a batch raises": (DataLoader(Items(divided), batch_size=2), "SF120", 4),
     "a late type": ([{"x": 1}] * CHUNK_ROWS * 2 + [{"x": "a"}], "SF103", CHUNK_ROWS * 2),
+    "an early type": ([{}] * CHUNK_ROWS + [{"x": "a"}] + [{"x": 1}] * 5, "SF103", CHUNK_ROWS),
+    "a type of the first chunk": (
+        [{"x": "a"}] + [{}] * CHUNK_ROWS + [{"x": 1}] * 5,
+        "SF103",
+        0,
+    ),
     "a late width": (
         [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones((5, 4))}],
         "SF208",

@@ -10,7 +10,7 @@ import pytest
 
 from surefit.batches.field import Field
 from surefit.data.python.rows_to_arrow import open_rows
-from surefit.data.roles import extra_fields, resolve_roles
+from surefit.data.roles import extra_fields, get_role, resolve_roles
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.tasks import TASKS
@@ -83,11 +83,16 @@ def test_chosen_columns_come_first() -> None:
 
 
 def test_two_columns_that_would_do_are_not_guessed_between() -> None:
-    assert resolve_roles(table(one="a", two="b", label=1), (("text", "label"),)) is None
+    assert (
+        resolve_roles(table(one="a", two="b", label=1), ((get_role("text"), get_role("label")),))
+        is None
+    )
 
 
 def test_column_of_the_wrong_type_does_not_play_a_role_by_its_name() -> None:
-    roles = resolve_roles(table(text=3, body="a", label=1), (("text", "label"),))
+    roles = resolve_roles(
+        table(text=3, body="a", label=1), ((get_role("text"), get_role("label")),)
+    )
     assert roles == {"text": "body", "label": "label"}
 
 
@@ -96,9 +101,10 @@ FAULTS: dict[str, tuple[str | None, Mapping[str, str], str]] = {
     "task without its columns": (
         "sft",
         {},
-        "sft needs the roles input_ids or messages or prompt and answer; the columns are a (int64)",
+        "sft needs one of: a column 'input_ids'; a column 'messages'; columns 'prompt' and "
+        "'answer'; the columns are a (int64)",
     ),
-    "no task at all": (None, {}, "No task could be worked out from the columns a (int64), b"),
+    "no task at all": (None, {}, "No task could be inferred from the columns a (int64), b"),
 }
 
 
@@ -132,5 +138,7 @@ def test_numeric_columns_without_a_role_are_offered_to_the_model() -> None:
 )
 def test_names_of_further_roles(columns: tuple[str, str], roles: tuple[str, str]) -> None:
     value = ["x"] if roles[0] == "tokens" else "x"
-    found = resolve_roles(table(**dict.fromkeys(columns, value)), [roles])
+    found = resolve_roles(
+        table(**dict.fromkeys(columns, value)), [[get_role(name) for name in roles]]
+    )
     assert found == dict(zip(roles, columns, strict=True))

@@ -1,4 +1,4 @@
-"""Views of training rows: drawn from (seed, row, view), answers and meaning kept, all counted."""
+"""Augmented copies: drawn from (seed, row, copy), answers and meaning kept, all counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import surefit
 from builders import WORDS, sentiment_rows, write_jsonl
 from surefit.data.split import split_rows
 from surefit.encode.augment import CHANGES, read_synonyms
-from surefit.encode.augment.augmented_copies import TRIES, Views
+from surefit.encode.augment.augmented_copies import TRIES, AugmentedCopies
 from surefit.errors import FindingError, UsageError
 from surefit.plan.plan import Plan
 
@@ -29,12 +29,12 @@ ALL: dict[str, dict[str, Any]] = {
 }
 
 
-def views(factor: int = 3, seed: int = 0, **changes: Any) -> Views:
-    return Views(factor, seed, ("prompt", "messages"), ("answer",), changes or ALL)
+def copies(factor: int = 3, seed: int = 0, **changes: Any) -> AugmentedCopies:
+    return AugmentedCopies(factor, seed, ("prompt", "messages"), ("answer",), changes or ALL)
 
 
-def prompts(made: Views, row: dict[str, Any], number: int = 0) -> list[str]:
-    return [next(made.draw(row, number, view))["prompt"] for view in range(1, made.factor)]
+def prompts(made: AugmentedCopies, row: dict[str, Any], number: int = 0) -> list[str]:
+    return [next(made.draw(row, number, copy))["prompt"] for copy in range(1, made.factor)]
 
 
 def task_rows(count: int) -> list[dict[str, str]]:
@@ -47,9 +47,9 @@ def task_rows(count: int) -> list[dict[str, str]]:
 
 
 def texts(plan: Plan, row: int) -> list[tuple[str, str]]:
-    """Prompt and answer of every view of a row, as the model reads them."""
-    assert plan.parts is not None
-    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    """Prompt and answer of every copy of a row, as the model reads them."""
+    assert plan.job is not None
+    store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     made = []
     for place in np.flatnonzero(store.source_row == row):
         ids, end = store.row(int(place))["input_ids"], int(store.row(int(place))["prompt_length"])
@@ -66,25 +66,25 @@ def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
     )
     assert plan.ok
     assert plan.ledger is not None
-    assert plan.parts is not None
-    ledger, store = plan.ledger, plan.parts.train
+    assert plan.job is not None
+    ledger, store = plan.ledger, plan.job.train
     assert (ledger.rows, ledger.train_rows, ledger.eval_rows) == (1000, 900, 100)
-    assert (ledger.train_views, len(store), len(plan.parts.evaluation)) == (2700, 2700, 100)
+    assert (ledger.train_views, len(store), len(plan.job.validation)) == (2700, 2700, 100)
     assert ledger.used_rows == ledger.rows_learning_eos == 1000
-    assert plan.parts.batches.num_steps(0) == 675
+    assert plan.job.batches.num_steps(0) == 675
     assert plan.as_dict()["batches"]["count"] == 675
     assert ledger.tokens == int(store.lengths.sum())
     assert ledger.trained_tokens == int(store.num_targets.sum())
     assert store.source_row.reshape(-1, 3).std(axis=1).max() == 0
-    assert store.view.reshape(-1, 3).tolist() == [[0, 1, 2]] * 900
+    assert store.copy.reshape(-1, 3).tolist() == [[0, 1, 2]] * 900
 
 
 def test_first_view_is_the_row_and_every_answer_stays() -> None:
     rows = task_rows(40)
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=4)
-    assert plan.parts is not None
-    eos = plan.parts.encoder.tokenizer.eos_token
-    for row in sorted({*plan.parts.train.source_row.tolist()}):
+    assert plan.job is not None
+    eos = plan.job.pipeline.encoder.tokenizer.eos_token
+    for row in sorted({*plan.job.train.source_row.tolist()}):
         made = texts(plan, row)
         assert made[0][0] == rows[row]["prompt"]
         assert len({prompt for prompt, _ in made}) == 4
@@ -94,17 +94,17 @@ def test_first_view_is_the_row_and_every_answer_stays() -> None:
 def test_evaluation_rows_are_never_augmented() -> None:
     rows = task_rows(40)
     plain, augmented = (
-        surefit.check(data=rows, model="tiny:llama", augmentation_factor=factor).parts
+        surefit.check(data=rows, model="tiny:llama", augmentation_factor=factor).job
         for factor in (1, 3)
     )
     assert plain is not None
     assert augmented is not None
-    assert augmented.evaluation.key == plain.evaluation.key
-    assert not augmented.evaluation.view[:].any()
-    assert not {*augmented.train.source_row.tolist()} & {*plain.evaluation.source_row.tolist()}
+    assert augmented.validation.key == plain.validation.key
+    assert not augmented.validation.copy[:].any()
+    assert not {*augmented.train.source_row.tolist()} & {*plain.validation.source_row.tolist()}
 
 
-def test_alike_views_are_counted() -> None:
+def test_identical_copies_are_counted() -> None:
     plan = surefit.check(
         data=task_rows(20),
         model="tiny:llama",
@@ -112,7 +112,7 @@ def test_alike_views_are_counted() -> None:
         augment=lambda text, rng: text.upper(),
     )
     (found,) = [found for found in plan.findings if found.code == "SF285"]
-    assert found.message == "18 of 36 further views equal another view of their row."
+    assert found.message == "18 of 36 augmented copies equal another copy of their row."
     assert plan.ledger is not None
     assert plan.ledger.train_views == 54
 
@@ -123,7 +123,7 @@ def test_change_that_the_tokenizer_undoes_makes_no_new_view(fold: bool) -> None:
         return _encoded(row["prompt"].lower() if fold else row["prompt"])
 
     row = {"prompt": "Tell me"}
-    made = list(views(2, case={}).further(row, 0, encode(row), encode))
+    made = list(copies(2, case={}).encode(row, 0, encode(row), encode))
     assert [alike for _, _, alike in made] == [fold]
 
 
@@ -133,11 +133,11 @@ def _encoded(text: str) -> Any:
     return EncodedRow({"input_ids": np.frombuffer(text.encode(), np.uint8)}, 1, False, True)
 
 
-def test_views_over_the_limit_are_left_out_and_counted() -> None:
+def test_copies_over_the_limit_are_left_out_and_counted() -> None:
     rows = task_rows(40)
     whole = surefit.check(data=rows, model="tiny:llama")
-    assert whole.parts is not None
-    limit = int(max(whole.parts.train.lengths.max(), whole.parts.evaluation.lengths.max()))
+    assert whole.job is not None
+    limit = int(max(whole.job.train.lengths.max(), whole.job.validation.lengths.max()))
     plan = surefit.check(
         data=rows,
         model="tiny:llama",
@@ -159,21 +159,21 @@ def test_views_over_the_limit_are_left_out_and_counted() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.integers(1, 9))
-def test_a_view_is_a_function_of_seed_row_and_view(seed: int, number: int, view: int) -> None:
+def test_a_view_is_a_function_of_seed_row_and_view(seed: int, number: int, copy: int) -> None:
     row = {"prompt": "Describe the big house near the river.", "answer": "old"}
-    drawn = list(views(3, seed).draw(row, number, view))
+    drawn = list(copies(3, seed).draw(row, number, copy))
     assert len(drawn) == TRIES
-    assert drawn == list(views(10, seed).draw(row, number, view))
+    assert drawn == list(copies(10, seed).draw(row, number, copy))
     assert all(each["answer"] == "old" for each in drawn)
 
 
-def test_seeds_rows_and_views_draw_differently() -> None:
+def test_seeds_rows_and_copies_draw_differently() -> None:
     row = {"prompt": "Describe the big house near the river and the garden.", "answer": "old"}
     drawn = {
-        tuple(each["prompt"] for each in views(3, seed).draw(row, number, view))
+        tuple(each["prompt"] for each in copies(3, seed).draw(row, number, copy))
         for seed in (0, 1)
         for number in (0, 1)
-        for view in (1, 2)
+        for copy in (1, 2)
     }
     assert len(drawn) == 8
 
@@ -194,7 +194,7 @@ PLAIN = st.sampled_from(["describe", "the", "big", "House", "with", "never", "ri
 def test_numbers_code_quotations_and_words_of_the_answer_stay(words: list[str], seed: int) -> None:
     text = " ".join(words)
     row = {"prompt": text, "answer": "It is Answerword"}
-    for drawn in views(2, seed).draw(row, seed, 1):
+    for drawn in copies(2, seed).draw(row, seed, 1):
         rest = drawn["prompt"]
         for word in words:
             if not any(word == plain for plain in PLAIN.elements):  # type: ignore[attr-defined]
@@ -206,8 +206,8 @@ def test_numbers_code_quotations_and_words_of_the_answer_stay(words: list[str], 
 def test_code_lines_keep_every_character() -> None:
     code = "    for big in range(3):\n        describe(big)\n"
     row = {"prompt": f"Describe this big loop.\n{code}```\nbig  house\n```", "answer": ""}
-    for view in range(1, 40):
-        for drawn in views(2).draw(row, 0, view):
+    for copy in range(1, 40):
+        for drawn in copies(2).draw(row, 0, copy):
             assert code in drawn["prompt"]
             assert "```\nbig  house\n```" in drawn["prompt"]
 
@@ -259,8 +259,8 @@ def test_only_the_last_question_of_a_dialogue_is_changed() -> None:
         {"role": "user", "content": "Describe another big river with the word Nile."},
         {"role": "assistant", "content": "The Amazon."},
     ]
-    for view in range(1, 9):
-        drawn = next(views().draw({"messages": said}, 0, view))["messages"]
+    for copy in range(1, 9):
+        drawn = next(copies().draw({"messages": said}, 0, copy))["messages"]
         assert [drawn[place] for place in (0, 1, 2, 4)] == [said[place] for place in (0, 1, 2, 4)]
         assert drawn[3]["content"] != said[3]["content"]
         assert "Nile" in drawn[3]["content"]
@@ -278,14 +278,14 @@ def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> No
         )
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
     assert plan.ok
-    assert plan.parts is not None
-    store, tokenizer = plan.parts.train, plan.parts.encoder.tokenizer
+    assert plan.job is not None
+    store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     assert len(store) == 3 * 27
     for place in range(0, len(store), 3):
-        views_of = [store.row(place + view) for view in range(3)]
-        learned = {tuple(row["labels"][row["labels"] != -100].tolist()) for row in views_of}
+        copies_of = [store.row(place + copy) for copy in range(3)]
+        learned = {tuple(row["labels"][row["labels"] != -100].tolist()) for row in copies_of}
         assert len(learned) == 1
-        told = [tokenizer.decode(row["input_ids"]) for row in views_of]
+        told = [tokenizer.decode(row["input_ids"]) for row in copies_of]
         assert len({*told}) == 3
         assert all(text.count("Describe list one.") == 1 for text in told)
 
@@ -334,14 +334,14 @@ def test_own_function_by_name_and_from_python(tmp_path: Path) -> None:
     data = str(write_jsonl(tmp_path / "rows.jsonl", task_rows(30)))
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps({"augmentation_factor": 3, "augment": {"function": "mine:shout"}}))
-    from surefit.api import split_options
     from surefit.config import read_yaml
     from surefit.plan.stages import make_plan
+    from surefit.request import make_request
 
     settings = {**read_yaml(config), "data": data, "model": "tiny:llama"}
-    plan = make_plan(*split_options(settings, tmp_path))
-    assert plan.parts is not None
-    row = int(plan.parts.train.source_row[0])
+    plan = make_plan(make_request(settings, tmp_path))
+    assert plan.job is not None
+    row = int(plan.job.train.source_row[0])
     plain, *others = [prompt for prompt, _ in texts(plan, row)]
     assert all(prompt.rstrip("!") == plain and prompt != plain for prompt in others)
     (named,) = [found for found in plan.findings if found.code == "SF288"]
@@ -358,7 +358,7 @@ def test_own_function_by_name_and_from_python(tmp_path: Path) -> None:
     ("function", "message"),
     [
         (lambda text, rng: 1 / 0, "ZeroDivisionError"),
-        (lambda text, rng: None, "returned None, not a text"),
+        (lambda text, rng: None, "returned None; expected text"),
         (lambda text: text, "TypeError"),
     ],
 )
@@ -400,7 +400,7 @@ def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyError, match="cut"):
         surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
-    with pytest.raises(UsageError, match=r"was a Python function \(shout\)"):
+    with pytest.raises(UsageError, match=r"augment \(shout\)"):
         surefit.train(**options, resume=run)
     assert surefit.train(**options, augment=shout, resume=run).finished
 
@@ -455,14 +455,14 @@ def test_texts_to_classify_are_changed_but_not_reworded() -> None:
         data=rows, model="tiny:bert", task="text-classification", augmentation_factor=3
     )
     assert plan.ok
-    assert plan.parts is not None
-    assert len(plan.parts.train) == 3 * 54
-    labels = plan.parts.train.values("labels").reshape(-1, 3)
+    assert plan.job is not None
+    assert len(plan.job.train) == 3 * 54
+    labels = plan.job.train.values("labels").reshape(-1, 3)
     assert (labels == labels[:, :1]).all()
     for place in range(12):
-        ids = plan.parts.train.row(place)["input_ids"]
-        said = plan.parts.encoder.tokenizer.decode(ids, skip_special_tokens=True)
-        source = rows[int(plan.parts.train.source_row[place])]
+        ids = plan.job.train.row(place)["input_ids"]
+        said = plan.job.pipeline.encoder.tokenizer.decode(ids, skip_special_tokens=True)
+        source = rows[int(plan.job.train.source_row[place])]
         assert "task" not in said.lower()
         assert source["label"] in said
 

@@ -12,6 +12,7 @@ import surefit
 from builders import echo_rows
 from surefit import atomic
 from surefit.encode import encode_table as encode
+from surefit.encode.row_encoder import RowEncoder
 
 ROWS: list[dict[str, Any]] = echo_rows(700)
 ROWS[5] = ROWS[300] = {"prompt": "", "completion": "x"}  # dropped, with a remark
@@ -34,7 +35,7 @@ def test_it_goes_on_from_the_last_mark(tmp_path: Path, monkeypatch: pytest.Monke
     whole = _check(tmp_path / "whole")
     monkeypatch.setattr(encode, "MARK_SECONDS", -1.0)
     monkeypatch.setattr(encode, "CHUNK_ROWS", 100)
-    begin, count = encode._begin, 0
+    begin, count = RowEncoder.begin, 0
 
     def cut(*given: Any) -> Any:
         nonlocal count
@@ -43,7 +44,7 @@ def test_it_goes_on_from_the_last_mark(tmp_path: Path, monkeypatch: pytest.Monke
             raise PowerCut
         return begin(*given)
 
-    monkeypatch.setattr(encode, "_begin", cut)
+    monkeypatch.setattr(RowEncoder, "begin", cut)
     with pytest.raises(PowerCut):
         _check(tmp_path / "cut")
     assert [path.suffix for path in (tmp_path / "cut/encoded").iterdir() if path.is_dir()] == [

@@ -17,8 +17,9 @@ from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS, Table
 from surefit.encode.casting import cast_columns, count_labelled, row_length
 from surefit.encode.encode_table import encode_rows
-from surefit.encode.encoded_row import Encoded, RowFaultError, Skip
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder, load_encoder
+from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
 from surefit.errors import FindingError, UsageError
 from surefit.progress import silent
@@ -30,30 +31,24 @@ FIELDS = {
 ENCODER = Encoder("sft", {"input_ids": "input_ids", "labels": "labels"})
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoded | Skip:
+def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Rows as they are; those whose ids are empty are dropped."""
     if len(row["input_ids"]) == 0:
-        return Skip("empty")
+        raise SkipRowError("empty")
     columns = {"input_ids": row["input_ids"], "labels": row["labels"]}
-    return Encoded(columns, truncated=len(row["input_ids"]) == 3, learns_eos=True)
+    return encoded(columns, truncated=len(row["input_ids"]) == 3, learns_eos=True)
 
 
-def refuse(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
+def refuse(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """An encode that must not be called."""
     raise AssertionError("encoded again")
 
 
 def run(table: Table, rows: Any = None, **changes: Any) -> Store:
-    options: dict[str, Any] = {
-        "encode": encode,
-        "fields": FIELDS,
-        "count_targets": count_labelled,
-        "encoder": ENCODER,
-        "progress": silent,
-        "stage": "encoding",
-        **changes,
-    }
-    return encode_rows(table, np.arange(table.num_rows) if rows is None else rows, **options)
+    progress = changes.pop("progress", silent)
+    row_encoder = replace(RowEncoder(encode, ENCODER, FIELDS, count_labelled), **changes)
+    rows = np.arange(table.num_rows) if rows is None else rows
+    return encode_rows(table, rows, row_encoder, progress=progress, stage="encoding")
 
 
 def tokens(*rows: tuple[list[Any], list[Any]]) -> Table:
@@ -84,7 +79,7 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
         },
         "dropped": {"empty": 2, "nothing_to_learn": 1},
         "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
-        "dropped_views": {},
+        "dropped_copies": {},
         "findings": [],
     }
 
@@ -111,8 +106,8 @@ def test_faults_of_all_rows_are_gathered_by_kind(tmp_path: Path, cache: Path) ->
     assert sorted(found) == ["SF201", "SF207", "SF213"]
     assert found["SF201"].where == {"file": str(second), "row": 2, "column": "labels"}
     assert found["SF201"].message == (
-        "row 2: column 'labels' has length 1, but 'input_ids', which it runs along, has length 2 "
-        "(2 more rows like it)"
+        "row 2: column 'labels' has length 1, but 'input_ids', which it is aligned with, "
+        "has length 2 (2 more rows like it)"
     )
     assert found["SF213"].where["row"] == CHUNK_ROWS + 1 - 5
     assert found["SF207"].where["row"] == CHUNK_ROWS + 5 - 5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surefit
-from builders import feature_rows
+from builders import assert_same_predictions, feature_rows
 from surefit.data.open_data import open_table
 from surefit.data.python.dataframes import open_columns
 from surefit.data.row_shapes import Axis, RowShape, fixed_shape, row_shape
@@ -196,10 +196,10 @@ def test_every_form_gives_the_same_rows(form: str) -> None:
     options = {"model": "tiny:bert", "eval_share": 0.0, "features": {"width": 4}}
     plain = surefit.check(data=laid_out("plain", rows), **options)
     other = surefit.check(data=laid_out(form, rows), **options)
-    assert plain.parts is not None
-    assert other.parts is not None
+    assert plain.job is not None
+    assert other.job is not None
     for place in range(40):
-        expected, got = plain.parts.train.row(place), other.parts.train.row(place)
+        expected, got = plain.job.train.row(place), other.job.train.row(place)
         assert all((expected[name] == got[name]).all() for name in expected)
 
 
@@ -209,9 +209,9 @@ def test_rows_to_predict_may_lie_otherwise(tmp_path: Any) -> None:
     few = feature_rows(8, seed=4)
     expected = surefit.predict(run, few)
     flat = [{"features": row["features"].reshape(-1)} for row in few]
-    assert surefit.predict(run, flat) == expected
+    assert_same_predictions(surefit.predict(run, flat), expected)
     turned = [{"features": row["features"].T} for row in few]
-    assert surefit.predict(run, turned) == expected
+    assert_same_predictions(surefit.predict(run, turned), expected)
     plan = surefit.check(
         data=rows,
         eval_data=[{**r, "features": r["features"].reshape(-1)} for r in few],

@@ -90,6 +90,7 @@ def test_files_are_exactly_those_the_ranks_need(tmp_path: Path) -> None:
     write(tmp_path / "store", fields, [row])
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [
         "columns.json",
+        "copy",
         "length",
         "m.offsets",
         "m.shapes",
@@ -99,7 +100,6 @@ def test_files_are_exactly_those_the_ranks_need(tmp_path: Path) -> None:
         "source_row",
         "v.offsets",
         "v.values",
-        "view",
     ]
     assert json.loads((tmp_path / "store" / "columns.json").read_text())["num_rows"] == 1
 

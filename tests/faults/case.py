@@ -55,6 +55,8 @@ class Case:
     data: str | None = None
     process: bool = False
     """Whether it is also run as a process of its own."""
+    needs: str | None = None
+    """The half precision that the CPU must compute for the fault to be reached."""
 
     @property
     def slug(self) -> str:

@@ -65,6 +65,20 @@ CASES = [
     Case("text in UTF-16 with a mark", None, {"a.csv": CSV.encode("utf-16")}, BERT),
     Case("no end of the last line", None, {"a.jsonl": GOOD.rstrip("\n")}),
     Case("blank lines between", None, {"a.jsonl": GOOD.replace("\n", "\n\n")}),
+    Case(
+        "answers that are numbers but for one",
+        None,
+        {"a.csv": "prompt,answer\n" + "".join(f"{n} + 1,{n + 1}\n" for n in range(30)) + "x,y\n"},
+    ),
+    Case(
+        "codes with leading zeros in a table",
+        None,
+        {
+            "a.csv": "code,size,label\n"
+            + "".join(f"{n * 371 % 10000:04d},{n * 13 % 29},{'ab'[n % 2]}\n" for n in range(60))
+        },
+        "tiny:mlp",
+    ),
     Case("gzip", None, {"a.jsonl.gz": echo_rows(20)}),
     Case(
         "gzip in two parts", None, {"a.jsonl.gz": gzip.compress(GOOD.encode()) * 2}, also=("SF214",)

@@ -45,6 +45,14 @@ def numbers(place: int, **odd: Any) -> list[dict[str, Any]]:
 ALL = "--set eval_share=0"
 BERT = "tiny:bert"
 TO_PRICE = f"--task regression --set columns.label=price {ALL}"
+
+
+def csv(rows: list[dict[str, Any]]) -> str:
+    """A table with every cell in quotes."""
+    lines = [rows[0].keys(), *(row.values() for row in rows)]
+    return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
+
+
 LABELS = [
     Case(
         "label never given",
@@ -284,6 +292,46 @@ NUMBERS = [
         "tiny:mlp",
         TO_PRICE,
         row=6,
+        exits=0,
+    ),
+    Case(
+        "target with a decimal comma in one row of a table",
+        "SF230",
+        {"a.csv": csv(numbers(10, price="12,5"))},
+        "tiny:mlp",
+        TO_PRICE,
+        row=10,
+        column="price",
+        also=("SF118",),
+    ),
+    Case(
+        "target written as text in the first row",
+        "SF103",
+        {"a.jsonl": numbers(0, price="12,5")},
+        "tiny:mlp",
+        TO_PRICE,
+        row=0,
+        column="price",
+    ),
+    Case(
+        "missing value written as a word in a column of inputs",
+        "SF118",
+        {"a.csv": csv(numbers(6, size="n/a"))},
+        "tiny:mlp",
+        TO_PRICE,
+        row=6,
+        line=8,
+        column="size",
+        exits=0,
+    ),
+    Case(
+        "header between the rows",
+        "SF119",
+        {"a.csv": csv(numbers(0)) + csv(numbers(0))},
+        "tiny:mlp",
+        "--task tabular-classification --set columns.label=age",
+        row=40,
+        line=42,
         exits=0,
     ),
     Case(

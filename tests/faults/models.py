@@ -140,7 +140,11 @@ CASES = [
         module=net(RETURNS, "return self.forward(inputs_embeds, attention_mask)"),
     ),
     Case(
-        "model in half precision", "SF305", DATA, module=net(MAKE, "return Net(num_classes).half()")
+        "model in half precision",
+        "SF305",
+        DATA,
+        module=net(MAKE, "return Net(num_classes).half()"),
+        needs="fp16",
     ),
     Case(
         "model without weights",

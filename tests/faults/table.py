@@ -1,4 +1,4 @@
-"""Run every case and print what came of it: python tests/faults/table.py [PART OF A NAME]."""
+"""Run every case and print the outcome: python tests/faults/table.py [PART OF A NAME]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """One line per case that is not as it should be, then caught/total per kind."""
+    """One line per case with a wrong outcome, then passed/total per kind."""
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     from faults.case import run
     from faults.every import FAULTS, HEALTHY, USAGE

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import require_precision
 from faults.case import Case, Outcome, run
 from faults.every import FAULTS, HEALTHY, USAGE
 
@@ -33,6 +34,8 @@ def test_the_suite_is_as_large_as_promised() -> None:
 @pytest.mark.parametrize(("kind", "case"), EVERY, ids=name)
 def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: Record) -> None:
     record_property("faults", kind)
+    if case.needs is not None:
+        require_precision(case.needs)
     outcome = run(case, tmp_path)
     assert outcome.complaint(case) == ""
     found = outcome.found(case)

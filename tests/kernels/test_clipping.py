@@ -1,4 +1,4 @@
-"""Clipping by the optimizer's own division equals torch's clip_grad_norm_."""
+"""Clipping inside the fused optimizer equals torch's clip_grad_norm_."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows laid end to end and kept apart by the attention are the same rows."""
+"""Padding-free (varlen) batches give the logits and gradients of padded ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from surefit.batches.batch_layout import Layout
 from surefit.batches.loading import to_batch
 from surefit.batches.order import Batches
 from surefit.kernels.choose_head import choose_head
-from surefit.kernels.varlen_attention import NAME, keep_rows_apart, sees_whole_rows
+from surefit.kernels.varlen_attention import NAME, find_attention_limit, use_varlen_attention
 from surefit.models.call import Call, match_arguments
 from surefit.tasks.causal_lm import SPEC
 
@@ -51,14 +51,14 @@ def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
 
 
 def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple[float, Any]:
-    """Loss and gradients of the rows in a layout, by the head that training would use."""
-    assert keep_rows_apart(module)
+    """Loss and gradients of the rows in a layout, by the head that training uses."""
+    assert use_varlen_attention(module)
     if checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
         module.enable_input_require_grads()
     module.train()
     batch = to_batch(rows(), SPEC.fields, layout=layout)
-    padded = to_batch(rows(), SPEC.fields, layout=Layout(learns="from_before"))
+    padded = to_batch(rows(), SPEC.fields, layout=Layout(predicts="next_token"))
     call, _ = match_arguments(module, ["input_ids", "attention_mask"])
     head, why = choose_head(module, lambda given: call(module, given), padded)
     assert head is not None, why
@@ -72,21 +72,21 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
-    padded = gradients(llama(lora), Layout(learns="from_before"))
-    joined = gradients(llama(lora), Layout(end_to_end=True, learns="from_before"), checkpointing)
-    assert joined[0] == pytest.approx(padded[0], rel=1e-10)
-    assert joined[1].keys() == padded[1].keys()
+    padded = gradients(llama(lora), Layout(predicts="next_token"))
+    varlen = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
+    assert varlen[0] == pytest.approx(padded[0], rel=1e-10)
+    assert varlen[1].keys() == padded[1].keys()
     largest = max(float(grad.norm()) for grad in padded[1].values())
     for name, grad in padded[1].items():
-        difference = float((joined[1][name] - grad).norm())
+        difference = float((varlen[1][name] - grad).norm())
         assert difference <= 1e-10 * max(float(grad.norm()), largest), name
 
 
 def test_one_row_changes_no_logit_of_another() -> None:
     module = llama().eval()
-    assert keep_rows_apart(module)
+    assert use_varlen_attention(module)
     call, _ = match_arguments(module, ["input_ids", "attention_mask"])
-    both = to_batch(rows((6, 8)), SPEC.fields, layout=Layout(end_to_end=True))
+    both = to_batch(rows((6, 8)), SPEC.fields, layout=Layout(padding_free=True))
     other = {**both, "input_ids": both["input_ids"].clone()}
     other["input_ids"][0, :6] = 1
     with torch.no_grad():
@@ -95,10 +95,10 @@ def test_one_row_changes_no_logit_of_another() -> None:
     assert not torch.equal(first[:6], second[:6])
 
 
-def test_a_model_that_keeps_rows_apart_still_generates_and_is_saved_plain(tmp_path: Path) -> None:
+def test_a_model_with_varlen_attention_still_generates_and_is_saved_plain(tmp_path: Path) -> None:
     prompt = torch.tensor([[5, 6, 7, 8]])
     plain, module = llama().eval(), llama().eval()
-    assert keep_rows_apart(module)
+    assert use_varlen_attention(module)
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     mask = torch.tensor([[0, 1, 1, 1]])
     expected = plain.generate(prompt, attention_mask=mask, **options)
@@ -109,13 +109,13 @@ def test_a_model_that_keeps_rows_apart_still_generates_and_is_saved_plain(tmp_pa
 
 def test_a_sliding_window_shorter_than_the_rows_is_noticed() -> None:
     module = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
-    assert sees_whole_rows(module, 4) is None
-    assert sees_whole_rows(module, 5) == "sliding_window = 4"
+    assert find_attention_limit(module, 4) is None
+    assert find_attention_limit(module, 5) == "sliding_window = 4"
 
 
 def test_attention_of_another_kind_is_left_alone() -> None:
     config = LlamaConfig(**SIZES, attn_implementation="eager")
-    assert not keep_rows_apart(LlamaForCausalLM(config))
+    assert not use_varlen_attention(LlamaForCausalLM(config))
 
 
 def train(folder: Path, **options: Any) -> surefit.Run:
@@ -130,28 +130,28 @@ def train(folder: Path, **options: Any) -> surefit.Run:
     )
 
 
-def test_a_run_end_to_end_has_no_padding_and_the_same_first_loss(tmp_path: Path) -> None:
+def test_a_padding_free_run_has_the_same_first_loss(tmp_path: Path) -> None:
     """One step over all rows: their order in it does not matter."""
-    joined = train(tmp_path / "joined", padding_free="on", batch_size=48)
+    varlen = train(tmp_path / "varlen", padding_free="on", batch_size=48)
     padded = train(tmp_path / "padded", padding_free="off", batch_size=48)
-    assert joined.plan["choices"]["rows"] == "end to end"
+    assert varlen.plan["choices"]["rows"] == "padding-free"
     assert padded.plan["choices"]["rows"] == "padded"
-    assert joined.plan["batches"]["padding_share"] == 0
-    first = [run.history[0]["loss"] for run in (joined, padded)]
+    assert varlen.plan["batches"]["padding_share"] == 0
+    first = [run.history[0]["loss"] for run in (varlen, padded)]
     assert first[0] == pytest.approx(first[1], rel=1e-5)
-    last = [run.metrics["loss"] for run in (joined, padded)]
+    last = [run.metrics["loss"] for run in (varlen, padded)]
     assert last[0] == pytest.approx(last[1], rel=1e-4)
 
 
-def test_micro_batches_end_to_end_keep_the_number_of_rows() -> None:
+def test_padding_free_micro_batches_keep_the_number_of_rows() -> None:
     lengths = np.random.default_rng(0).integers(1, 90, 1000).astype(np.int32)
-    batches = Batches(lengths, 0, 4, end_to_end=True)
+    batches = Batches(lengths, 0, 4, padding_free=True)
     order = batches.epoch(0)
     assert set(np.diff(order.micro_starts)) == {4}
     assert sorted(order.rows) == list(range(1000))
     sums = [int(lengths[batches.step_rows(0, step)].sum()) for step in range(250)]
     assert batches.positions().max() == max(sums)
     assert batches.longest()[0] == 4
-    budget = Batches(lengths, 0, 4, max_tokens=200, end_to_end=True).epoch(0)
+    budget = Batches(lengths, 0, 4, max_tokens=200, padding_free=True).epoch(0)
     micro = np.add.reduceat(lengths[budget.rows], budget.micro_starts[:-1])
     assert micro.max() <= 200 < micro.max() + lengths.max()

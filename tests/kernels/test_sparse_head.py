@@ -1,4 +1,4 @@
-"""Logits at learned positions only give the loss and the gradients of the whole head."""
+"""A sparse head gives the loss and the gradients of the full head."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 
 import surefit
 from builders import WORDS, echo_rows
-from surefit.batches.batch_layout import Layout, Learns
+from surefit.batches.batch_layout import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
-from surefit.kernels.sparse_head import SparseHead, Tail, chunked_loss
+from surefit.kernels.sparse_head import LogitTransform, SparseHead, chunked_loss
 from surefit.models.call import Call, match_arguments
-from surefit.models.tiny import tiny_config
+from surefit.models.tiny_config import TinySizes, tiny_config
 from surefit.tasks.causal_lm import SPEC as CAUSAL
 from surefit.tasks.masked_lm import SPEC as MASKED
 from surefit.tasks.seq2seq import SPEC as SEQ2SEQ
@@ -46,13 +46,13 @@ def batch_of(task: TaskSpec, **kinds: Any) -> dict[str, Any]:
     rows = random_rows(task)
     fields = {name: task.fields[name] for name in rows[0]}
     assert task.head is not None
-    return to_batch(rows, fields, layout=Layout(learns=task.head.learns, **kinds))
+    return to_batch(rows, fields, layout=Layout(predicts=task.head.predicts, **kinds))
 
 
 def tiny(arch: str, task: TaskSpec, **settings: Any) -> Any:
     import transformers
 
-    config = tiny_config(arch, family=task.name, vocab_size=VOCABULARY)
+    config = tiny_config(arch, TinySizes(VOCABULARY), family=task.name)
     for name, value in settings.items():
         setattr(config, name, value)
     torch.manual_seed(0)
@@ -70,13 +70,15 @@ def gradients(module: nn.Module, call: Call, task: TaskSpec, batch: dict[str, An
 
 
 def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
-    """The chosen head against the plain one, through the whole model."""
+    """Compare the chosen head with the full one, through the whole model."""
     module = module.to(dtype).eval()
     batch = batch_of(task)
     call, _ = match_arguments(module, list(batch))
     head, why = choose_head(module, lambda given: call(module, given), batch)
     assert head is not None, why
-    plain = gradients(module, call, task, {k: v for k, v in batch.items() if k != "learned_at"})
+    plain = gradients(
+        module, call, task, {k: v for k, v in batch.items() if k != "labelled_positions"}
+    )
     sparse = gradients(module, Call(call.arguments, call.fixed, head), task, batch)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     assert sparse[0] == pytest.approx(plain[0], rel=tolerance)
@@ -91,28 +93,28 @@ def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize(
-    ("arch", "settings", "tail"),
+    ("arch", "settings", "transform"),
     [
-        ("llama", {"tie_word_embeddings": False}, Tail()),
-        ("qwen3", {"tie_word_embeddings": True}, Tail()),
-        ("gpt2", {}, Tail()),
-        ("opt", {}, Tail()),
-        ("gemma2", {"final_logit_softcapping": 0.05}, Tail(1.0, 0.05)),
-        ("granite", {"logits_scaling": 8.0}, Tail(0.125)),
-        ("cohere", {"logit_scale": 0.25}, Tail(0.25)),
-        ("phi", {}, Tail()),  # a head with a bias
-        ("gpt_neox", {}, Tail()),
-        ("stablelm", {}, Tail()),
+        ("llama", {"tie_word_embeddings": False}, LogitTransform()),
+        ("qwen3", {"tie_word_embeddings": True}, LogitTransform()),
+        ("gpt2", {}, LogitTransform()),
+        ("opt", {}, LogitTransform()),
+        ("gemma2", {"final_logit_softcapping": 0.05}, LogitTransform(1.0, 0.05)),
+        ("granite", {"logits_scaling": 8.0}, LogitTransform(0.125)),
+        ("cohere", {"logit_scale": 0.25}, LogitTransform(0.25)),
+        ("phi", {}, LogitTransform()),  # a head with a bias
+        ("gpt_neox", {}, LogitTransform()),
+        ("stablelm", {}, LogitTransform()),
     ],
 )
 def test_causal_head_in_chunks(
-    arch: str, settings: dict[str, Any], tail: Tail, dtype: torch.dtype
+    arch: str, settings: dict[str, Any], transform: LogitTransform, dtype: torch.dtype
 ) -> None:
     head = compare(tiny(arch, CAUSAL, **settings), CAUSAL, dtype)
-    assert head.tail is not None
+    assert head.transform is not None
     assert (head.tied is not None) == (arch in ("qwen3", "gpt2", "opt", "cohere"))
-    assert head.tail.cap == tail.cap
-    assert head.tail.factor == pytest.approx(tail.factor, rel=1e-5)
+    assert head.transform.cap == transform.cap
+    assert head.transform.factor == pytest.approx(transform.factor, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_causal_head_in_chunks(
     ids=lambda value: getattr(value, "name", value),
 )
 def test_masked_and_seq2seq_heads(task: TaskSpec, arch: str) -> None:
-    assert compare(tiny(arch, task), task, torch.float64).tail == Tail()
+    assert compare(tiny(arch, task), task, torch.float64).transform == LogitTransform()
 
 
 @pytest.mark.parametrize("target", ["q_proj", "lm_head"])
@@ -138,7 +140,9 @@ def test_lora_on_the_body_and_on_the_head(target: str) -> None:
     lora = LoraConfig(r=4, target_modules=[target], task_type="CAUSAL_LM", init_lora_weights=False)
     module = get_peft_model(tiny("llama", CAUSAL, tie_word_embeddings=False), lora)
     head = compare(module, CAUSAL, torch.float64)
-    assert (head.tail is None) == (target == "lm_head")  # an adapted head is not one product
+    assert (head.transform is None) == (
+        target == "lm_head"
+    )  # an adapted head is not one matrix product
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7, 100])
@@ -147,22 +151,22 @@ def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
     embedding = nn.Linear(6, 50).double()
     labels = torch.randint(0, 50, (23,))
     hidden = torch.randn(23, 6, dtype=torch.float64, requires_grad=True)
-    tail = Tail(0.5, 3.0)
+    transform = LogitTransform(0.5, 3.0)
     wanted = [hidden, *embedding.parameters()]
     logits = 3.0 * torch.tanh(0.5 * embedding(hidden) / 3.0)
     expected = cross_entropy(logits, labels, reduction="sum")
-    learned = chunked_loss(hidden, embedding, labels, tail, chunk)
-    assert float(learned.total.detach()) == pytest.approx(float(expected), rel=1e-12)
+    labelled = chunked_loss(hidden, embedding, labels, transform, chunk)
+    assert float(labelled.total.detach()) == pytest.approx(float(expected), rel=1e-12)
     plain = torch.autograd.grad(expected * 0.3, wanted)
-    for a, b in zip(torch.autograd.grad(learned.total * 0.3, wanted), plain, strict=True):
+    for a, b in zip(torch.autograd.grad(labelled.total * 0.3, wanted), plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
-        measured = chunked_loss(hidden, embedding, labels, tail, chunk)
+        measured = chunked_loss(hidden, embedding, labels, transform, chunk)
     assert measured.hits == (logits.argmax(-1) == labels).sum()
 
 
 class Scaled(nn.Module):
-    """A model whose logits are scaled by a weight that begins at 1 and is learned."""
+    """A model whose logits are scaled by a trained weight that starts at 1."""
 
     def __init__(self, after: str) -> None:
         super().__init__()
@@ -195,22 +199,23 @@ def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None
     assert (head is None) == (expected is None)
     assert (why == "") == (expected is not None)
     if head is not None:  # the scale would get no gradient from chunks
-        assert head.tail is None
-        assert as_choice(head) == {"positions": "learned"}
+        assert head.transform is None
+        assert as_choice(head) == {"positions": "labelled"}
 
 
-@pytest.mark.parametrize("learns", ["in_place", "from_before"])
-def test_learned_positions_are_those_with_a_label(learns: Learns) -> None:
+@pytest.mark.parametrize("predicts", ["same_token", "next_token"])
+def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
     rows = [{"input_ids": np.arange(3), "labels": np.array([7, -100, 9])}] * 2
     fields = {name: CAUSAL.fields[name] for name in rows[0]}
-    batch = to_batch(rows, fields, layout=Layout(learns=learns))
-    before = learns == "from_before"  # the first label of a row has nothing before it
-    assert batch["learned"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
-    assert batch["learned_at"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
+    batch = to_batch(rows, fields, layout=Layout(predicts=predicts))
+    before = predicts == "next_token"  # no position predicts the first label of a row
+    assert batch["labelled_targets"].tolist() == ([9, 9] if before else [7, 9, 7, 9])
+    assert batch["labelled_positions"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
 
 
-def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", ["0.1.0", "current"])
+def test_a_resumed_run_uses_the_choices_of_its_plan(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from surefit.plan import choices as choosing
 
@@ -218,6 +223,7 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
     options |= {"epochs": 2, "generate": {"rows": 0}}
     whole = surefit.train(**options, output=str(tmp_path / "whole"))
     assert whole.plan["choices"]["head"]["chunk"] == 256
+    assert whole.plan["choices"]["rows"] == "padding-free"
 
     def stop(event: Any) -> None:
         if event["event"] == "step" and event["step"] == 4:
@@ -226,18 +232,25 @@ def test_the_plan_keeps_the_choice_and_a_resumed_run_takes_it(
     with pytest.raises(KeyboardInterrupt):
         surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
 
+    if version == "0.1.0":
+        path = tmp_path / "cut" / "plan.json"
+        plan = json.loads(path.read_text())
+        plan["choices"]["rows"] = "end to end"
+        plan["choices"]["head"]["positions"] = "learned"
+        path.write_text(json.dumps(plan))
+
     def never(*_: Any) -> Any:
         raise AssertionError("chosen again")
 
     monkeypatch.setattr(choosing, "choose_head", never)
-    monkeypatch.setattr(choosing, "_may_lie_end_to_end", never)
+    monkeypatch.setattr(choosing, "_why_not_padding_free", never)
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
 
 
-def test_evaluation_is_that_of_the_plain_head(tmp_path: Path) -> None:
-    """Loss, perplexity and accuracy of a finished run, with logits everywhere and without."""
+def test_evaluation_equals_that_of_the_full_head(tmp_path: Path) -> None:
+    """Loss, perplexity and accuracy of a finished run, with a sparse and with a full head."""
     texts = [{"text": " ".join(WORDS[k % 4 : 3 + k % 8])} for k in range(40)]
     run = surefit.train(
         data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")

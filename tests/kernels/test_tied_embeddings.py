@@ -1,4 +1,4 @@
-"""The gradient that a lookup and a head of one weight share: equal to the sum of two."""
+"""The gradient that a lookup and a tied head share equals the sum of their two gradients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from surefit.kernels.sparse_head import Tail, chunked_loss
+from surefit.kernels.sparse_head import LogitTransform, chunked_loss
 from surefit.kernels.tied_embeddings import find_tied, shared_gradient
 
 VOCABULARY, WIDTH = 30, 8
 
 
 class Tied(nn.Module):
-    """An embedding that is looked up, mixed a little, and projected on again."""
+    """An embedding lookup, a mixing layer, and a tied head."""
 
     def __init__(self, padding_idx: int | None = None, lookups: int = 1) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ def gradient(module: Tied, *, shares: bool) -> torch.Tensor:
     labels = torch.tensor([1, 2, 3, 3, 0])
     module.zero_grad()
     with shared_gradient(module.embedding if shares else None) as shared:
-        learned = chunked_loss(module(ids), module.head, labels, Tail(), 2, shared)
-    (learned.total * 0.5).backward()  # type: ignore[no-untyped-call]
+        labelled = chunked_loss(module(ids), module.head, labels, LogitTransform(), 2, shared)
+    (labelled.total * 0.5).backward()  # type: ignore[no-untyped-call]
     assert module.embedding.weight.grad is not None
     return module.embedding.weight.grad.clone()
 
@@ -59,8 +59,10 @@ def test_a_model_that_looks_nothing_up_loses_no_gradient() -> None:
     hidden = torch.randn(4, WIDTH, dtype=torch.float64)
     labels = torch.tensor([1, 2, 3, 4])
     with shared_gradient(module.embedding) as shared:
-        learned = chunked_loss(module.mix(hidden), module.head, labels, Tail(), 2, shared)
-    learned.total.backward()  # type: ignore[no-untyped-call]
+        labelled = chunked_loss(
+            module.mix(hidden), module.head, labels, LogitTransform(), 2, shared
+        )
+    labelled.total.backward()  # type: ignore[no-untyped-call]
     assert module.head.weight.grad is not None
     assert module.head.weight.grad.any()
 

@@ -46,7 +46,7 @@ BREAKS = (
     Break(
         2,
         "batches/collate.py",
-        'batch["attention_mask"] = _mask([*map(len, columns[lead])], width, padding_side)',
+        'batch["attention_mask"] = _mask([*map(len, columns[lead])], padded, padding_side)',
         'batch["attention_mask"] = (batch[lead] != fields[lead].pad).astype(np.int64)',
     ),
     Break(
@@ -64,13 +64,14 @@ BREAKS = (
     Break(
         4,
         "pipeline/evaluation.py",
-        "outputs = self.call(module, batch)",
-        'outputs = self.call(module, batch); self.__dict__.setdefault("kept", []).append(outputs)',
+        "outputs = pipeline.outputs(batch)",
+        "outputs = pipeline.outputs(batch); pipeline.module.__dict__.setdefault('kept', []).append("
+        "outputs)",
     ),
     Break(
         5,
         "training/loop.py",
-        "seed_step(seed, place.step, accelerator.process_index)",
+        "seed_step(pipeline.seed, place.step, accelerator.process_index)",
         "pass",
     ),
     Break(
@@ -82,7 +83,7 @@ BREAKS = (
     Break(
         5,
         "encode/augment/augmented_copies.py",
-        "rng = np.random.default_rng([self.seed, number, view])",
+        "rng = np.random.default_rng([self.seed, number, copy])",
         "rng = np.random.default_rng()",
     ),
     Break(
@@ -100,8 +101,8 @@ BREAKS = (
     Break(
         7,
         "plan/prepare_data.py",
-        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder)',
-        'encode("encoding evaluation rows", sides.eval_table, sides.evaluation, encoder, views)',
+        'accepted, data.validation, progress=progress, stage="encoding validation rows"',
+        'accepted, data.validation, copies, progress=progress, stage="encoding validation rows"',
     ),
     Break(
         8,
@@ -111,7 +112,7 @@ BREAKS = (
     ),
     Break(
         8,
-        "models/adapter_folders.py",
+        "models/lora_files.py",
         'tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}',
         "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),
@@ -123,7 +124,7 @@ BREAKS = (
     ),
     Break(
         10,
-        "config.py",
+        "config/settings.py",
         'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
         'loaded = yaml.unsafe_load(path.read_text(encoding="utf-8"))',
     ),

@@ -32,19 +32,19 @@ def test_mask_of_encoded_rows_ignores_the_pad_id() -> None:
 
 def test_every_row_learns_its_eos_though_eos_pads() -> None:
     plan = surefit.check(data=echo_rows(40), model="tiny:llama")
-    assert plan.parts is not None
+    assert plan.job is not None
     assert plan.ledger is not None
-    tokenizer = plan.parts.encoder.tokenizer
+    tokenizer = plan.job.pipeline.encoder.tokenizer
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
     assert plan.ledger.rows_learning_eos == 40
-    for index in range(len(plan.parts.train)):
-        assert plan.parts.train.row(index)["labels"][-1] == tokenizer.eos_token_id
+    for index in range(len(plan.job.train)):
+        assert plan.job.train.row(index)["labels"][-1] == tokenizer.eos_token_id
 
 
 def test_no_token_is_added_for_padding(shared) -> None:
     folder = str(shared / "weights" / "stories260K")
     plan = surefit.check(data=echo_rows(10), model=folder)
-    assert plan.parts is not None
-    tokenizer = plan.parts.encoder.tokenizer
+    assert plan.job is not None
+    tokenizer = plan.job.pipeline.encoder.tokenizer
     assert tokenizer.pad_token == tokenizer.eos_token
-    assert len(tokenizer) == plan.parts.module.get_input_embeddings().weight.shape[0] == 512
+    assert len(tokenizer) == plan.job.pipeline.module.get_input_embeddings().weight.shape[0] == 512

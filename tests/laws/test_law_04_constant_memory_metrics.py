@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
 import torch
 
 import surefit
 from builders import MeanPool, feature_rows
-from surefit.batches.loading import load_batch
-from surefit.pipeline.evaluation import Evaluator
+from surefit.pipeline.evaluation import EvaluationSettings
 
 
 def live_numbers() -> int:
@@ -21,24 +21,15 @@ def live_numbers() -> int:
 
 def test_tensors_alive_do_not_grow_with_the_rows_evaluated() -> None:
     plan = surefit.check(data=feature_rows(1200), model=MeanPool(), eval_share=0.5)
-    assert plan.parts is not None
-    assert plan.task is not None
-    parts, alive = plan.parts, []
+    assert plan.job is not None
+    job, alive = plan.job, []
 
     def watch(stage: str, done: int, total: int) -> None:
         if done in (2, total - 2):
             alive.append(live_numbers())
 
-    evaluator = Evaluator(
-        plan.task,
-        parts.call,
-        parts.loss,
-        parts.encoder,
-        lambda store, rows: load_batch(store, rows, parts.fields),
-        batch_size=4,
-        progress=watch,
-    )
-    metrics: dict[str, Any] = evaluator(parts.module, parts.evaluation).metrics
+    settings = EvaluationSettings(batch_size=4)
+    metrics = job.pipeline.evaluate(job.validation, settings, progress=watch).metrics
     early, late = alive
     assert late <= early + 200  # a batch or two; 580 further rows would add thousands
     assert set(metrics) == {"loss", "accuracy", "macro_f1", "confusion"}
@@ -47,21 +38,12 @@ def test_tensors_alive_do_not_grow_with_the_rows_evaluated() -> None:
 
 def test_figures_are_those_of_all_rows_at_once() -> None:
     plan = surefit.check(data=feature_rows(300), model=MeanPool(), eval_share=0.5)
-    assert plan.parts is not None
-    assert plan.task is not None
-    parts = plan.parts
+    assert plan.job is not None
+    job = plan.job
 
     def measure(batch_size: int) -> dict[str, Any]:
-        evaluator = Evaluator(
-            plan.task,  # type: ignore[arg-type]
-            parts.call,
-            parts.loss,
-            parts.encoder,
-            lambda store, rows: load_batch(store, rows, parts.fields),
-            batch_size,
-        )
-        return evaluator(parts.module, parts.evaluation).metrics
+        return job.pipeline.evaluate(job.validation, EvaluationSettings(batch_size)).metrics
 
     whole, pieces = measure(150), measure(7)
     assert whole["confusion"] == pieces["confusion"]
-    assert abs(whole["loss"] - pieces["loss"]) < 1e-6
+    assert pieces["loss"] == pytest.approx(whole["loss"], rel=1e-5)  # the law's float32

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
 from surefit.batches.order import Batches
-from surefit.training.checkpoints import latest_checkpoint
+from surefit.run.checkpoints import latest_checkpoint
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=200)
 
@@ -116,8 +116,8 @@ def test_views_are_drawn_alike_each_time(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("one", "two"):
         monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / name))
         plan = surefit.check(data=echo_rows(30), model="tiny:llama", augmentation_factor=3)
-        assert plan.parts is not None
-        drawn.append(plan.parts.train.values("input_ids").tolist())
+        assert plan.job is not None
+        drawn.append(plan.job.train.values("input_ids").tolist())
     assert drawn[0] == drawn[1]
 
 

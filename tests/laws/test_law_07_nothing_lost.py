@@ -27,16 +27,16 @@ def test_every_row_is_used_or_counted(drawn: list[tuple[dict[str, Any], bool]]) 
     plan = surefit.check(data=rows, model="tiny:llama", task="sft", max_dropped_share=1.0)
     assert plan.ok
     assert plan.ledger is not None
-    assert plan.parts is not None
-    ledger, parts = plan.ledger, plan.parts
+    assert plan.job is not None
+    ledger, job = plan.ledger, plan.job
     assert ledger.rows == len(rows)
     assert ledger.rows == ledger.used_rows + sum(ledger.dropped_rows.values())
     assert ledger.used_rows == ledger.train_rows + ledger.eval_rows
-    used = [*parts.train.source_row.tolist(), *parts.evaluation.source_row.tolist()]
+    used = [*job.train.source_row.tolist(), *job.validation.source_row.tolist()]
     assert len(used) == len(set(used)) == ledger.used_rows
     learnable = [any(label != -100 for label in row["labels"][1:]) for row in rows]
     assert sorted(used) == [place for place, kept in enumerate(learnable) if kept]
-    assert ledger.tokens == sum(len(rows[row]["input_ids"]) for row in parts.train.source_row)
+    assert ledger.tokens == sum(len(rows[row]["input_ids"]) for row in job.train.source_row)
 
 
 def test_truncation_and_dropping_are_counted() -> None:
@@ -53,8 +53,8 @@ def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:
     rows = [*echo_rows(40), {"prompt": "red", "completion": " "}]
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
     assert plan.ledger is not None
-    assert plan.parts is not None
-    ledger, train, held = plan.ledger, plan.parts.train, plan.parts.evaluation
+    assert plan.job is not None
+    ledger, train, held = plan.ledger, plan.job.train, plan.job.validation
     assert ledger.rows == len(rows) == ledger.used_rows + sum(ledger.dropped_rows.values())
     assert ledger.used_rows == ledger.train_rows + ledger.eval_rows
     assert ledger.train_views == len(train) == 3 * ledger.train_rows
@@ -62,7 +62,7 @@ def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:
     assert not set(train.source_row.tolist()) & set(held.source_row.tolist())
     seen = [
         row
-        for step in range(plan.parts.batches.num_steps(0))
-        for row in plan.parts.batches.step_rows(0, step).tolist()
+        for step in range(plan.job.batches.num_steps(0))
+        for row in plan.job.batches.step_rows(0, step).tolist()
     ]
     assert sorted(seen) == list(range(len(train)))

@@ -10,7 +10,17 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, save_ragged, sentiment_rows, write_module
+from builders import (
+    MeanPool,
+    assert_close,
+    assert_same_predictions,
+    assert_same_weights,
+    echo_rows,
+    feature_rows,
+    save_ragged,
+    sentiment_rows,
+    write_module,
+)
 from surefit.cli import run as command
 
 
@@ -24,9 +34,10 @@ def test_language_model_loads_in_plain_transformers(tmp_path: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with torch.no_grad():
         expected = surefit.load(run)(**inputs).logits
-        assert torch.equal(plain(**inputs).logits, expected)
+        assert_close(plain(**inputs).logits, expected)
         trained = run.model.eval()
-        assert torch.equal(trained(**inputs).logits, expected)
+        assert_close(trained(**inputs).logits, expected)
+    assert_same_weights(plain, trained)
 
 
 def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
@@ -42,10 +53,12 @@ def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
     assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
-        trained = run._module.eval()(ids).logits
-        assert torch.equal(surefit.load(tmp_path / "run")(ids).logits, trained)
+        trained = run.module_object.eval()(ids).logits
+        loaded = surefit.load(tmp_path / "run")
+        assert_same_weights(loaded, run.module_object)
+        assert_close(loaded(ids).logits, trained)
         plain = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
-        assert torch.equal(plain(ids).logits, trained)
+        assert_close(plain(ids).logits, trained)
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
         assert torch.allclose(merged(ids).logits, trained, atol=1e-5)
         base = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "base")
@@ -86,4 +99,4 @@ def test_own_module_object_is_given_again(tmp_path: Path) -> None:
     with pytest.raises(surefit.UsageError, match="MeanPool"):
         surefit.load(tmp_path / "run")
     fresh = surefit.load(tmp_path / "run", model=MeanPool())
-    assert surefit.predict(tmp_path / "run", rows[:5], model=fresh) == before
+    assert_same_predictions(surefit.predict(tmp_path / "run", rows[:5], model=fresh), before)

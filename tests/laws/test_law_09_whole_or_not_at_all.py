@@ -51,7 +51,7 @@ def test_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_checkpoint_that_was_cut_off_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from surefit.training import checkpoints
+    from surefit.run import checkpoints
 
     def die(*_: object, **__: object) -> None:
         raise PowerCutError

@@ -85,6 +85,6 @@ def test_rows_are_data_even_where_they_look_like_templates(tmp_path: Path) -> No
         tmp_path / "x.jsonl", [{"prompt": text, "answer": f"a {i}"} for i in range(9)]
     )
     plan = surefit.check(data=str(path), model="tiny:llama")
-    assert plan.parts is not None
-    row = plan.parts.train.row(0)
-    assert plan.parts.encoder.tokenizer.decode(row["input_ids"]).startswith(text)
+    assert plan.job is not None
+    row = plan.job.train.row(0)
+    assert plan.job.pipeline.encoder.tokenizer.decode(row["input_ids"]).startswith(text)

@@ -1,4 +1,4 @@
-"""Operations on shapes alone, each kind worked out once, give what torch gives."""
+"""Cached shapes of operations on the meta device are those that torch infers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from surefit.memory.storage_counter import LiveBytes, ShapeMemory
+from surefit.memory.storage_counter import LiveBytes, ShapeCache
 
 aten = torch.ops.aten
 
@@ -16,27 +16,27 @@ def on_meta(*shape: int) -> torch.Tensor:
 
 
 def test_a_change_in_place_gives_back_the_argument() -> None:
-    memory = ShapeMemory()
+    cache = ShapeCache()
     for _ in range(2):
         out = on_meta(3, 4)
         arguments = (out, on_meta(3, 2), on_meta(2, 4))
-        assert memory(aten.addmm_.default, arguments, {}) is out
+        assert cache(aten.addmm_.default, arguments, {}) is out
         assert out.shape == (3, 4)
 
 
 def test_a_change_of_shape_is_made_each_time() -> None:
-    memory = ShapeMemory()
+    cache = ShapeCache()
     for _ in range(2):
         tensor = on_meta(6)
-        assert memory(aten.resize_.default, (tensor, [2, 3]), {}).shape == (2, 3)
+        assert cache(aten.resize_.default, (tensor, [2, 3]), {}).shape == (2, 3)
         assert tensor.shape == (2, 3)
 
 
 def test_views_stay_views() -> None:
-    memory = ShapeMemory()
+    cache = ShapeCache()
     for _ in range(2):
         whole = on_meta(4, 4)
-        part: Any = memory(aten.slice.Tensor, (whole, 0, 0, 2), {})
+        part: Any = cache(aten.slice.Tensor, (whole, 0, 0, 2), {})
         assert part.untyped_storage()._cdata == whole.untyped_storage()._cdata
 
 

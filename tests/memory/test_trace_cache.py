@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows
+from builders import MeanPool, echo_rows, feature_rows, require_precision
 from surefit.memory import predict_peak as predict
 
 OPTIONS: dict[str, Any] = {"data": echo_rows(30), "model": "tiny:llama", "eval_share": 0.0}
@@ -56,6 +56,8 @@ def test_a_second_check_traces_nothing(tmp_path: Path, traces: list[int]) -> Non
 def test_another_run_is_traced_anew(
     tmp_path: Path, traces: list[int], options: dict[str, Any]
 ) -> None:
+    if "precision" in options:
+        require_precision(options["precision"])
     _peak(tmp_path)
     found = _peak(tmp_path, **options)
     assert len(traces) == 2

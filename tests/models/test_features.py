@@ -1,4 +1,4 @@
-"""Features in transformers bodies: sized from the data, saved, loaded, and taken over."""
+"""Feature models: sized to the data, saved, loaded, and reused by later runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import surefit
-from builders import feature_rows, save_ragged
+from builders import assert_close, assert_same_weights, feature_rows, save_ragged
 from surefit.cli import run as command
-from surefit.models.feature_body_sizes import plan_projection
+from surefit.models.config_sizes import plan_projection
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 
 FEATURES = "feature-classification"
 
 
 def batch(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The rows as a model is given them."""
+    """The rows as a model receives them."""
     collated = surefit.Collator()([{"inputs_embeds": row["features"]} for row in rows])
     return {name: collated[name] for name in ("inputs_embeds", "attention_mask")}  # type: ignore[misc]
 
 
 def shared_tensors(one: torch.nn.Module, other: torch.nn.Module, *parts: str) -> bool:
-    """Whether all weights of the named parts are equal to the bit."""
+    """Whether all weights of the named submodules are bitwise equal."""
     left, right = one.state_dict(), other.state_dict()
     keys = [key for key in left if key.startswith(parts)]
     return bool(keys) and all(torch.equal(left[key], right[key]) for key in keys)
@@ -38,15 +38,15 @@ def test_projection_standardises_and_projects() -> None:
     assert projection.width == 3
     assert torch.allclose(projection.mean, sample.mean((0, 1)).float())
     assert projection.scale[2] == 1  # a channel that never changes
-    assert repr(projection) == "AdaptiveProjection(width 3 to hidden size 8, standardised)"
+    assert repr(projection) == "AdaptiveProjection(feature size 3 to hidden size 8, standardised)"
     out = projection(sample)
     assert out.shape == (50, 9, 8)
     assert out.dtype == torch.float32
     by_hand = projection.linear((sample.float() - projection.mean) / projection.scale)
-    assert torch.equal(out, by_hand)
+    assert_close(out, by_hand)
 
 
-def test_projection_takes_its_width_from_the_first_batch() -> None:
+def test_the_first_batch_sets_the_feature_size() -> None:
     projection = surefit.AdaptiveProjection(hidden_size=8)
     assert projection.width is None
     assert "of the data" in repr(projection)
@@ -59,7 +59,7 @@ def test_projection_takes_its_width_from_the_first_batch() -> None:
 
 
 def test_projection_refuses_what_it_cannot_take() -> None:
-    with pytest.raises(surefit.UsageError, match=r"width 3.*\[2, 5, 4\]"):
+    with pytest.raises(surefit.UsageError, match=r"feature size 3.*\[2, 5, 4\]"):
         AdaptiveProjection(8, width=3)(torch.zeros(2, 5, 4))
     with pytest.raises(surefit.UsageError, match=r"shape \[4\]; expected \[rows, steps, width\]"):
         AdaptiveProjection.for_data(np.zeros(4), 8)
@@ -68,7 +68,7 @@ def test_projection_refuses_what_it_cannot_take() -> None:
 def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
     bert = AutoConfig.for_model("bert", hidden_size=256, max_position_embeddings=271)
     plan = plan_projection(4000, 999, bert)
-    assert (plan.width, plan.input_size, plan.positions) == (4000, 256, 271)
+    assert (plan.feature_size, plan.input_size, plan.positions) == (4000, 256, 271)
     assert plan.cuts_rows
     electra = AutoConfig.for_model("electra", hidden_size=64, embedding_size=32)
     assert plan_projection(5, 9, electra).input_size == 32
@@ -109,7 +109,7 @@ def test_tiny_bert_learns_the_largest_channel(
             attention_mask=inputs["attention_mask"],
         ).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1)
-        assert torch.equal(trained.head((hidden * mask).sum(1) / mask.sum(1)), expected)
+        assert_close(trained.head((hidden * mask).sum(1) / mask.sum(1)), expected)
     assert {path.name for path in Path("out").iterdir()} == {
         *("config.json", "model.safetensors", "encoder.json"),
         *("features.json", "features.safetensors"),
@@ -127,8 +127,9 @@ def test_bodies_build_step_and_come_back(arch: str, tmp_path: Path) -> None:
     assert config.max_position_embeddings >= 90
     assert config.vocab_size < 64
     again = surefit.load(tmp_path / "run")
+    assert_same_weights(again, run.model)
     with torch.no_grad():
-        assert torch.equal(again(**batch(rows)), run.model.eval()(**batch(rows)))
+        assert_close(again(**batch(rows)), run.model.eval()(**batch(rows)))
 
 
 def test_longer_rows_than_in_training_are_cut_and_not_fatal(tmp_path: Path) -> None:
@@ -149,8 +150,8 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     options = {"data": feature_rows(40), "model": str(tmp_path / "body")}
     plan = surefit.check(**options)
     assert plan.ok
-    assert plan.parts is not None
-    assert plan.parts.encoder.max_length == 6
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.max_length == 6
     assert plan.ledger is not None
     assert plan.ledger.truncated_rows > 0
     assert {"SF216", "SF325"} <= {found.code for found in plan.findings}
@@ -187,11 +188,11 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     for folder in (tmp_path / "run", tmp_path / "run" / "model"):
         plan = surefit.check(data=feature_rows(50, seed=1), model=str(folder))
         assert plan.ok
-        assert plan.parts is not None
-        module = plan.parts.module
+        assert plan.job is not None
+        module = plan.job.pipeline.module
         assert shared_tensors(before.model, module, "body.", "projection.", "mask_vector")
         assert module.head.out_features == 3  # type: ignore[union-attr]
-        assert plan.parts.lr == 2e-5
+        assert plan.model.lr == 2e-5
     tuned = surefit.train(
         data=feature_rows(50, seed=1),
         model=str(tmp_path / "run"),
@@ -200,18 +201,18 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     )
     assert len(surefit.predict(tuned, feature_rows(4))) == 4
     again = surefit.check(data=feature_rows(50), model=str(tmp_path / "tuned"))
-    assert again.parts is not None
-    assert shared_tensors(tuned.model, again.parts.module, "body.", "projection.", "head.")
+    assert again.job is not None
+    assert shared_tensors(tuned.model, again.job.pipeline.module, "body.", "projection.", "head.")
 
 
-def test_another_width_keeps_the_body_and_says_so(tmp_path: Path) -> None:
+def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
     before = surefit.train(
         data=feature_rows(40), model="tiny:bert", max_steps=1, output=str(tmp_path / "run")
     )
     plan = surefit.check(data=feature_rows(40, width=6), model=str(tmp_path / "run"))
     assert plan.ok
-    assert plan.parts is not None
-    assert shared_tensors(before.model, plan.parts.module, "body.")
-    assert plan.parts.module.projection.width == 6  # type: ignore[union-attr]
+    assert plan.job is not None
+    assert shared_tensors(before.model, plan.job.pipeline.module, "body.")
+    assert plan.job.pipeline.module.projection.width == 6  # type: ignore[union-attr]
     told = next(found for found in plan.findings if found.code == "SF327")
-    assert "width 4; the data has width 6" in told.message
+    assert "feature size 4; the data has feature size 6" in told.message

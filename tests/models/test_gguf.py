@@ -1,4 +1,4 @@
-"""GGUF files as models: read dequantised, trained, saved as a plain folder, begun with bos."""
+"""GGUF files as models: dequantized, trained, saved as a plain folder, with a leading bos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import surefit
-from builders import WORDS, echo_rows
+from builders import WORDS, assert_close, assert_same_weights, echo_rows
 from surefit.cli import run as command
 from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
@@ -129,8 +129,10 @@ def test_trains_and_saves_a_plain_folder(
     assert adds_bos(saved) is add_bos
     assert "quantization_config" not in (folder / "config.json").read_text()
     batch = {"input_ids": torch.tensor([ids])}
+    loaded = surefit.load(run)
+    assert_same_weights(plain, loaded)
     with torch.no_grad():
-        assert torch.equal(plain(**batch).logits, surefit.load(run)(**batch).logits)
+        assert_close(plain(**batch).logits, loaded(**batch).logits)
 
 
 def test_untouched_weights_are_those_of_the_file(
@@ -139,10 +141,10 @@ def test_untouched_weights_are_those_of_the_file(
     model, tokenizer = llama
     path = write_gguf(tmp_path / "small.gguf", model, tokenizer, True)
     plan = surefit.check(data=echo_rows(20), model=str(path), task="sft")
-    assert plan.parts is not None
+    assert plan.job is not None
     batch = {"input_ids": torch.tensor([[1, 50, 60, 70]])}
     with torch.no_grad():
-        expected, got = model(**batch).logits, plan.parts.module(**batch).logits
+        expected, got = model(**batch).logits, plan.job.pipeline.module(**batch).logits
     got = got[..., : model.config.vocab_size]  # transformers adds an <|endoftext|> to the tokenizer
     assert (expected - got).abs().max() < 0.02 * expected.abs().max()
     assert "GGUF tensors" not in capfd.readouterr().err  # the reader's bar
@@ -154,7 +156,7 @@ def test_files_that_cannot_be_read(
     whole = write_gguf(tmp_path / "small.gguf", *llama, True).read_bytes()
     (tmp_path / "cut.gguf").write_bytes(whole[:700])
     (tmp_path / "text.gguf").write_text("not weights at all")
-    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "no file")):
+    for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "does not exist")):
         with pytest.raises(UsageError, match=said):
             open_model(str(tmp_path / f"{name}.gguf"), beside=None)
     arguments = ["check", "--data", "rows.jsonl", "--model", str(tmp_path / "none.gguf")]

@@ -1,4 +1,4 @@
-"""A run's folder as `--model`: training goes on from what it learned, also for text."""
+"""A run's folder as `--model`: training continues from its weights, also for text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_text_run_goes_on_from_its_weights(tmp_path: Path, inside: str) -> None:
     )
     plan = surefit.check(data=sentiment_rows(40, seed=1), model=str(tmp_path / "run" / inside))
     assert plan.ok
-    assert plan.parts is not None
-    before, after = run.model.state_dict(), plan.parts.module.state_dict()
+    assert plan.job is not None
+    before, after = run.model.state_dict(), plan.job.pipeline.module.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    assert plan.parts.lr == 2e-5  # of a trained model
+    assert plan.model.lr == 2e-5  # of a trained model

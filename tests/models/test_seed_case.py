@@ -6,17 +6,20 @@ A config of width 271 (its vocab_size), hidden size 256 and 20 positions meets s
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from transformers import AutoConfig, AutoModel
 
 import surefit
-from surefit.config import RunConfig
 from surefit.findings import Finding
+from surefit.memory.cgroups import CgroupTree
+from surefit.memory.gigabytes import GB
+from surefit.memory.limit import find_limit
+from surefit.memory.process_memory import anonymous_bytes
 from surefit.plan import feature_rows as planned
 
 
@@ -50,31 +53,54 @@ def sparse_shards(folder: Path, rows: int) -> str:
     return str(folder)
 
 
-def test_a_batch_that_cannot_be_held_is_refused_before_it_is_read(
+def test_a_batch_above_the_device_memory_is_refused_before_it_is_read(
+    tmp_path: Path, body: str
+) -> None:
+    data = sparse_shards(tmp_path / "data", 200)
+    options: dict[str, Any] = {"data": data, "model": body, "from_scratch": True}
+    plan = surefit.check(**options, batch_size=256, device_memory_gb=2.5)
+    assert not plan.ok
+    (found,) = [found for found in plan.findings if found.severity == "error"]
+    assert found.code == "SF431"
+    assert found.message == (
+        "A batch of 256 rows of [999, 4000] takes 4.09 GB; the memory limit is 2.50 GB "
+        "(device_memory_gb)."
+    )
+    assert "--batch-size 125 or less" in found.fix
+
+
+def limited_by(monkeypatch: pytest.MonkeyPatch, folder: Path, limit: str) -> None:
+    """Let planning see a machine whose control group has this memory limit."""
+    folder.mkdir()
+    (folder / "memory.max").write_text(f"{limit}\n")
+    tree = CgroupTree(folder, folder / "membership")
+    monkeypatch.setattr(planned, "find_limit", partial(find_limit, cgroups=tree))
+
+
+def test_a_batch_above_the_cgroup_limit_is_refused_before_it_is_read(
     tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = sparse_shards(tmp_path / "data", 200)
-    monkeypatch.setattr(planned, "memory_limit", lambda config: (2 * 10**9, "max_memory_gb is"))
+    limited_by(monkeypatch, tmp_path / "cgroup", str(anonymous_bytes() + 2 * GB))
     options: dict[str, Any] = {"data": data, "model": body, "from_scratch": True}
-    plan = surefit.check(**options, batch_size=256)
-    assert not plan.ok
-    told = of_code(plan.findings, "SF431")
-    assert told.message == (
-        "A batch of 256 rows of [999, 4000] takes 4.1 GB; max_memory_gb is 2.0 GB."
-    )
-    assert "--batch-size 125 or less" in told.fix
+    found = of_code(surefit.check(**options, batch_size=256).findings, "SF431")
+    assert "(free in this container (cgroup))" in found.message
+    most = int(found.fix.split()[2])
+    assert 100 <= most <= 125
 
 
-def test_the_limit_is_the_users_or_what_the_machine_has_free() -> None:
-    assert planned.memory_limit(RunConfig())[0] <= psutil.virtual_memory().total
+@pytest.mark.parametrize("limit", ["max", str(10**15)])
+def test_a_batch_within_the_limits_raises_no_alarm(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    rows = [{"features": np.ones((9, 40), np.float32), "label": n % 2} for n in range(20)]
+    limited_by(monkeypatch, tmp_path / "cgroup", limit)
+    for options in ({}, {"device_memory_gb": 0.51}, {"max_memory_gb": 100.0}):
+        plan = surefit.check(data=rows, model=body, from_scratch=True, **options)
+        assert "SF431" not in [found.code for found in plan.findings], options
 
-    class Bounded(RunConfig):
-        max_memory_gb: float | None = None
 
-    assert planned.memory_limit(Bounded(max_memory_gb=0.5)) == (5 * 10**8, "max_memory_gb is")
-
-
-def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None:
+def test_another_feature_size_and_length_are_adapted(tmp_path: Path, body: str) -> None:
     random = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
     for place in range(2):
@@ -85,11 +111,11 @@ def test_another_width_and_length_are_adapted(tmp_path: Path, body: str) -> None
     options = {"data": str(tmp_path / "data"), "model": body, "task": "feature-pretraining"}
     plan = surefit.check(**options, from_scratch=True)
     assert plan.ok
-    assert plan.parts is not None
+    assert plan.job is not None
     assert of_code(plan.findings, "SF432").message.endswith(
         "vocab_size 271 → 400, max_position_embeddings 20 → 99."
     )
-    module: Any = plan.parts.module
+    module: Any = plan.job.pipeline.module
     assert (module.projection.width, module.projection.linear.out_features) == (400, 256)
     assert module.body.config.max_position_embeddings == 99
     assert plan.ledger is not None
@@ -119,8 +145,8 @@ def test_flat_rows_are_cut_as_the_config_says(tmp_path: Path, body: str) -> None
         in of_code(plan.findings, "SF420").message
     )
     assert "distribution over 271 places" in of_code(plan.findings, "SF425").message
-    assert plan.parts is not None
-    row = plan.parts.train.row(3)
+    assert plan.job is not None
+    row = plan.job.train.row(3)
     masked = row["masked_steps"] == 1
     np.testing.assert_array_equal(row["inputs_embeds"][~masked], one_hot[3][~masked])
 
@@ -131,6 +157,6 @@ def test_classes_are_in_the_config(tmp_path: Path, body: str) -> None:
         for n in range(40)
     ]
     plan = surefit.check(data=rows, model=body)
-    assert plan.parts is not None
-    module: Any = plan.parts.module
+    assert plan.job is not None
+    module: Any = plan.job.pipeline.module
     assert module.body.config.num_labels == 4

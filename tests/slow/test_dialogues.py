@@ -29,9 +29,9 @@ def test_example_of_dialogues_suits_a_chat_model_and_a_tiny_one(shared: Path) ->
     ):
         plan = surefit.check(**{**options, "model": model})
         assert plan.ok
-        assert plan.parts is not None
+        assert plan.job is not None
         assert plan.ledger is not None
-        state = plan.parts.encoder.fitted["template"]
+        state = plan.job.pipeline.encoder.fitted["template"]
         assert (state["name"], state["end"]) == (template, end)
         assert plan.ledger.rows_learning_eos == plan.ledger.used_rows == 1024
         assert plan.ledger.trained_tokens > 80_000

@@ -25,11 +25,11 @@ def test_encoders_take_features(arch: str) -> None:
     rows = feature_rows(20, width=5)
     plan = check(data=rows, model=f"tiny:{arch}", task="feature-classification", eval_share=0.0)
     assert plan.ok, [found.message for found in plan.findings]
-    assert plan.parts is not None
-    module: Any = plan.parts.module
+    assert plan.job is not None
+    module: Any = plan.job.pipeline.module
     assert module.projection.width == 5
-    batch = load_batch(plan.parts.train, np.arange(4), plan.parts.fields)
-    total, count = plan.parts.loss(plan.parts.call(module, batch), batch)
+    batch = load_batch(plan.job.train, np.arange(4), plan.job.pipeline.fields)
+    total, count = plan.job.pipeline.loss(plan.job.pipeline.call(module, batch), batch)
     (total / count).backward()
     moved = module.projection.linear.weight.grad
     assert moved is not None

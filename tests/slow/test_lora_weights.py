@@ -16,10 +16,13 @@ import surefit
 from builders import echo_rows
 from surefit.cli import run as command
 from surefit.config import Lora
-from surefit.models.lora import adapt, merge
+from surefit.models.auto_classes import FAMILY_OF
+from surefit.models.lora import adapt
+from surefit.models.lora_merge import merge_adapters
 from surefit.models.model_source import Built
-from surefit.models.pretrained import FAMILY_OF, quiet
-from surefit.models.tiny import FAMILIES, tiny_config
+from surefit.models.quiet_transformers import quiet_transformers
+from surefit.models.tiny_architectures import FAMILIES
+from surefit.models.tiny_config import TinySizes, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +90,10 @@ def test_every_fourth_architecture(family: str) -> None:
     for arch in [arch for arch in FAMILIES[family][::4] if arch not in WITHOUT]:
         torch.manual_seed(0)
         config = tiny_config(
-            arch, family=family, vocab_size=97, num_labels=num_labels, hidden_size=32
+            arch, TinySizes(97, hidden_size=32), family=family, num_labels=num_labels
         )
         config.pad_token_id = 0
-        with quiet():
+        with quiet_transformers():
             module = getattr(transformers, auto).from_config(config).eval()
         inputs = {
             name: torch.randn(shape) if name == "pixel_values" else torch.randint(3, 90, shape)
@@ -103,10 +106,10 @@ def test_every_fourth_architecture(family: str) -> None:
         total = module(**inputs).logits.float().pow(2).sum()
         slopes = torch.autograd.grad(total, weights, allow_unused=True)
         reached = [w for w, slope in zip(weights, slopes, strict=True) if slope is not None]
-        assert len(reached) > len(done.kept), arch
+        assert len(reached) > len(done.fully_trained), arch
         with torch.no_grad():
             for weight in reached:
                 weight.add_(torch.randn_like(weight) * 0.02)
             changed = module(**inputs).logits
-            merged = merge(module)(**inputs).logits
+            merged = merge_adapters(module)(**inputs).logits
         assert torch.allclose(merged, changed, atol=1e-4, rtol=1e-4), arch

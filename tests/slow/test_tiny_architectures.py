@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from surefit.models.tiny import FAMILIES, size_table
+from surefit.models.tiny_architectures import FAMILIES
+from surefit.models.tiny_config import TinySizes
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def scan() -> Any:
 
 @pytest.mark.parametrize("family", AT_LEAST)
 def test_listed_architectures_are_built_and_stepped(family: str, scan: Any) -> None:
-    sizes = size_table(scan.VOCAB_SIZE, 128, 2, 4, 512, 32)
+    sizes = TinySizes(scan.VOCAB_SIZE)
     reasons = scan.try_all(family, FAMILIES[family], sizes)
     assert {arch: reason for arch, reason in reasons.items() if reason} == {}
     assert len(reasons) >= AT_LEAST[family]

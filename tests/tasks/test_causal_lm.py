@@ -77,8 +77,8 @@ def test_one_row_in_one_row_out(overlong: str, kept: list[int] | None) -> None:
     assert plan.ledger.train_rows == sum(kept)
     assert plan.ledger.truncated_rows == len(kept) - 1
     assert plan.ledger.rows_learning_eos == 5  # the cut row has lost its end
-    assert plan.parts is not None
-    longest = plan.parts.train.row(len(plan.parts.train) - 1)
+    assert plan.job is not None
+    longest = plan.job.train.row(len(plan.job.train) - 1)
     assert longest["labels"].tolist() == longest["input_ids"].tolist()
 
 

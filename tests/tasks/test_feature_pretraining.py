@@ -58,7 +58,7 @@ def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
     left, right = again.state_dict(), run.model.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[key], right[key]) for key in left)
-    assert surefit.evaluate(tmp_path / "run", test) == metrics
+    assert surefit.evaluate(tmp_path / "run", test) == pytest.approx(metrics)
 
 
 def test_one_hot_steps_are_classified(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_one_hot_steps_are_classified(tmp_path: Path) -> None:
 def test_targets_are_counted_before_the_first_step() -> None:
     for rows, width in ((ramps(40), 2), (cycles(40), 1)):
         plan = surefit.check(data=rows, model="tiny:bert", eval_share=0.0)
-        assert plan.parts is not None
-        store = plan.parts.train
+        assert plan.job is not None
+        store = plan.job.train
         for place in range(len(store)):
             row = store.row(place)
             masked = row["masked_steps"] == 1
@@ -85,10 +85,10 @@ def test_targets_are_counted_before_the_first_step() -> None:
             assert (row["labels"] == source[masked]).all()
             assert (row["inputs_embeds"][~masked] == source[~masked]).all()
             assert store.num_targets[place] == masked.sum() * width
-        batch = load_batch(store, np.arange(40), plan.parts.fields)
+        batch = load_batch(store, np.arange(40), plan.job.pipeline.fields)
         logits = torch.zeros(batch["inputs_embeds"].shape)
         outputs = type("Outputs", (), {"logits": logits})
-        total, count = plan.parts.loss(outputs, batch)
+        total, count = plan.job.pipeline.loss(outputs, batch)
         assert count == store.num_targets.sum()
         held = np.concatenate([store.row(place)["labels"] for place in range(40)])
         expected = len(held) * np.log(5) if width == 1 else (held.astype(float) ** 2).sum()
@@ -110,9 +110,9 @@ def test_padding_of_the_data_is_never_masked() -> None:
         {"features": np.ones((9, 2), np.float32) * n, "mask": [1] * 3 + [0] * 6} for n in range(30)
     ]
     plan = surefit.check(data=rows, model="tiny:bert", task=TASK, eval_share=0.0)
-    assert plan.parts is not None
+    assert plan.job is not None
     for place in range(30):
-        assert not plan.parts.train.row(place)["masked_steps"][3:].any()
+        assert not plan.job.train.row(place)["masked_steps"][3:].any()
 
 
 def test_module_of_ones_own(tmp_path: Path) -> None:

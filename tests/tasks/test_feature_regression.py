@@ -39,8 +39,8 @@ def test_whole_numbers_are_regressed_on_when_asked_for() -> None:
     rows = [{**row, "label": round(row["label"])} for row in amounts(60)]
     plan = surefit.check(data=rows, model="tiny:bert", task="regression")
     assert plan.ok
-    assert plan.parts is not None
-    assert set(plan.parts.fields) == {"inputs_embeds", "attention_mask", "labels"}
+    assert plan.job is not None
+    assert set(plan.job.pipeline.fields) == {"inputs_embeds", "attention_mask", "labels"}
 
 
 def test_a_pretrained_body_is_tuned_to_amounts(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ def test_exported_folder_is_trained_on_with_its_own_size_and_scale(tmp_path: Pat
     bright = [{**row, "image": 255 - np.tile(row["image"], (2, 2, 1))} for row in shape_rows(30)]
     plan = surefit.check(data=bright, model=str(first.path / "model"))
     assert plan.ok, plan.findings
-    assert plan.parts is not None
+    assert plan.job is not None
     before = json.loads((first.path / "model" / "encoder.json").read_text())["fitted"]["pixels"]
-    after = plan.parts.encoder.fitted["pixels"]
+    after = plan.job.pipeline.encoder.fitted["pixels"]
     assert [after["height"], after["width"]] == [32, 32]
     assert after["mean"] == pytest.approx(before["mean"])
 
@@ -145,8 +145,8 @@ def test_every_form_of_picture_is_encoded_alike(tmp_path: Path) -> None:
         assert plan.ok, (form, plan.findings)
         assert plan.task is not None
         assert plan.task.name == "image-classification"
-        assert plan.parts is not None
-        values = plan.parts.train.values("pixel_values")
+        assert plan.job is not None
+        values = plan.job.train.values("pixel_values")
         assert len(values) == 24 * 3 * 32 * 32
         expected = values if expected is None else expected
         assert np.allclose(values, expected, atol=1e-6), form
@@ -247,8 +247,8 @@ def test_changed_picture_is_encoded_again(tmp_path: Path) -> None:
 def test_image_size_by_config(tmp_path: Path) -> None:
     rows = shape_rows(24)
     plan = surefit.check(data=rows, model="tiny:vit", **{"image.size": 48})
-    assert plan.parts is not None
-    assert plan.parts.module.config.image_size == 48
+    assert plan.job is not None
+    assert plan.job.pipeline.module.config.image_size == 48
     plan = surefit.check(data=rows, model="tiny:vit", **{"image.size": [48, 32]})
     assert [f.code for f in plan.findings if f.severity == "error"] == ["SF253"]
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 20 * 10, 3))

@@ -26,7 +26,7 @@ def check(tmp_path: Path, labels: Any) -> Any:
 def test_one_column_of_labels_is_one_class_per_row(tmp_path: Path, dtype: str) -> None:
     plan = check(tmp_path, CLASSES[:, None].astype(dtype))
     assert plan.ok
-    assert plan.parts.encoder.classes == [0, 1, 2]
+    assert plan.job.pipeline.encoder.classes == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])

@@ -19,8 +19,8 @@ import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
 from surefit.encode.encoder import Encoder
+from surefit.run.checkpoints import latest_checkpoint
 from surefit.tasks.masked_lm import count_targets, hide
-from surefit.training.checkpoints import latest_checkpoint
 
 FOLLOWS = {"cat": "dog", "sun": "moon", "red": "blue", "one": "two", "up": "down", "yes": "no"}
 
@@ -97,12 +97,12 @@ def test_learns_the_word_that_the_other_decides(
 
 def test_masks_differ_between_epochs_and_seeds() -> None:
     plan = surefit.check(data=paired_rows(40), model="tiny:bert", task="masked-lm")
-    assert plan.parts is not None
+    assert plan.job is not None
     assert plan.task is not None
-    row = plan.parts.train.row(0)
+    row = plan.job.train.row(0)
     drawn = []
     for seed, epoch in ((0, 0), (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (2, 0)):
-        prepare = plan.task.preparer(plan.parts.encoder, seed)
+        prepare = plan.task.preparer(plan.job.pipeline.encoder, seed)
         assert prepare is not None
         drawn.append(prepare(row, epoch, 0, 0)["labels"].tolist())
     assert drawn[0] == drawn[1]

@@ -58,9 +58,9 @@ def test_numbers_and_texts_of_lists_are_several_labels_too() -> None:
         rows = [{"text": f"word {n}", "label": value} for n in range(20)]
         rows += [{"text": f"other {n}", "label": [1] if value == [0, 2] else "[1]"} for n in (1, 2)]
         plan = surefit.check(data=rows, model="tiny:bert", eval_share=0)
-        assert plan.parts is not None, plan.findings
-        assert plan.parts.encoder.classes == [0, 1, 2]
-        assert plan.parts.train.row(0)["labels"].tolist() == [1, 0, 1]
+        assert plan.job is not None, plan.findings
+        assert plan.job.pipeline.encoder.classes == [0, 1, 2]
+        assert plan.job.train.row(0)["labels"].tolist() == [1, 0, 1]
     assert class_list("[not a list") is None
     assert class_list("[red]") is None
 
@@ -68,8 +68,8 @@ def test_numbers_and_texts_of_lists_are_several_labels_too() -> None:
 def test_label_only_in_evaluation_rows_is_counted() -> None:
     unseen = [{"text": "a", "labels": ["cat", "violet"]}, {"text": "b", "labels": ["cat"]}]
     plan = surefit.check(data=topic_rows(50), eval_data=unseen, model="tiny:bert")
-    assert plan.parts is not None
-    assert plan.parts.encoder.classes == TOPICS
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.classes == TOPICS
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"unknown_label": 1}
 
@@ -102,8 +102,8 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
 
 def test_pairs_keep_their_texts_apart(tmp_path: Path) -> None:
     plan = surefit.check(data=pair_rows(30), model="tiny:bert")
-    assert plan.parts is not None
-    encoder, row = plan.parts.encoder, plan.parts.train.row(0)
+    assert plan.job is not None
+    encoder, row = plan.job.pipeline.encoder, plan.job.train.row(0)
     assert encoder.tokenizer.eos_token_id in row["input_ids"].tolist()[1:-1]
 
 

@@ -77,9 +77,9 @@ def test_other_encoder_decoders_train_and_stop(tmp_path: Path, arch: str) -> Non
 
 def test_labels_end_with_eos_and_the_decoder_sees_them_one_later() -> None:
     plan = surefit.check(data=translation_rows(30), model="tiny:t5", eval_share=0.0)
-    assert plan.parts is not None
+    assert plan.job is not None
     assert plan.ledger is not None
-    eos, store = plan.parts.encoder.tokenizer.eos_token_id, plan.parts.train
+    eos, store = plan.job.pipeline.encoder.tokenizer.eos_token_id, plan.job.train
     for place in range(len(store)):
         row = store.row(place)
         assert row["labels"][-1] == eos
@@ -111,9 +111,9 @@ def test_overlong_sources_and_targets(long: str) -> None:
 def test_a_question_with_its_context_is_the_source() -> None:
     rows = [{"question": f"Who is {i}?", "context": "Kim is.", "answer": "Kim"} for i in range(20)]
     plan = surefit.check(data=rows, model="tiny:t5", eval_share=0.0)
-    assert plan.parts is not None
-    row = plan.parts.train.row(0)
-    text = plan.parts.encoder.tokenizer.decode(row["input_ids"])
+    assert plan.job is not None
+    row = plan.job.train.row(0)
+    text = plan.job.pipeline.encoder.tokenizer.decode(row["input_ids"])
     assert text.startswith("Who is ")
     assert text.endswith("?\nKim is.<|end|>")
 

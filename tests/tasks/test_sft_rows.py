@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import surefit
-from builders import write_jsonl
+from builders import encode_one, write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
 from surefit.data.open_data import open_table
-from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import finished
 from surefit.tasks.choose_task import choose_task
 from surefit.tasks.sft import encode
 
@@ -65,8 +64,7 @@ def test_form_of_rows(tmp_path: Path, form: str, source: str) -> None:
     assert task.name == "sft"
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
     encoder = Encoder("sft", roles, tokenizer, None, SETTINGS)
-    encoded = finished(encode(encoder.read(table.row(0)), encoder), tokenizer)
-    assert isinstance(encoded, Encoded)
+    encoded = encode_one(encode, encoder.read(table.row(0)), encoder)
     assert tokenizer.decode(encoded.columns["input_ids"]) == text
 
 
@@ -146,11 +144,13 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     state = {"text": text, "end": "</s>", "joins_system": False}
     roles = {"messages": "messages", "tools": "tools"}
     encoder = Encoder("sft", roles, tokenizer, None, SETTINGS, {"template": state})
-    encoded = finished(encode({"messages": TURNS[:2], "tools": tools}, encoder), encoder.tokenizer)
-    assert isinstance(encoded, Encoded) == fits
-    if isinstance(encoded, Encoded):
-        shown = tokenizer.decode(encoded.columns["input_ids"])
-        assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
+    row = {"messages": TURNS[:2], "tools": tools}
+    if not fits:
+        with pytest.raises(SkipRowError, match="bad_messages"):
+            encode(row, encoder)
+        return
+    shown = tokenizer.decode(encode_one(encode, row, encoder).columns["input_ids"])
+    assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
 
 
 def test_row_that_the_template_refuses() -> None:
@@ -158,16 +158,17 @@ def test_row_that_the_template_refuses() -> None:
     state = {"text": tokenizer.chat_template, "end": "</s>", "joins_system": False}
     encoder = Encoder("sft", {"messages": "m"}, tokenizer, None, SETTINGS, {"template": state})
     turns = [*TURNS[:2], {"role": "tool", "content": "7"}, TURNS[3]]
-    skipped = encode({"messages": turns}, encoder)
-    assert isinstance(skipped, Skip)
-    assert (skipped.reason, skipped.remark.code if skipped.remark else "") == ("template", "SF276")
+    with pytest.raises(SkipRowError, match="template") as caught:
+        encode({"messages": turns}, encoder)
+    assert caught.value.remark is not None
+    assert caught.value.remark.rule.code == "SF276"
 
 
 def test_refusal_names_example_rows() -> None:
     rows = [{"prompt": "Hi", "completion": "Hello" if n % 3 == 0 else ""} for n in range(9)]
     plan = surefit.check(data=rows, model="tiny:llama", eval_share=0.0)
     message = next(found.message for found in plan.findings if found.code == "SF204")
-    assert "For example rows 1, 2, 4 (empty)." in message
+    assert "For example, rows 1, 2, 4 are empty." in message
 
 
 def test_overlong_policies() -> None:
@@ -242,8 +243,8 @@ def test_pairs_are_written_by_the_chat_template(chat_model: Path) -> None:
     texts = {}
     for template in (None, "plain", "{% for m in messages %}<{{ m.content }}>{% endfor %}"):
         plan = surefit.check(data=rows, model=str(chat_model), eval_share=0.0, template=template)
-        assert plan.parts is not None
-        texts[template] = tokenizer.decode(plan.parts.train.row(0)["input_ids"])
+        assert plan.job is not None
+        texts[template] = tokenizer.decode(plan.job.train.row(0)["input_ids"])
     assert list(texts.values()) == [
         "<bos><start_of_turn>user\nHi 0<end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>",
         "<bos>Hi 0\nHello<eos>",
@@ -263,7 +264,7 @@ def test_template_file_is_read_and_named_in_full(
         data=data, model=str(chat_model), template="mine.jinja", max_steps=1, output="run"
     )
     assert run.config.template == str(tmp_path / "mine.jinja")
-    assert surefit.evaluate("run")["loss"] == run.metrics["loss"]  # of the same rows
+    assert surefit.evaluate("run")["loss"] == pytest.approx(run.metrics["loss"])  # the same rows
 
 
 def test_inspect_shows_what_is_learned_and_why_a_row_is_dropped(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import surefit
-from builders import write_jsonl
+from builders import assert_same_predictions, write_jsonl
 from surefit.cli import run as command
 from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import RowFaultError
@@ -82,7 +82,7 @@ def test_saved_network_is_made_again(tmp_path: Path) -> None:
     again = surefit.load(tmp_path / "run")
     trained = run.model.state_dict()
     assert all(torch.equal(again.state_dict()[key], trained[key]) for key in trained)
-    assert surefit.predict(tmp_path / "run", rows[:5]) == before
+    assert_same_predictions(surefit.predict(tmp_path / "run", rows[:5]), before)
 
 
 def test_blanks_and_unknown_categories_can_be_predicted_for(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_check_warns_and_ignore_leaves_columns_out(tmp_path: Path) -> None:
     plan = surefit.check(**options, ignore=["hired"])
     assert plan.ok
     assert not [f for f in plan.findings if f.code == "SF232"]
-    assert plan.parts is not None
-    read = {part["column"] for part in plan.parts.encoder.fitted["columns"]}
+    assert plan.job is not None
+    read = {part["column"] for part in plan.job.pipeline.encoder.fitted["columns"]}
     assert read == {"own", "temp"}
     plan = surefit.check(**options, ignore="nope")
     assert [f.code for f in plan.findings] == ["SF202"]
@@ -214,8 +214,8 @@ def test_only_training_rows_are_fitted_on() -> None:
     states = []
     for evaluation in (held_out, rule_rows(5, seed=8)):
         plan = surefit.check(data=rows, eval_data=evaluation, model="tiny:mlp")
-        assert plan.parts is not None
-        states.append(plan.parts.encoder.state())
+        assert plan.job is not None
+        states.append(plan.job.pipeline.encoder.state())
     assert states[0] == states[1]
     assert "violet" not in json.dumps(states[0])
 
@@ -242,7 +242,7 @@ def test_models_that_do_not_suit(tmp_path: Path) -> None:
     text = [{"text": f"word {n}", "label": n % 2} for n in range(80)]
     plan = surefit.check(data=text, model="tiny:mlp")
     assert [f.code for f in plan.findings if f.severity == "error"] == ["SF301"]
-    assert "tiny:mlp reads rows of numbers" in plan.findings[-1].message
+    assert "tiny:mlp reads tabular rows" in plan.findings[-1].message
     plan = surefit.check(data=rule_rows(30), model="tiny:bert", task="tabular-classification")
     assert "SF301" in [f.code for f in plan.findings]
 

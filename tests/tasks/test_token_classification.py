@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 import surefit
-from builders import WORDS, write_jsonl
+from builders import WORDS, encode_one, write_jsonl
 from surefit.cli import run as command
-from surefit.encode.encoded_row import Encoded, Skip
+from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.tasks.metrics.entities import entity_f1_of, find_entities, match_entities
@@ -80,8 +80,7 @@ def encoder() -> Encoder:
 
 
 def test_the_first_piece_of_a_word_carries_its_tag(encoder: Encoder) -> None:
-    row = encode({"tokens": ["red", "Al"], "tags": ["O", "B-PER"]}, encoder)
-    assert isinstance(row, Encoded)
+    row = encode_one(encode, {"tokens": ["red", "Al"], "tags": ["O", "B-PER"]}, encoder)
     pieces = encoder.tokenizer.convert_ids_to_tokens(row.columns["input_ids"])
     assert "".join(pieces) == "ĠredĠAl"
     place = pieces.index("A") - 1 if "A" in pieces else pieces.index("ĠA")
@@ -94,12 +93,12 @@ def test_overlong_rows_follow_the_policy(encoder: Encoder) -> None:
     from dataclasses import replace
 
     row = {"tokens": ["red"] * 30, "tags": ["O"] * 30}
-    cut = encode(row, encoder)
-    assert isinstance(cut, Encoded)
+    cut = encode_one(encode, row, encoder)
     assert cut.truncated
     assert len(cut.columns["input_ids"]) == 8
     dropping = replace(encoder, settings={"overlong": "drop"})
-    assert encode(row, dropping) == Skip("overlong")
+    with pytest.raises(SkipRowError, match="overlong"):
+        encode(row, dropping)
 
 
 def test_faults_name_the_row(tmp_path: Path) -> None:
@@ -109,14 +108,14 @@ def test_faults_name_the_row(tmp_path: Path) -> None:
     (found,) = [f for f in plan.findings if f.severity == "error"]
     assert found.code == "SF201"
     assert found.where["row"] == 7
-    assert "which it runs along" in found.message
+    assert "which it is aligned with" in found.message
 
 
 def test_tags_seen_only_in_evaluation_are_counted() -> None:
     odd = [{"tokens": ["red", "Oslo"], "tags": ["O", "B-LOC"]}, *name_rows(3)]
     plan = surefit.check(data=name_rows(30), eval_data=odd, model="tiny:bert")
-    assert plan.parts is not None
-    assert plan.parts.encoder.classes == ["O", "B-PER", "I-PER"]
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.classes == ["O", "B-PER", "I-PER"]
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"unknown_label": 1}
     assert "SF206" in [found.code for found in plan.findings]
@@ -130,8 +129,8 @@ def test_tags_may_be_numbers() -> None:
     ]
     plan = surefit.check(data=rows, model="tiny:bert")
     assert plan.ok, plan.findings
-    assert plan.parts is not None
-    assert plan.parts.encoder.classes == [0, 1, 2]
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.classes == [0, 1, 2]
 
 
 ROWS: dict[str, tuple[str, list[tuple[str, int, int]]]] = {

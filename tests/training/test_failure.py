@@ -208,4 +208,4 @@ def test_other_commands_explain_what_nobody_expected(
     sys.modules.pop("broken_net", None)
     assert code == 1
     assert "cause: SF610" in said
-    assert "fault of surefit" not in said
+    assert "internal error" not in said

@@ -13,8 +13,9 @@ import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
 from surefit.cli.summary_lines import evaluation_lines
 from surefit.errors import FindingError, RunFailedError, UsageError
-from surefit.pipeline.evaluation import Evaluator, row_chunks
+from surefit.pipeline.evaluation import Evaluation, EvaluationSettings, row_chunks
 from surefit.plan.plan import Plan
+from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Generate, Sample
 
 
@@ -144,27 +145,17 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
         yield surefit.check(data=echo_rows(200), model="tiny:llama", eval_share=0.2)
 
 
-def evaluator(plan: Plan, **changes: Any) -> Evaluator:
-    from surefit.batches.loading import load_batch
-
-    assert plan.task is not None
-    assert plan.parts is not None
-    parts = plan.parts
-    made = Evaluator(
-        plan.task,
-        parts.call,
-        parts.loss,
-        parts.encoder,
-        lambda store, rows: load_batch(store, rows, parts.fields),
-        batch_size=4,
-        generate_rows=10,
-        max_new_tokens=3,
-    )
-    return replace(made, **changes)
+def evaluate(
+    plan: Plan, batch_size: int = 4, progress: Progress = silent, **changes: Any
+) -> Evaluation:
+    assert plan.job is not None
+    settings = EvaluationSettings(batch_size, generate_rows=10, max_new_tokens=3)
+    pipeline = replace(plan.job.pipeline, **changes)
+    return pipeline.evaluate(plan.job.validation, settings, progress=progress)
 
 
 def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Plan) -> None:
-    assert plan.parts is not None
+    assert plan.job is not None
     assert plan.task is not None
     assert plan.task.generate is not None
     asked: list[tuple[int, int, int]] = []
@@ -175,11 +166,11 @@ def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Pla
 
     generate: Generate = replace(plan.task.generate, answer=answer)
     shown: list[tuple[str, int, int]] = []
-    made = evaluator(
+    made = evaluate(
         plan,
         task=replace(plan.task, generate=generate),
         progress=lambda *state: shown.append(state),
-    )(plan.parts.module, plan.parts.evaluation)
+    )
     assert [rows for rows, _, _ in asked] == [4, 4, 2]
     assert {tokens for _, _, tokens in asked} == {3}
     lengths = [longest for _, longest, _ in asked]
@@ -191,18 +182,18 @@ def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Pla
 
 
 def test_answers_do_not_depend_on_the_batch_they_are_made_in(plan: Plan) -> None:
-    assert plan.parts is not None
+    assert plan.job is not None
     answers = []
     for batch_size in (1, 3, 10):
-        made = evaluator(plan, batch_size=batch_size)(plan.parts.module, plan.parts.evaluation)
+        made = evaluate(plan, batch_size=batch_size)
         answers.append([sample["got"] for sample in made.samples])
     assert answers[0] == answers[1] == answers[2]
     assert any(answers[0])
 
 
 def test_rows_are_chunked_longest_first(plan: Plan) -> None:
-    assert plan.parts is not None
-    lengths = plan.parts.evaluation.lengths
+    assert plan.job is not None
+    lengths = plan.job.validation.lengths
     chunks = list(row_chunks(lengths, 4, None))
     flat = [int(lengths[row]) for chunk in chunks for row in chunk]
     assert flat == sorted(flat, reverse=True)
@@ -216,10 +207,13 @@ def test_line_of_an_evaluation_reads_as_the_seeds_do() -> None:
         "metrics": {"loss": 2.1, "token_f1": 0.1234, "confusion": [[1]]},
         "samples": [{"prompt": "Who\nwas it?", "expected": "Ada", "got": "x" * 300}] * 6,
     }
-    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0])]
-    assert line == ("epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  Average F1 Score 0.1234")
+    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0], True)]
+    assert line == (
+        "epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  "
+        "token_f1 0.1234  Average F1 Score 0.1234"
+    )
     assert len(samples) == 9
-    assert samples[:2] == ["    question  Who was it?", "    expected  Ada"]
+    assert samples[:2] == ["    prompt     Who was it?", "    expected   Ada"]
     assert len(samples[2]) < 130
     (start,) = evaluation_lines({**event, "step": 0, "samples": []}, 10, [])
     assert start.plain.startswith("before training  eval loss")

@@ -20,9 +20,9 @@ from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.errors import RunFailedError, UsageError
-from surefit.run import create_run
+from surefit.run.checkpoints import latest_checkpoint
+from surefit.run.run_folder import create_run
 from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.checkpoints import latest_checkpoint
 
 TINY: dict[str, Any] = {
     "data": echo_rows(40),
@@ -77,10 +77,10 @@ def test_frozen_behind_our_back_is_found_out(tmp_path: Path) -> None:
     from surefit.training import start
 
     plan = surefit.check(**TINY, max_steps=2)
-    assert plan.parts is not None
-    assert plan.parts.adaptation is not None
-    name = min(plan.parts.adaptation.trained)
-    plan.parts.module.get_parameter(name).requires_grad_(False)
+    assert plan.job is not None
+    assert plan.model.adaptation is not None
+    name = min(plan.model.adaptation.trained)
+    plan.job.pipeline.module.get_parameter(name).requires_grad_(False)
     run = create_run(tmp_path / "run", plan.config, {}, plan.task)
     with pytest.raises(RunFailedError, match=name.replace(".", r"\.")):
         start.run_plan(plan, run)
@@ -89,10 +89,12 @@ def test_frozen_behind_our_back_is_found_out(tmp_path: Path) -> None:
 def test_only_adapters_change_and_checkpoints_are_small(tmp_path: Path) -> None:
     run = surefit.train(**TINY, max_steps=3, output=str(tmp_path / "run"))
     plan = surefit.check(**TINY, max_steps=3)
-    assert plan.parts is not None
-    begun = dict(plan.parts.module.named_parameters())
-    moved = {name for name, p in run._module.named_parameters() if not torch.equal(p, begun[name])}
-    assert moved == plan.parts.adaptation.trained
+    assert plan.job is not None
+    begun = dict(plan.job.pipeline.module.named_parameters())
+    moved = {
+        name for name, p in run.module_object.named_parameters() if not torch.equal(p, begun[name])
+    }
+    assert moved == plan.model.adaptation.trained
     assert len(moved) == 28
     latest = latest_checkpoint(run.checkpoints)
     assert latest is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +20,15 @@ def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]
     prefix = [sys.executable, "-m"]
     if processes > 1:
         prefix += ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
-        prefix += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m"]
+        prefix += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        prefix += ["--main_process_port", "0", "-m"]  # one that is free
     done = subprocess.run(
         [*prefix, "surefit", "train", *arguments],
         cwd=folder,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     run = folder / arguments[arguments.index("--output") + 1]

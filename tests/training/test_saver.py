@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from surefit import atomic
-from surefit.training.checkpoints import Saver, State, checkpoint_path, load_checkpoint
+from surefit.run.checkpoints import Saver, State, checkpoint_path, load_checkpoint
 
 
 def _parts() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -15,7 +15,7 @@ from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
 from surefit.checks.probes.row_independence import check_independence
 from surefit.findings import Finding, rule
-from surefit.models.preserve_state import undisturbed
+from surefit.kernels.preserve_state import preserved_state
 
 PROBE_NOT_RUN = rule(
     "SF708",
@@ -42,7 +42,7 @@ LONGER: dict[str, Probe] = {"overfit": check_overfit}
 
 def run_probes(subject: Subject, longer: bool = False) -> list[Finding]:
     """What all probes find; a model whose outputs differ from call to call cannot be probed."""
-    with undisturbed(subject.module):
+    with preserved_state(subject.module):
         unsteady = is_deterministic(subject)
         if unsteady:
             return unsteady
@@ -51,7 +51,7 @@ def run_probes(subject: Subject, longer: bool = False) -> list[Finding]:
 
 
 def _run(name: str, probe: Probe, subject: Subject) -> list[Finding]:
-    """A probe that fails on a model that has just worked says nothing about training it."""
+    """A probe that fails on a working model is reported; it is no fault of the model."""
     try:
         return probe(subject)
     except Exception as error:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
+from surefit.kernels.preserve_state import preserved_state
 from surefit.models.call import Call
 from surefit.models.model_rules import MODEL_FAILED
-from surefit.models.preserve_state import undisturbed
 from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ NO_GRADIENT = rule(
         "They stay as they are: the loss does not depend on them, as on the pooler of an encoder "
         "that is fed with features."
     ),
-    fix="Nothing to do, unless they were meant to learn; then let forward use them.",
+    fix="Nothing to do, unless they are meant to be trained; then let forward use them.",
 )
 
 
@@ -100,7 +100,7 @@ def probe(
 ) -> list[Finding]:
     """Send `batch` through model and loss, and back; raise what keeps it from working."""
     found = []
-    with undisturbed(module):
+    with preserved_state(module):
         outputs = _forward(module, call, batch)
         _check_kind(outputs, call)
         if num_outputs is not None and outputs.logits is not None:
@@ -134,7 +134,7 @@ def find_unreached(
         total, _ = loss(call(module, batch), batch)
         return torch.autograd.grad(total, list(named.values()), allow_unused=True)
 
-    with undisturbed(module):
+    with preserved_state(module):
         try:
             found = slopes()
         except RuntimeError:  # some models have no backward in evaluation mode, such as RWKV

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.probe_batch import Subject
 from surefit.findings import Finding, rule
 
@@ -30,13 +31,10 @@ LABELS_SHIFTED_TWICE = rule(
 )
 
 
-IGNORED = -100
-
-
 def check_shift(subject: Subject) -> list[Finding]:
     """The loss of a single label must depend on the tokens before it, and on no other.
 
-    The gradient of that loss with respect to the embedded tokens tells which it depends on.
+    The gradient of that loss with respect to the embedded tokens shows which tokens it depends on.
     """
     labels = subject.batch.get("labels")
     if not subject.causal or labels is None or labels.ndim != 2:
@@ -47,26 +45,26 @@ def check_shift(subject: Subject) -> list[Finding]:
         return []
     row, place = chosen
     batch = subject.row(row)
-    batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORED)
+    batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORE_INDEX)
     batch["labels"][0, place] = labels[row, place]
     furthest = _furthest_token(subject, batch, embedding)
     if furthest is None or furthest == place - 1:
         return []
     if furthest < place - 1:
         message = (
-            f"The label of token {place} is learned from the tokens up to {furthest}; expected "
+            f"The label of token {place} is predicted from the tokens up to {furthest}; expected "
             f"{place - 1}."
         )
         return [LABELS_SHIFTED_TWICE.finding(message)]
     seen = "itself" if furthest == place else f"and the tokens after it, up to {furthest}"
-    message = f"The label of token {place} is learned from a position that has seen it {seen}."
+    message = f"The label of token {place} is predicted from a position that has seen it {seen}."
     return [LABEL_VISIBLE.finding(message)]
 
 
 def _middle_label(labels: Any) -> tuple[int, int] | None:
     """Row and place of a label with tokens before and after it."""
     for row, values in enumerate(labels):
-        places = (values != IGNORED).nonzero().flatten().tolist()
+        places = (values != IGNORE_INDEX).nonzero().flatten().tolist()
         inner = [place for place in places if 2 <= place < len(values) - 1]
         if inner:
             return row, inner[len(inner) // 2]

@@ -1,4 +1,4 @@
-"""Can the model learn one batch by heart?"""
+"""Can the model overfit one batch?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from surefit.findings import Finding, rule
 CANNOT_OVERFIT = rule(
     "SF707",
     "warning",
-    "one batch cannot be learned by heart",
+    "the model cannot overfit one batch",
     why="A model that cannot fit a handful of rows will hardly learn from thousands.",
     fix="Check that the loss depends on the inputs, the rate, and which layers are frozen.",
 )

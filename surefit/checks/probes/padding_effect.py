@@ -1,4 +1,4 @@
-"""Does one more pad change what the model says of the real positions?"""
+"""Does one more pad token change the outputs at the real positions?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PADDING_CHANGES_OUTPUTS = rule(
     "SF701",
     "warning",
     "padding changes the outputs",
-    why="What the model says of a row depends on how long the other rows of its batch are.",
+    why="The outputs for a row depend on the length of the other rows in its batch.",
     fix="Let forward take attention_mask, and leave padded positions out of sums and means.",
 )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.findings import Finding, rule
-from surefit.models.tensor_difference import largest_difference
+from surefit.kernels.tensor_difference import largest_difference
 
 if TYPE_CHECKING:
     import torch

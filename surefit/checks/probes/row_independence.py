@@ -9,7 +9,7 @@ ROWS_NOT_INDEPENDENT = rule(
     "SF702",
     "warning",
     "rows of a batch influence each other",
-    why="What the model says of a row depends on the rows it happens to be batched with.",
+    why="The outputs for a row depend on the other rows in its batch.",
     fix="Keep the batch axis apart: no sum, mean or normalisation over it.",
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
 from surefit.errors import SurefitError
 from surefit.findings import Finding, rule
-from surefit.models.preserve_state import undisturbed
+from surefit.kernels.preserve_state import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,14 +33,17 @@ def check_reload(
     """The model, saved and loaded again, must give the outputs that it gave before."""
     import torch
 
-    with tempfile.TemporaryDirectory(prefix="surefit-") as temporary, undisturbed(subject.module):
+    with (
+        tempfile.TemporaryDirectory(prefix="surefit-") as temporary,
+        preserved_state(subject.module),
+    ):
         folder = Path(temporary) / "model"
         save(folder)
         try:
             other = load(folder)
         except SurefitError as error:
             return [RELOAD_DIFFERS.finding(f"The model was saved and cannot be loaded: {error}")]
-        with torch.no_grad(), undisturbed(other):
+        with torch.no_grad(), preserved_state(other):
             before, after = subject.forward(subject.batch), call(other, subject.batch)
     for name in ("logits", "loss"):
         one, two = getattr(before, name, None), getattr(after, name, None)

@@ -1,1 +1,1 @@
-"""One opener per file format."""
+"""One module per file format; `open_data.py` has the registry."""

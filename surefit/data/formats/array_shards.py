@@ -1,12 +1,10 @@
-"""Files of arrays that are to be one table and differ in shape or type: planned, then agreed.
+"""Shards of arrays that differ in shape or type: planned, then converted to one shape and type.
 
-What is only seen otherwise (cut, an axis dropped) costs nothing; what must be written anew (axes
-exchanged, another type) is written once into the cache, a chunk at a time.
+Reshaping is free. Transposing and type conversion write the array once to the cache, in chunks.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,41 +14,40 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.column_types import is_array
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
-from surefit.data.formats.text_records import Opened
-from surefit.data.table import is_array
+from surefit.data.formats.opened import Opened
 from surefit.findings import Finding, rule
 
 SHARD_RESHAPED = rule(
     "SF427",
     "fixed",
-    "file brought to the shape of the others",
-    why="Rows of several files are read as one table, so their axes and types must agree.",
-    fix="Save the files alike to be rid of this note.",
+    "shard converted to the shape of the others",
+    why="Several files are read as one table, so their shapes and types must be the same.",
+    fix="Save all files with one shape and type to avoid this note.",
 )
 
 SHARDS_DISAGREE = rule(
     "SF428",
     "error",
-    "files that disagree in shape",
-    why="Rows of several files are read as one table; no exchange of axes makes these agree.",
-    fix="Leave the file out, or save it with the width of the others.",
+    "shards of incompatible shapes",
+    why="Several files are read as one table, and no reshaping makes these shapes the same.",
+    fix="Leave the file out, or save it with the feature size of the others.",
 )
 
 
-CHUNK_BYTES = 1 << 24
 SHOWN_FILES = 3
 
 
 _SHOWN = {"float": "float32", "double": "float64", "halffloat": "float16"}
-"""Types by the names they have outside of Arrow."""
+"""Arrow type names and their NumPy names."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The rows of one file: sizes of their axes, None where they differ, and their type."""
+    """The rows of one file: the sizes of their axes, None where they vary, and their type."""
 
     sizes: tuple[int | None, ...]
     dtype: str
@@ -63,34 +60,34 @@ class Kind:
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to the rows of one file so that they agree with the others."""
+    """How the rows of one file are converted to the shape and type of the others."""
 
     sizes: tuple[int | None, ...]
-    """The axes before any exchange: with strays dropped, flat rows cut."""
+    """The axes before transposing: without axes of length 1, flat rows reshaped."""
     transposed: bool = False
     dtype: str | None = None
-    """Another type, where the file's own is not kept."""
+    """The type to convert to; None to keep the file's type."""
 
     @property
     def rewrites(self) -> bool:
-        """Whether the values must be written anew."""
+        """Whether the values must be copied."""
         return self.transposed or self.dtype is not None
 
     @property
     def result(self) -> tuple[int | None, ...]:
-        """The axes of the rows afterwards."""
+        """The axes of the converted rows."""
         return self.sizes[::-1] if self.transposed else self.sizes
 
 
 def plan_shards(kinds: Sequence[Kind]) -> list[Change | None]:
-    """A Change for each file; None where nothing makes it agree with the most common width.
+    """A Change for each file; None if its rows cannot get the most common feature size.
 
     >>> plan_shards([Kind((20, 271), "float", 9), Kind((271, 20), "float", 5)])[1].transposed
     True
     >>> plan_shards([Kind((20, 271), "float", 9), Kind((5420,), "float", 5)])[1].sizes
     (20, 271)
     """
-    axes = [_without_strays(kind.sizes) for kind in kinds]
+    axes = [_without_ones(kind.sizes) for kind in kinds]
     widths = Counter[int]()
     for kind, sizes in zip(kinds, axes, strict=True):
         if len(sizes) == 2 and sizes[1] is not None:
@@ -105,7 +102,7 @@ def plan_shards(kinds: Sequence[Kind]) -> list[Change | None]:
     ]
 
 
-def _without_strays(sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+def _without_ones(sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
     kept = list(sizes)
     while len(kept) > 2 and 1 in kept:
         kept.remove(1)
@@ -124,8 +121,10 @@ def _change(sizes: tuple[int | None, ...], width: int | None, dtype: str | None)
     return None
 
 
-def agree(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[list[Opened], list[Finding]]:
-    """The opened files with array columns of one type each, and what was done for it."""
+def align_shards(
+    files: Sequence[Path], opened: Sequence[Opened]
+) -> tuple[list[Opened], list[Finding]]:
+    """The opened files with array columns of one shape and type, and what was converted."""
     parts = list(opened)
     found: list[Finding] = []
     names = [name for name in parts[0].arrow.column_names if _differs(name, parts)]
@@ -147,7 +146,7 @@ def agree(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[list[Opened]
 
 
 def _differs(name: str, parts: Sequence[Opened]) -> bool:
-    """Whether a column is an array of numbers in all files, whole in each, and not alike."""
+    """Whether a column is an array without missing rows in all files, of different types."""
     if not all(name in part.arrow.column_names for part in parts):
         return False
     kinds = [part.arrow.schema.field(name).type for part in parts]
@@ -190,7 +189,7 @@ def _disagrees(
 def _notes(
     files: Sequence[Path], name: str, kinds: Sequence[Kind], changes: Sequence[Change]
 ) -> Iterator[Finding]:
-    """One note per way of changing files, with the first few of them."""
+    """One finding per conversion, with the first few files."""
     groups: dict[str, list[Path]] = {}
     for file, kind, change in zip(files, kinds, changes, strict=True):
         if change.transposed or change.sizes != kind.sizes or change.dtype:
@@ -207,9 +206,9 @@ def _notes(
 def _changed(
     file: Path, name: str, column: pa.ChunkedArray, kind: Kind, change: Change, ragged: bool
 ) -> pa.ChunkedArray:
-    """The column after its change; `ragged` where files have different numbers of steps."""
+    """The converted column; `ragged` if the files have different sequence lengths."""
     offsets = None
-    if kind.sizes[0] is None:  # rows of this file differ among themselves
+    if kind.sizes[0] is None:  # rows of this file differ in length
         joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
         offsets = np.asarray(joined.offsets).astype(np.int64)
         values = _values(joined.values, tuple(size for size in kind.sizes[1:] if size))
@@ -237,28 +236,19 @@ def _values(column: pa.Array, shape: tuple[int, ...]) -> Any:
 
 
 def _rewritten(file: Path, name: str, values: Any, change: Change) -> Any:
-    """The values with axes exchanged or in another type, written into the cache in chunks."""
+    """The values transposed or in another type, written to the cache."""
+
+    def turned(start: int, end: int) -> Any:
+        chunk = values[start:end]
+        with np.errstate(over="ignore"):  # encoding reports values too large for float32
+            return (chunk.swapaxes(1, 2) if change.transposed else chunk).astype(dtype, copy=False)
+
+    dtype = values.dtype if change.dtype is None else _NUMPY[change.dtype]
+    shape = values.shape
+    if change.transposed:
+        shape = (shape[0], shape[2], shape[1])
     key = fingerprint("shard", file_fingerprint(file), name, repr(change))
-    folder = cache_folder() / "arrays" / key
-    if not folder.exists():
-        dtype = values.dtype if change.dtype is None else _NUMPY[change.dtype]
-        shape = values.shape
-        if change.transposed:
-            shape = (shape[0], shape[2], shape[1])
-        per_row = max(1, math.prod(shape[1:])) * np.dtype(dtype).itemsize
-        size = max(1, CHUNK_BYTES // per_row)
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy", mode="w+", dtype=dtype, shape=shape
-            )
-            for start in range(0, len(values), size):
-                chunk = values[start : start + size]
-                with np.errstate(over="ignore"):  # encoding names values too large for float32
-                    target[start : start + size] = (
-                        chunk.swapaxes(1, 2) if change.transposed else chunk
-                    )
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    return cached_array(key, lambda target: write_in_chunks(target, shape, dtype, turned))
 
 
 _NUMPY: dict[str, Any] = {"float": np.float32, "int64": np.int64}

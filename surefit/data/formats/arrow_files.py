@@ -14,16 +14,16 @@ from surefit.config import Reading
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
 
 UNUSED_SPLITS = rule(
     "SF121",
     "info",
-    "splits that are not used",
-    why="Training uses one split; the others can be evaluated on.",
-    fix="Name another one with --eval-data.",
+    "unused splits",
+    why="Training uses the split train. Other splits can be used for evaluation.",
+    fix="Pass another split with --eval-data.",
 )
 
 
@@ -31,7 +31,7 @@ _MAGIC = b"ARROW1"
 
 
 def open_arrow(path: Path, reading: Reading) -> Opened:
-    """The rows of an `.arrow` file where they lie; unpacked into the cache if compressed."""
+    """The rows of an `.arrow` file, memory-mapped; a compressed file is unpacked into the cache."""
     key = file_fingerprint(path)
     if path.stat().st_size == 0:
         raise _unreadable(path, "it is empty")
@@ -40,7 +40,7 @@ def open_arrow(path: Path, reading: Reading) -> Opened:
         schema = _reader(buffer).schema
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, str(error)) from None
-    if is_plain(schema, str(path)) and _lies_in(buffer, next(_batches(path, buffer), None)):
+    if is_plain(schema, str(path)) and _is_mapped(buffer, next(_batches(path, buffer), None)):
         _check_once(path, buffer, key)
         table = pa.Table.from_batches(_batches(path, buffer), schema)
         return Opened(pa.Table.from_arrays(table.columns, schema=plain_schema(schema, str(path))))
@@ -74,7 +74,7 @@ def _batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
 
 
 def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Record batches whose offsets and text are in order: reading others may crash."""
+    """Record batches with valid offsets and text: reading invalid ones may crash the process."""
     first = 0
     for number, batch in enumerate(_batches(path, buffer)):
         try:
@@ -86,7 +86,7 @@ def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
 
 
 def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
-    """Check every batch, the first time the file is seen."""
+    """Check every batch when the file is opened for the first time."""
     folder = cache_folder() / "tables" / fingerprint("checked", key)
     if not folder.exists():
         for _ in _checked_batches(path, buffer):
@@ -95,8 +95,8 @@ def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
             pass
 
 
-def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
-    """Whether a batch is read where it lies, and was not unpacked into memory."""
+def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
+    """Whether a batch is memory-mapped rather than unpacked into memory."""
     if batch is None:
         return True
     parts = [part for column in batch.columns for part in column.buffers() if part is not None]
@@ -105,10 +105,10 @@ def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
 
 
 def _unreadable(path: Path, error: str, batch: int = 0, row: int | None = None) -> FindingError:
-    at = f", record batch {batch} (from row {row} on)" if row is not None else ""
+    at = f", record batch {batch} (from row {row})" if row is not None else ""
     line = error.splitlines()[0][:160] if error else "it ends too early"
     message = f"{path.name}{at} is not readable as Arrow: {line}"
-    return CORRUPT_FILE.error(message, fix="Write the file anew.", file=str(path), row=row)
+    return CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path), row=row)
 
 
 def is_dataset_folder(path: Path) -> bool:
@@ -117,19 +117,19 @@ def is_dataset_folder(path: Path) -> bool:
 
 
 def dataset_files(path: Path) -> tuple[list[Path], list[Finding]]:
-    """The Arrow files of a `datasets` folder in their order; of several splits, those of train."""
+    """The Arrow files of a `datasets` folder in order; of several splits, those of train."""
     if not (path / "dataset_dict.json").is_file():
         return _state_files(path), []
     splits = _read_json(path / "dataset_dict.json").get("splits")
     if not isinstance(splits, list) or "train" not in splits:
-        message = f"{path} holds the splits {splits}; expected one that is called train."
-        fix = "Give the folder of one split, such as --data FOLDER/test."
+        message = f"{path} has the splits {splits}; expected one called train."
+        fix = "Pass the folder of one split, such as --data FOLDER/test."
         raise NO_DATA.error(message, fix=fix, file=str(path))
     return _state_files(path / "train"), other_splits(splits, str(path))
 
 
 def other_splits(splits: list[str], shown: str) -> list[Finding]:
-    """What is said about the splits that are not trained on."""
+    """The finding about splits that are not used."""
     others = [name for name in splits if name != "train"]
     if not others:
         return []
@@ -142,15 +142,15 @@ def _state_files(folder: Path) -> list[Path]:
     if not isinstance(files, list) or not all(
         isinstance(file, dict) and isinstance(file.get("filename"), str) for file in files
     ):
-        message = f"{folder / 'state.json'} does not list the data set's files (_data_files)."
+        message = f"{folder / 'state.json'} does not list the files of the dataset (_data_files)."
         raise CORRUPT_FILE.error(message, file=str(folder / "state.json"))
     paths = [folder / Path(file["filename"]).name for file in files]
     missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
-        message = f"{folder / 'state.json'} names {missing.name}, which is not there."
-        raise CORRUPT_FILE.error(message, fix="Save or copy the data set anew.", file=str(missing))
+        message = f"{folder / 'state.json'} names {missing.name}, which does not exist."
+        raise CORRUPT_FILE.error(message, fix="Save or copy the dataset again.", file=str(missing))
     if not paths:
-        raise NO_DATA.error(f"{folder} holds a data set without rows.", file=str(folder))
+        raise NO_DATA.error(f"{folder} is a dataset without rows.", file=str(folder))
     return paths
 
 
@@ -159,5 +159,5 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         message = f"{path} cannot be read: {error}"
-        raise CORRUPT_FILE.error(message, fix="Save the data set anew.", file=str(path)) from None
+        raise CORRUPT_FILE.error(message, fix="Save the dataset again.", file=str(path)) from None
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""A folder with one folder of images per class: their paths and the classes' names."""
+"""A folder with one folder of images per class: image paths and class names."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
+from surefit.data.column_types import IMAGE_ENDINGS
 from surefit.data.data_rules import NO_DATA
-from surefit.data.formats.text_records import Opened
-
-IMAGES = frozenset(
-    (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-)
+from surefit.data.formats.opened import Opened
 
 SPLITS = frozenset(("train", "test", "val", "valid", "validation", "dev"))
 
 
 def splits_of(path: Path) -> list[str]:
-    """The splits, if a folder holds nothing but folders named so, one of them train."""
+    """The splits, if the folder contains only folders named for splits, one of them train."""
     names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     is_split = "train" in names and SPLITS.issuperset(names)
     return names if is_split and (path / "train").is_dir() else []
 
 
 def is_class_folder(path: Path) -> bool:
-    """Whether some folder in it holds an image, at any depth."""
+    """Whether a folder in it contains an image, at any depth."""
     return any(True for folder in _classes(path) for _ in _images(folder))
 
 
 def open_class_folder(path: Path, reading: Reading) -> Opened:
-    """Columns `image` (a path) and `label` (the folder's name), in the order of the names."""
-    path = path.resolve()  # the same rows whatever folder they are named from
+    """Columns `image` (a path) and `label` (the folder's name), sorted by name."""
+    path = path.resolve()  # the same rows from any working folder
     paths: list[str] = []
     labels: list[str] = []
     empty = []
@@ -45,14 +42,14 @@ def open_class_folder(path: Path, reading: Reading) -> Opened:
         if not found:
             empty.append(folder.name)
     if empty:
-        message = f"{path}: no image lies in the class folder {', '.join(empty[:5])}."
-        fix = f"Remove it, or put images into it ({', '.join(sorted(IMAGES))})."
+        message = f"{path}: there is no image in the class folder {', '.join(empty[:5])}."
+        fix = f"Remove it, or put images into it ({', '.join(IMAGE_ENDINGS)})."
         raise NO_DATA.error(message, fix=fix, file=str(path / empty[0]))
     return Opened(pa.table({"image": pa.array(paths, pa.string()), "label": labels}))
 
 
 def folder_fingerprint(path: Path) -> str:
-    """Changes when an image comes, goes or is written anew."""
+    """Changes when an image is added, removed or rewritten."""
     path = path.resolve()
     images = (image for folder in _classes(path) for image in _images(folder))
     stats = ((str(image), image.stat()) for image in sorted(images))
@@ -68,5 +65,5 @@ def _classes(path: Path) -> list[Path]:
 def _images(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         for name in names:
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGES:
+            if not name.startswith(".") and name.lower().endswith(IMAGE_ENDINGS):
                 yield Path(place, name)

@@ -1,17 +1,16 @@
-"""CoNLL columns to rows: one token per line, a blank line between sentences."""
+"""CoNLL files to rows: one token per line, a blank line between sentences."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Record
-from surefit.findings import Finding
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 
 SAMPLE_LINES = 1000
 UNIVERSAL = (
@@ -21,19 +20,19 @@ UNIVERSAL = (
 """The columns of CoNLL-U; `tags` are the universal parts of speech."""
 
 
-def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def read_records(path: Path, reading: Reading) -> Records:
     """The first line of each sentence, and its columns as lists of text.
 
-    Tokens come first and tags last; columns between them are column_1 and so on.
+    The first column is `tokens` and the last `tags`; those between are column_1 and so on.
     """
-    sample = list(islice(numbered_lines(path, reading, []), SAMPLE_LINES))
+    sample = list(islice(TextFile(path, reading).lines(), SAMPLE_LINES))
     delimiter = reading.delimiter or (
         "\t" if any("\t" in line.strip() for _, line in sample) else None
     )
     names = _column_names([_cells(line, delimiter) for _, line in sample if line.strip()], reading)
     sentence: list[Sequence[str]] = []
-    begin = 0
-    for number, line in numbered_lines(path, reading, notes):
+    begin, file = 0, TextFile(path, reading)
+    for number, line in file.lines():
         cells = _cells(line, delimiter)
         if not line.strip() or line.startswith("-DOCSTART-"):
             if sentence:
@@ -41,7 +40,7 @@ def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator
             sentence = []
         elif len(cells) == len(names):
             if names == UNIVERSAL and not cells[0].isdigit():
-                continue  # a word of several tokens, which follow, or an empty node
+                continue  # a multiword token, whose words follow, or an empty node
             begin = begin if sentence else number
             sentence.append(cells)
         elif not _is_comment(line):
@@ -53,6 +52,7 @@ def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator
             )
     if sentence:
         yield begin, _columns(names, sentence)
+    yield from file.findings
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:

@@ -1,71 +1,85 @@
-"""Tables of text (CSV, TSV) to rows; numbers are recognised by whole columns."""
+"""Delimited text (CSV, TSV) to rows; the type of a column is inferred from all its cells."""
 
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.delimited_layout import NUMBER, TABLE_LAYOUT_INFERRED, Layout, find_layout
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.delimited_layout import TABLE_LAYOUT_INFERRED, Layout, find_layout
+from surefit.data.formats.number_columns import Cells, infer_columns
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 from surefit.findings import Finding
 
-_INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
+if TYPE_CHECKING:
+    from _csv import Reader
 
 
-def read_csv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line number and row of each record, cells parted by commas unless they show otherwise."""
-    return _read(path, ",", reading, notes)
+def read_csv(path: Path, reading: Reading) -> Records:
+    """Line number and row of each record, separated by commas unless another delimiter fits."""
+    return _read(path, ",", reading)
 
 
-def read_tsv(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line number and row of each record, cells parted by tabs unless they show otherwise."""
-    return _read(path, "\t", reading, notes)
+def read_tsv(path: Path, reading: Reading) -> Records:
+    """Line number and row of each record, separated by tabs unless another delimiter fits."""
+    return _read(path, "\t", reading)
 
 
-def _read(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
+def _read(path: Path, default: str, reading: Reading) -> Records:
     """A blank cell is missing (None)."""
-    layout = find_layout(path, default, reading, notes)
-    kinds = _column_kinds(path, reading, layout)
-    for number, row in _text_rows(path, reading, layout, notes):
-        yield number, {name: _convert(cell, kinds[name]) for name, cell in row.items()}
-
-
-def _column_kinds(path: Path, reading: Reading, layout: Layout) -> dict[str, type]:
-    """int, float or str for each column: the narrowest that every cell of it can be read as."""
-    kinds: dict[str, type] = {}
-    for _, row in _text_rows(path, reading, layout, []):
-        for name, cell in row.items():
-            kind = kinds.setdefault(name, int)
-            if cell and kind is int and not _INTEGER.fullmatch(cell):
-                kind = kinds[name] = float
-            if cell and kind is float and not NUMBER.fullmatch(cell):
-                kinds[name] = str
-    return kinds
+    layout, found = find_layout(path, default, reading)
+    yield from found
+    names, rows, _ = _open_cells(TextFile(path, reading), layout)
+    inferred = infer_columns(names, rows)
+    yield from inferred.findings(path)
+    file = TextFile(path, reading)
+    names, rows, found = _open_cells(file, layout)
+    yield from found
+    kinds = [column.kind for column in inferred.columns]
+    for line, cells in rows:
+        yield line, dict(zip(names, map(_convert, cells, kinds), strict=True))
+    yield from file.findings
 
 
 def _convert(cell: str, kind: type) -> Any:
-    return kind(cell) if cell else None
+    if kind is str:
+        return cell or None
+    return kind(cell) if cell and not cell.isspace() else None
 
 
-def _text_rows(
-    path: Path, reading: Reading, layout: Layout, notes: list[Finding]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = layout.reader(line for _, line in numbered_lines(path, reading, notes))
-    try:
-        names = layout.names or _read_header(path, next(filter(None, reader), []), notes)
+def _open_cells(
+    file: TextFile, layout: Layout
+) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
+    """Column names, line number and cells of each row, and findings about the names."""
+    reader = layout.reader(line for _, line in file.lines())
+    found: list[Finding] = []
+    names: Sequence[str] | None = layout.names
+    if names is None:
+        with _named_line(file.path, reader):
+            names, found = _read_header(file.path, next(filter(None, reader), []))
+    return names, _rows(file.path, reader, names, layout), found
+
+
+def _rows(path: Path, reader: Reader, names: Sequence[str], layout: Layout) -> Iterator[Cells]:
+    with _named_line(path, reader):
         for cells in reader:
             if not cells:
                 continue
             if len(cells) != len(names):
                 raise _other_width(path, reader.line_num, len(cells), names, layout)
-            yield reader.line_num, dict(zip(names, cells, strict=True))
+            yield reader.line_num, cells
+
+
+@contextmanager
+def _named_line(path: Path, reader: Reader) -> Iterator[None]:
+    try:
+        yield
     except csv.Error as error:
         raise CORRUPT_FILE.error(
             f"{path.name}, line {reader.line_num}: not valid CSV ({error}).",
@@ -74,23 +88,24 @@ def _text_rows(
         ) from None
 
 
-def _read_header(path: Path, names: list[str], notes: list[Finding]) -> Sequence[str]:
+def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]]:
+    found: list[Finding] = []
     if not names:
-        return ()
-    if len(names) > 1 and not names[0].strip() and "index" not in names:  # as pandas writes it
+        return [], found
+    if len(names) > 1 and not names[0].strip() and "index" not in names:  # pandas
         names = ["index", *names[1:]]
-        message = f"{path.name}, line 1: the first column has no name, and is called index."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+        message = f"{path.name}, line 1: the first column has no name; it is called index."
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
     name, count = Counter(names).most_common(1)[0]
     if count > 1 or not all(name.strip() for name in names):
         fault = f"column {name!r} twice" if count > 1 else "a column without a name"
         raise CORRUPT_FILE.error(
             f"{path.name}, line 1: the header has {fault}: {', '.join(names)[:80]}",
-            fix="Give every column a name of its own in the first line.",
+            fix="Give every column its own name in the first line.",
             file=str(path),
             line=1,
         )
-    return names
+    return names, found
 
 
 def _other_width(

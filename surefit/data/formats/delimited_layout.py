@@ -1,4 +1,4 @@
-"""How a table of text is laid out: delimiter, quotes, header; worked out from its first lines."""
+"""The layout of delimited text (delimiter, quotes, header), inferred from its first lines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from surefit.config import Reading
-from surefit.data.formats.text_decoding import numbered_lines
+from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_records import MAX_COLUMNS, too_many_columns
+from surefit.data.numbers import NUMBER
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 
@@ -23,24 +24,23 @@ if TYPE_CHECKING:
 TABLE_LAYOUT_INFERRED = rule(
     "SF112",
     "info",
-    "layout of a table worked out",
-    why="The file does not say how its cells are parted or what its columns are called.",
-    fix="Set read.delimiter or read.names if it was meant otherwise.",
+    "table layout inferred",
+    why="The file does not state its delimiter or its column names.",
+    fix="Set read.delimiter or read.names if the layout is wrong.",
 )
 
 UNUSED_DELIMITER = rule(
     "SF217",
     "error",
-    "delimiter that no line has",
-    why="The whole line would be read as one cell, and learned as one text.",
-    fix="Set read.delimiter to the one the file has, or leave it out.",
+    "delimiter not in the file",
+    why="Every line would be read as a single cell.",
+    fix="Set read.delimiter to the delimiter of the file, or remove it.",
 )
 
 
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 SAMPLE_LINES = 500
 SAMPLE_CHARACTERS = 4_000_000
-NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _QUOTED = re.compile(r'"([^"]|"")*"')
 _YEARS_FROM = 1900
 
@@ -49,7 +49,7 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class Layout:
-    """How cells are parted; `names` are the columns where the first line does not name them."""
+    """How cells are separated; `names` are the columns of a file without a header line."""
 
     delimiter: str
     quoting: bool
@@ -66,33 +66,34 @@ def _reader(lines: Iterable[str], delimiter: str, quoting: bool, strict: bool) -
     return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
 
 
-def find_layout(path: Path, default: str, reading: Reading, notes: list[Finding]) -> Layout:
-    """The layout of a file whose ending suggests the delimiter `default`."""
+def find_layout(path: Path, default: str, reading: Reading) -> tuple[Layout, list[Finding]]:
+    """The layout of a file whose ending suggests the delimiter `default`; what was inferred."""
+    found: list[Finding] = []
     csv.field_size_limit(2**31 - 1)
     lines = _sample_lines(path, reading)
     delimiter = _chosen_delimiter(reading) or _find_delimiter(lines, default)
     _check_delimiter(path, lines, delimiter)
     if delimiter != default and reading.delimiter is None:
-        message = f"{path.name}: cells are parted by {DELIMITERS[delimiter]}s."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+        message = f"{path.name}: cells are separated by {DELIMITERS[delimiter]}s."
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
     quoting = delimiter == "," or not _has_stray_quotes(path, delimiter, reading)
     if not quoting:
-        message = f"{path.name}: quotes are part of the text; every line is one row."
-        notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
+        message = f"{path.name}: quotes are read as part of the text, and every line as one row."
+        found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path)))
     rows = _sample_rows(lines, delimiter, quoting)
     if rows and len(rows[0]) > MAX_COLUMNS:
         raise too_many_columns(str(path), len(rows[0]), line=1)
     if reading.names:
         headed = bool(rows) and tuple(rows[0]) == reading.names
-        return Layout(delimiter, quoting, None if headed else reading.names)
+        return Layout(delimiter, quoting, None if headed else reading.names), found
     reason = _looks_like_data(rows)
     if reason is None:
-        return Layout(delimiter, quoting, None)
+        return Layout(delimiter, quoting, None), found
     names = _name_columns(rows)
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
     message = f"{path.name} has no header line ({reason}); the columns are named {shown}."
-    notes.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
-    return Layout(delimiter, quoting, names)
+    found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
+    return Layout(delimiter, quoting, names), found
 
 
 def _chosen_delimiter(reading: Reading) -> str | None:
@@ -109,16 +110,16 @@ def _chosen_delimiter(reading: Reading) -> str | None:
 
 
 def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
-    """Refuse a delimiter that no line has, where another one parts every line alike."""
+    """Refuse a delimiter that no line has if another one splits every line equally."""
     if any(delimiter in line for line in lines):
         return
     better = next((d for d in DELIMITERS if _share_of_equal_rows(lines, d) == 1), None)
     if better is not None:
         width = len(_sample_rows(lines, better)[0])
         raise UNUSED_DELIMITER.error(
-            f"{path.name}: no line has the delimiter {delimiter!r}, and {DELIMITERS[better]}s "
-            f"part each into {width} cells.",
-            fix=f"Set read.delimiter to {DELIMITERS[better]}, or leave it out.",
+            f"{path.name}: no line has the delimiter {delimiter!r}, but {DELIMITERS[better]}s "
+            f"split each line into {width} cells.",
+            fix=f"Set read.delimiter to {DELIMITERS[better]}, or remove it.",
             file=str(path),
         )
 
@@ -126,7 +127,7 @@ def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
 def _sample_lines(path: Path, reading: Reading) -> list[str]:
     lines: list[str] = []
     room = SAMPLE_CHARACTERS
-    for _, line in numbered_lines(path, reading, []):
+    for _, line in TextFile(path, reading).lines():
         lines.append(line)
         room -= len(line)
         if room < 0 or len(lines) == SAMPLE_LINES:
@@ -144,7 +145,7 @@ def _sample_rows(lines: Sequence[str], delimiter: str, quoting: bool = True) -> 
 
 
 def _find_delimiter(lines: Sequence[str], default: str) -> str:
-    """The default if it parts most rows as it parts the first; else the one that parts all."""
+    """The default if it splits most rows like the first; else the one that splits nearly all so."""
     share = _share_of_equal_rows(lines, default)
     if share >= 0.5:
         return default
@@ -161,9 +162,9 @@ def _share_of_equal_rows(lines: Sequence[str], delimiter: str) -> float:
 
 
 def _has_stray_quotes(path: Path, delimiter: str, reading: Reading) -> bool:
-    """Whether a cell begins with a quote that no cell ends with, and lines are rows without it."""
+    """Whether quotes are unbalanced, and every line is one row without them."""
     stray, widths = False, Counter[int]()
-    for _, line in numbered_lines(path, reading, []):
+    for _, line in TextFile(path, reading).lines():
         cells = line.rstrip("\r\n").split(delimiter)
         widths[len(cells)] += bool(line.strip())
         stray = stray or any(cell[:1] == '"' and not _QUOTED.fullmatch(cell) for cell in cells)
@@ -177,18 +178,18 @@ def _looks_like_data(rows: Rows) -> str | None:
     first, rest = rows[0], [row for row in rows[1:] if row != rows[0] and len(row) == len(rows[0])]
     numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
     if numbers and not _counts_up(numbers):
-        return f"line 1 holds the number {numbers[0]}"
+        return f"line 1 contains the number {numbers[0]}"
     for place, cell in enumerate(first):
         below = [row[place] for row in rest]
         if cell.strip() and not numbers and cell in below:
-            return f"{cell[:40]!r} in line 1 occurs again below"
+            return f"{cell[:40]!r} in line 1 occurs again in later lines"
         if below and len(cell.split()) > 8 and median(len(text.split()) for text in below) > 8:
-            return f"line 1 holds the sentence {cell[:40]!r}"
+            return f"line 1 contains the sentence {cell[:40]!r}"
     return None
 
 
 def _counts_up(cells: Sequence[str]) -> bool:
-    """Whether numbers are plausible names: 0, 1, 2 … or years."""
+    """Whether numbers are plausible column names: 0, 1, 2 … or years."""
     if len(cells) < 2 or not all(cell.isdigit() for cell in cells):
         return False
     values = [int(cell) for cell in cells]
@@ -197,7 +198,7 @@ def _counts_up(cells: Sequence[str]) -> bool:
 
 
 def _name_columns(rows: Rows) -> tuple[str, ...]:
-    """`text` for the longest texts, `label` for a few short values, column_N for the others."""
+    """`text` for the longest texts, `label` for few short values, column_N for the others."""
     width = len(rows[0])
     names = [f"column_{place}" for place in range(width)]
     columns = list(zip(*(row for row in rows if len(row) == width), strict=True))

@@ -10,15 +10,15 @@ from surefit.data.formats.text_decoding import is_text_file
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog)\b.*", re.I)
 _WEAK = (".json", ".txt")
-"""Endings that settings and notes beside the data have as well."""
+"""Endings that settings and notes next to the data also have."""
 
 
 def list_files(
     folder: Path, endings: Container[str], ending_of: Callable[[Path], str]
 ) -> list[Path]:
-    """The files with a known ending, in the order of their names.
+    """The files with a known ending, sorted by name.
 
-    `.json`, then `.txt`, then other text files count only where there is nothing before them.
+    `.json`, then `.txt`, then other text files are used only if there are no others.
     """
     files = sorted(
         file

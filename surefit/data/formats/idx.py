@@ -1,4 +1,4 @@
-"""IDX files (as of MNIST) to images and labels, unpacked once into the cache and mapped."""
+"""IDX files (MNIST) to images and labels, unpacked once into the cache and memory-mapped."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
-from surefit.data.formats.text_records import Opened
 
 ENDING = ".idx"
 NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-"""The third byte of a file and the numbers it stands for."""
+"""The third byte of a file, and the dtype it means."""
 CHUNK_BYTES = 1 << 20
 
 Array = npt.NDArray[Any]
 
 
 def open_idx(path: Path, reading: Reading) -> Opened:
-    """Images with the labels that lie beside them; labels or features alone otherwise."""
+    """Images with the labels from the file next to them; else labels or features alone."""
     array = _map_idx(path)
     if array.ndim < 3:
         return Opened(pa.table({"label" if array.ndim == 1 else "features": to_arrow(array)}))
@@ -40,17 +40,17 @@ def open_idx(path: Path, reading: Reading) -> Opened:
     labels = _map_idx(labels_file)
     if len(labels) != len(array):
         raise FILES_DO_NOT_MATCH.error(
-            f"{path.name} has {len(array)} images, but {labels_file.name} beside it has "
+            f"{path.name} has {len(array)} images, but {labels_file.name} has "
             f"{len(labels)} labels.",
             file=str(labels_file),
         )
-    message = f"{path.name}: its labels are those of {labels_file.name} beside it."
+    message = f"{path.name}: the labels are read from {labels_file.name}."
     columns["label"] = to_arrow(labels)
     return Opened(pa.table(columns), (FILES_JOINED.finding(message, file=str(path)),))
 
 
 def labels_beside(path: Path) -> Path | None:
-    """The file of labels that belongs to a file of images by its name, if it is there."""
+    """The label file that matches the name of an image file, if it exists."""
     if "images" not in path.name:
         return None
     name = path.name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
@@ -59,20 +59,20 @@ def labels_beside(path: Path) -> Path | None:
 
 
 def without_joined_labels(files: Sequence[Path]) -> list[Path]:
-    """The files without those whose labels are joined to images among them."""
+    """The files without label files that are read together with an image file."""
     joined = {labels_beside(file) for file in files}
     return [file for file in files if file not in joined]
 
 
 def _map_idx(path: Path) -> Array:
-    folder = cache_folder() / "arrays" / fingerprint("idx", file_fingerprint(path))
-    if not folder.exists():
-        try:
-            with open_bytes(path) as file, new_folder(folder) as temporary:
-                _unpack(file, path, temporary / "array.npy")
-        except GZIP_FAULTS as error:
-            raise damaged_gzip(path, error) from None
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    def fill(target: Path) -> None:
+        with open_bytes(path) as file:
+            _unpack(file, path, target)
+
+    try:
+        return cached_array(fingerprint("idx", file_fingerprint(path)), fill)
+    except GZIP_FAULTS as error:
+        raise damaged_gzip(path, error) from None
 
 
 def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
@@ -89,7 +89,7 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
     wanted = math.prod(shape) * dtype.itemsize
     if len(shape) < magic[3]:
         raise _wrong_size(path, 4 + 4 * magic[3], 4 + len(head))
-    if path.stat().st_size * 1100 < wanted:  # more than gzip can pack; nothing is set aside for it
+    if path.stat().st_size * 1100 < wanted:  # gzip compresses 1000:1 at most: do not allocate
         raise _wrong_size(path, wanted, path.stat().st_size)
     if not wanted:
         np.save(target, np.zeros(shape, dtype.newbyteorder("=")))
@@ -107,5 +107,5 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
 
 
 def _wrong_size(path: Path, wanted: int, found: int) -> Exception:
-    message = f"{path.name} holds {found} bytes where its header says {wanted}."
-    return CORRUPT_FILE.error(message, fix="Fetch the file again.", file=str(path))
+    message = f"{path.name} has {found} bytes, but its header announces {wanted}."
+    return CORRUPT_FILE.error(message, fix="Download the file again.", file=str(path))

@@ -1,4 +1,4 @@
-"""A JSON file to rows: a list of objects wherever it is, or lists that are columns."""
+"""A JSON file to rows: a list of objects anywhere in the file, or lists that are columns."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, unequal_rows
 from surefit.data.formats import jsonl
 from surefit.data.formats.json_window import JsonWindow
 from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED, flatten
-from surefit.data.formats.text_decoding import text_chunks
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 from surefit.errors import FindingError
-from surefit.findings import Finding, rule
+from surefit.findings import rule
 
 NO_ROWS_IN_JSON = rule(
     "SF115",
     "error",
     "no rows found in a JSON file",
-    why="Rows are a list of objects, or lists of equal length, one per column.",
-    fix="Set read.field to the place of the list, such as data or data.items.",
+    why="Rows are a list of objects, or one list per column, all of equal length.",
+    fix="Set read.field to the path of the list, such as data or data.items.",
 )
 
 
-def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line and row of each object; a file of JSON lines under this name is read as such."""
+def read_records(path: Path, reading: Reading) -> Records:
+    """Line and row of each object; a file of JSON lines with this ending is read as such."""
     if reading.field is None and _is_lines(path, reading):
-        return jsonl.read_records(path, reading, notes)
-    return flatten(_Reader(path, reading, notes).rows(), path, notes)
+        return jsonl.read_records(path, reading)
+    return flatten(_Reader(path, reading).rows(), path)
 
 
 def _is_lines(path: Path, reading: Reading) -> bool:
-    """Whether the first line is an object of its own and another one follows."""
-    first, _, rest = next(text_chunks(path, reading, []), "").lstrip().partition("\n")
+    """Whether the first line is a complete object and another one follows."""
+    first, _, rest = next(TextFile(path, reading).chunks(), "").lstrip().partition("\n")
     if not rest.lstrip().startswith("{"):
         return False
     try:
@@ -45,29 +45,31 @@ def _is_lines(path: Path, reading: Reading) -> bool:
 
 
 class _Reader:
-    """Walks through one file, once, from the beginning to the end."""
+    """Reads one file once, from the beginning to the end."""
 
-    def __init__(self, path: Path, reading: Reading, notes: list[Finding]) -> None:
-        self.path, self.field, self.notes = path, reading.field, notes
-        self.window = JsonWindow(text_chunks(path, reading, notes), path)
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.path, self.field = path, reading.field
+        self.file = TextFile(path, reading)
+        self.window = JsonWindow(self.file.chunks(), path)
 
-    def rows(self) -> Iterator[Record]:
-        """The rows, and then a look at whether the file ends where it should."""
+    def rows(self) -> Records:
+        """The rows; then a check that the file ends after them."""
         if self.window.peek() == "":
             return
         if self.field is not None:
             yield from self._rows_at(self.field.split("."))
-            return
-        yield from self._elements() if self.window.peek() == "[" else self._find_rows()
-        if self.window.peek():
-            raise self.window.fail("expected the end of the file")
+        else:
+            yield from self._elements() if self.window.peek() == "[" else self._find_rows()
+            if self.window.peek():
+                raise self.window.fail("expected the end of the file")
+        yield from self.file.findings
 
-    def _rows_at(self, keys: list[str]) -> Iterator[Record]:
-        """The rows at read.field; what follows them is not read."""
+    def _rows_at(self, keys: list[str]) -> Records:
+        """The rows at read.field; the rest of the file is not read."""
         for depth, wanted in enumerate(keys):
             if self.window.peek() != "{":
                 place = ".".join(keys[:depth]) or "the file"
-                raise self._no_rows(f"read.field is {self.field!r}, but {place} is no object")
+                raise self._no_rows(f"read.field is {self.field!r}, but {place} is not an object")
             seen = []
             for key in self._keys():
                 if key == wanted:
@@ -84,8 +86,8 @@ class _Reader:
         else:
             yield from self._column_rows(self.window.value(), self.window.line)
 
-    def _find_rows(self) -> Iterator[Record]:
-        """The only list of objects in the top-level object, else its values as columns."""
+    def _find_rows(self) -> Records:
+        """The only list of objects in the top-level object; else its values as columns."""
         values: dict[str, Any] = {}
         found: str | None = None
         for key in self._keys():
@@ -96,7 +98,7 @@ class _Reader:
             elif found is None:
                 found = key
                 message = f"{self.path.name}: the rows are the list under {key!r}."
-                self.notes.append(NESTED_ROWS_FLATTENED.finding(message, file=str(self.path)))
+                yield NESTED_ROWS_FLATTENED.finding(message, file=str(self.path))
                 yield from self._elements()
             else:
                 raise self._no_rows(f"there are two lists of objects, {found!r} and {key!r}")
@@ -104,7 +106,7 @@ class _Reader:
             yield from self._column_rows(values, 1)
 
     def _keys(self) -> Iterator[str]:
-        """The keys of an object; the caller reads the value after each."""
+        """The keys of an object; the caller reads the value of each."""
         self.window.take("{")
         if self.window.peek() == "}":
             self.window.take("}")
@@ -120,7 +122,7 @@ class _Reader:
             if ends:
                 return
 
-    def _elements(self) -> Iterator[Record]:
+    def _elements(self) -> Records:
         self.window.take("[")
         if self.window.peek() == "]":
             self.window.take("]")
@@ -131,22 +133,17 @@ class _Reader:
             if isinstance(value, str):
                 value = {"text": value}
             if not isinstance(value, dict):
-                raise CORRUPT_FILE.error(
-                    f"{self.path.name}, line {line}: expected an object such as "
-                    f'{{"prompt": …}}, found {type(value).__name__}: {str(value)[:60]!r}',
-                    file=str(self.path),
-                    line=line,
-                )
+                raise jsonl.no_object(self.path, line, value)
             yield line, value
             ends = self.window.peek() == "]"
             self.window.take(",]")
             if ends:
                 return
 
-    def _column_rows(self, columns: Any, line: int) -> Iterator[Record]:
+    def _column_rows(self, columns: Any, line: int) -> Records:
         """Rows of an object of columns: lists, or objects from row name to value (pandas)."""
         if not isinstance(columns, dict):
-            raise self._no_rows(f"there is a {type(columns).__name__} instead of a list of objects")
+            raise self._no_rows(f"expected a list of objects, found a {type(columns).__name__}")
         if columns and not any(isinstance(value, list | dict) for value in columns.values()):
             yield line, columns
             return
@@ -156,9 +153,9 @@ class _Reader:
         }
         if not lists or not all(isinstance(value, list) for value in lists.values()):
             raise self._no_rows(f"the keys are {', '.join(columns)[:80] or 'none'}")
-        if len({len(value) for value in lists.values()}) > 1:
-            counts = ", ".join(f"{name} has {len(value)}" for name, value in lists.items())
-            message = f"{self.path.name}: columns have different numbers of rows: {counts[:160]}"
+        counts = {name: len(value) for name, value in lists.items()}
+        if len(set(counts.values())) > 1:
+            message = f"{self.path.name}: {unequal_rows(counts)}"
             raise FILES_DO_NOT_MATCH.error(message, file=str(self.path))
         for values in zip(*lists.values(), strict=True):
             yield line, dict(zip(lists, values, strict=True))

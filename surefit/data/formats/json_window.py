@@ -1,4 +1,4 @@
-"""JSON read value by value through a window, so that a large file is never one object."""
+"""JSON read value by value through a window, so that a large file is never in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from surefit.errors import FindingError
 _SPACE = " \t\r\n"
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 _NEAR_END = 32
-"""A fault this close to the window's end may be a value that goes on behind it."""
+"""An error this close to the end of the window may be a value that continues after it."""
 
 
 class JsonWindow:
-    """The text from the current place on, as far as it has been read."""
+    """The text from the current position on, as far as it has been read."""
 
     def __init__(self, chunks: Iterator[str], path: Path) -> None:
         self._chunks = chunks
@@ -30,13 +30,13 @@ class JsonWindow:
 
     @property
     def line(self) -> int:
-        """The line of the current place."""
+        """The line of the current position."""
         self._line += self._text.count("\n", self._counted, self._place)
         self._counted = self._place
         return self._line
 
     def peek(self) -> str:
-        """The next character that is not space; empty at the end of the file."""
+        """The next character that is not white space; empty at the end of the file."""
         while True:
             while self._place < len(self._text) and self._text[self._place] in _SPACE:
                 self._place += 1
@@ -46,7 +46,7 @@ class JsonWindow:
                 return ""
 
     def opens_objects(self) -> bool:
-        """Whether a list begins here whose first element is an object."""
+        """Whether a list starts here whose first element is an object."""
         if self.peek() != "[":
             return False
         while True:
@@ -55,7 +55,7 @@ class JsonWindow:
                 return inner is not None and inner[0] == "{"
 
     def take(self, expected: str) -> None:
-        """Step over one of the expected characters."""
+        """Skip one of the expected characters."""
         found = self.peek()
         if not found or found not in expected:
             shown = " or ".join(repr(char) for char in expected)
@@ -63,7 +63,7 @@ class JsonWindow:
         self._place += 1
 
     def value(self) -> Any:
-        """The next value, whole."""
+        """The next complete value."""
         self.peek()
         while True:
             begin = self._place
@@ -79,12 +79,12 @@ class JsonWindow:
             except (ValueError, RecursionError) as error:
                 raise self.fail(f"not valid JSON ({error})") from None
             if end == len(self._text) and self._more():
-                continue  # a number may go on
+                continue  # a number may continue
             self._place += end - begin
             return value
 
     def fail(self, what: str, place: int | None = None) -> FindingError:
-        """A fault at the current place, or at another one in the window."""
+        """An error at the current position, or at another one in the window."""
         place = self._place if place is None else place
         line = self.line + self._text.count("\n", self._place, place)
         shown = self._text[place : place + 40]
@@ -95,7 +95,7 @@ class JsonWindow:
         )
 
     def _more(self, double: bool = False) -> bool:
-        """Drop what is behind, and read on: a chunk, or as much again as there is."""
+        """Drop the text that was read, and read another chunk, or as much again as is left."""
         self._line, self._counted = self.line, 0
         rest = self._text[self._place :]
         parts, wanted = [rest], len(rest) if double else 1

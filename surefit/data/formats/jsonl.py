@@ -1,70 +1,78 @@
-"""JSON lines: one object per line, every fault named by its line."""
+"""JSON lines: one object per line; every error names its line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.nested_rows import flatten
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Record
+from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_records import Records
 from surefit.errors import FindingError
 from surefit.findings import Finding, rule
 
 ROW_NOT_UTF8 = rule(
     "SF273",
     "warning",
-    "text of a row that is not UTF-8",
-    why="Wrongly decoded text trains the model on noise, so it is taken as missing.",
+    "row with text that is not UTF-8",
+    why="Text in the wrong encoding trains the model on noise, so it is treated as missing.",
     fix="Write the named line as UTF-8.",
 )
 
 
 MOST_BROKEN = 0.2
-"""The share of rows with text that is not UTF-8 from which the file is rather not UTF-8 at all."""
+"""If a larger share of rows is not UTF-8, the file as a whole is not UTF-8."""
 
 
-def read_records(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[Record]:
-    """Line number and object of every line that is not blank; nested examples one by one."""
-    broken: dict[int, FindingError] = {}
-    records = flatten(_objects(path, reading, notes, broken), path, notes)
-    return _without_broken(records, path, broken, notes)
+def read_records(path: Path, reading: Reading) -> Records:
+    """Line number and object of every non-blank line; nested examples one by one."""
+    file = TextFile(path, reading)
+    return _without_broken(flatten(_objects(file), path), file)
 
 
-def _objects(
-    path: Path, reading: Reading, notes: list[Finding], broken: dict[int, FindingError]
-) -> Iterator[Record]:
-    for number, line in numbered_lines(path, reading, notes, broken):
+def _objects(file: TextFile) -> Records:
+    path = file.path
+    for number, line in file.lines(keep_broken=True):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also a number too long to read
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # ValueError: also for numbers that are too long
             raise CORRUPT_FILE.error(
                 f"{path.name}, line {number}: not valid JSON ({error}): {line.strip()[:60]!r}",
                 file=str(path),
                 line=number,
             ) from None
         if not isinstance(value, dict):
-            raise CORRUPT_FILE.error(
-                f"{path.name}, line {number}: expected an object such as "
-                f'{{"prompt": …}}, found {type(value).__name__}: {line.strip()[:60]!r}',
-                file=str(path),
-                line=number,
-            )
+            raise no_object(path, number, value)
         yield number, value
+    yield from file.findings
 
 
-def _without_broken(
-    records: Iterator[Record], path: Path, broken: dict[int, FindingError], notes: list[Finding]
-) -> Iterator[Record]:
-    """The records; text that is not UTF-8 is missing, and said to be, unless it is most of it."""
-    num_rows, rows = 0, []
-    for number, row in records:
+def no_object(path: Path, line: int, value: Any) -> FindingError:
+    """The error about a value in a JSON file that is not a row."""
+    return CORRUPT_FILE.error(
+        f'{path.name}, line {line}: expected an object such as {{"prompt": …}}, found '
+        f"{type(value).__name__}: {json.dumps(value)[:60]!r}",
+        file=str(path),
+        line=line,
+    )
+
+
+def _without_broken(records: Records, file: TextFile) -> Records:
+    """The records, with a warning about text that is not UTF-8, which becomes missing."""
+    num_rows, rows, broken = 0, [], file.broken
+    for record in records:
+        if isinstance(record, Finding):
+            yield record
+            continue
+        number, row = record
         if number in broken:
             row = _storable_text(row)
             rows.append((num_rows, number))
@@ -77,12 +85,12 @@ def _without_broken(
         raise broken[line]
     tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
     reason = broken[line].findings[0].message.partition(": ")[2].rstrip(".")
-    message = f"row {first}: {reason}; the text is taken as missing{tail}"
-    notes.append(ROW_NOT_UTF8.finding(message, file=str(path), row=first, line=line))
+    message = f"row {first}: {reason}; the text is treated as missing{tail}"
+    yield ROW_NOT_UTF8.finding(message, file=str(file.path), row=first, line=line)
 
 
 def _storable_text(value: Any) -> Any:
-    """The value with None for text whose bytes were not UTF-8."""
+    """The value with None instead of text that was not UTF-8."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")

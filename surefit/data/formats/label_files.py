@@ -1,4 +1,4 @@
-"""Labels of an array of features that are saved in a file of their own beside it."""
+"""Labels of an array of features that are saved in a separate file next to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LABELS = ("y", "Y", "labels", "label", "targets", "target")
 
 
 def labels_beside(path: Path) -> Path | None:
-    """The file of labels that belongs to a `.npy` of features by its name, if it is there.
+    """The label file that matches the name of a `.npy` file of features, if it exists.
 
     `X.npy` has `y.npy` or `labels.npy`, `X_train.npy` has `y_train.npy`, `shard-3.features.npy`
     has `shard-3.labels.npy`.
@@ -30,9 +30,9 @@ def labels_beside(path: Path) -> Path | None:
 
 
 def without_paired_labels(files: Sequence[Path]) -> list[Path]:
-    """The files without those that are the labels of another, where several files have some.
+    """The files without the label files of others, if several files have label files.
 
-    A single pair is left: its arrays are two columns, and keep their names.
+    A single pair is kept: its arrays become two columns with their own names.
     """
     paired = {labels for file in files if (labels := labels_beside(file)) in files}
     return [file for file in files if file not in paired] if len(paired) > 1 else list(files)

@@ -1,4 +1,4 @@
-"""Rows that hold several examples, flattened: SQuAD's questions, self-instruct's instances."""
+"""Rows that contain several examples, flattened: SQuAD's questions, self-instruct's instances."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from surefit.data.formats.text_records import Record
-from surefit.encode.text.messages import storable
+from surefit.data.formats.text_records import Records
+from surefit.data.stored_messages import storable
 from surefit.findings import Finding, rule
 
 NESTED_ROWS_FLATTENED = rule(
     "SF114",
     "info",
     "nested rows flattened",
-    why="One row of the file holds several examples; each becomes a row of its own.",
+    why="One row of the file contains several examples; each becomes a row.",
     fix="Nothing to do.",
 )
 
@@ -22,22 +22,26 @@ NESTED_ROWS_FLATTENED = rule(
 Row = dict[str, Any]
 
 
-def flatten(records: Iterator[Record], path: Path, notes: list[Finding]) -> Iterator[Record]:
-    """The records, each nested one as the rows within it; the first is noted, once per kind.
+def flatten(records: Records, path: Path) -> Records:
+    """The records, with nested ones flattened; the first of each kind is reported.
 
-    Dialogues stay within their row, in a form that has one type.
+    Dialogues stay in their row, converted to one type.
     """
-    told: set[str] = set()
-    for number, row in records:
+    reported: set[str] = set()
+    for record in records:
+        if isinstance(record, Finding):
+            yield record
+            continue
+        number, row = record
         kind = next((kind for kind, (fits, _) in KINDS.items() if fits(row)), None)
         if kind is None:
             yield number, {name: storable(value) for name, value in row.items()}
             continue
         for flat in KINDS[kind][1](row):
-            if kind not in told:
-                told.add(kind)
+            if kind not in reported:
+                reported.add(kind)
                 message = f"{path.name}: {kind}; the columns are {', '.join(flat)}."
-                notes.append(NESTED_ROWS_FLATTENED.finding(message, file=str(path), line=number))
+                yield NESTED_ROWS_FLATTENED.finding(message, file=str(path), line=number)
             yield number, flat
 
 
@@ -63,14 +67,14 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _instances(row: Row) -> Iterator[Row]:
-    """One row per instance; a task without any keeps its row, which is then counted as empty."""
+    """One row per instance; a task without instances keeps its row, which counts as empty."""
     rest = {name: value for name, value in row.items() if name != "instances"}
     for instance in row["instances"] or [{"input": None, "output": None}]:
         yield {**rest, **instance}
 
 
 def _questions(row: Row) -> Iterator[Row]:
-    """One row per question, with the title and context it stands under."""
+    """One row per question, with its title and context."""
     inner = "paragraphs" if "paragraphs" in row else "qas"
     rest = {name: value for name, value in row.items() if name != inner}
     for part in row[inner]:
@@ -81,7 +85,7 @@ def _questions(row: Row) -> Iterator[Row]:
 
 
 def _answers(row: Row) -> Iterator[Row]:
-    """The first answer as `answer`, the texts and places of all of them as lists."""
+    """The first answer as `answer`; the texts and positions of all answers as lists."""
     given = row.get("answers")
     if isinstance(given, dict):
         texts, starts = given.get("text") or [], given.get("answer_start")
@@ -99,8 +103,8 @@ def _answers(row: Row) -> Iterator[Row]:
 _Kind = tuple[Callable[[Row], bool], Callable[[Row], Iterator[Row]]]
 
 KINDS: dict[str, _Kind] = {
-    "each of a row's instances is a row of its own": (_has_instances, _instances),
-    "each question is a row of its own, with its context and answers": (_has_questions, _questions),
-    "the first of a question's answers is its answer": (_has_answers, _answers),
+    "each instance becomes a row": (_has_instances, _instances),
+    "each question becomes a row, with its context and answers": (_has_questions, _questions),
+    "the first of several answers is used as the answer": (_has_answers, _answers),
 }
-"""What is flattened: how it is recognised, and how it is done."""
+"""What is flattened: how it is recognised, and the function that does it."""

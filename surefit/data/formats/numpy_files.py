@@ -1,4 +1,4 @@
-"""NumPy files to Arrow columns, memory-mapped; nothing in them is ever unpickled."""
+"""NumPy files to Arrow columns, memory-mapped; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -27,46 +27,48 @@ from surefit.data.data_rules import (
     STRAY_AXIS_DROPPED,
     WRONG_SHAPE,
     WRONG_TYPE,
+    unequal_rows,
 )
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
-from surefit.data.formats.text_records import Opened
+from surefit.data.formats.opened import Opened
 from surefit.findings import Finding, rule
 
 LABELS_FROM_FILE = rule(
     "SF429",
     "info",
-    "labels from the file beside",
-    why="The file of features has no labels of its own, and one beside it is named for them.",
-    fix="Rename the file of labels if it does not belong to these rows.",
+    "labels read from another file",
+    why="The file of features has no labels, and the name of a file next to it matches.",
+    fix="Rename the label file if it does not belong to these rows.",
 )
 
 
 Array = npt.NDArray[Any]
 
-WRITE_ANEW = "Write the file anew, or leave it out with --set on_bad_file=skip."
+WRITE_AGAIN = "Write the file again, or skip it with --set on_bad_file=skip."
 
 HELD_BYTES = 1 << 24
-"""Joined rows that are kept in memory, at most."""
+"""The largest concatenated rows that are kept in memory."""
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
 def map_npy(path: Path, shown: str) -> Array:
-    """Memory-map a `.npy` file; `shown` is the name the user knows it by."""
+    """Memory-map a `.npy` file; `shown` is its name in messages."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, OSError) as error:
         if "Python objects" in str(error):
             raise PICKLED_DATA.error(
-                f"{shown} holds pickled Python objects, not numbers; they are not read.",
+                f"{shown} contains pickled Python objects, which surefit does not load.",
                 file=shown,
             ) from None
         message = f"{shown} is not a readable .npy file: {_what_is_wrong(path, error)}."
-        raise CORRUPT_FILE.error(message, fix=WRITE_ANEW, file=shown) from None
+        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=shown) from None
     if array.ndim == 0:
-        raise WRONG_SHAPE.error(f"{shown} holds a single value, not rows.", file=shown)
+        raise WRONG_SHAPE.error(f"{shown} contains a single value; expected rows.", file=shown)
     if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
         raise WRONG_TYPE.error(
-            f"{shown} holds {array.dtype} values in an array of {array.ndim} axes; expected "
+            f"{shown} contains {array.dtype} values in an array of {array.ndim} axes; expected "
             "numbers, or text in one axis.",
             file=shown,
         )
@@ -80,12 +82,12 @@ def _what_is_wrong(path: Path, error: Exception) -> str:
     if not size:
         return "it is empty"
     if "mmap length" in str(error):
-        return f"it was cut off after {size} bytes"
+        return f"it is truncated after {size} bytes"
     return str(error).rstrip(".")
 
 
 def shape_of(path: Path) -> tuple[int, ...] | None:
-    """The shape of the array in a `.npy` file; None where it cannot be read."""
+    """The shape of the array in a `.npy` file; None if it cannot be read."""
     try:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
     except (ValueError, EOFError, OSError):
@@ -93,36 +95,29 @@ def shape_of(path: Path) -> tuple[int, ...] | None:
 
 
 def _rewritten(path: Path, array: Array) -> Array:
-    """A copy in the cache in C order and native bytes, written in chunks."""
-    folder = cache_folder() / "arrays" / fingerprint("native", file_fingerprint(path))
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy",
-                mode="w+",
-                dtype=array.dtype.newbyteorder("="),
-                shape=array.shape,
-            )
-            for start in range(0, len(array), 1024):
-                target[start : start + 1024] = array[start : start + 1024]
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    """A copy in the cache, in C order and native byte order."""
+
+    def fill(target: Path) -> None:
+        native = array.dtype.newbyteorder("=")
+        write_in_chunks(target, array.shape, native, lambda start, end: array[start:end])
+
+    return cached_array(fingerprint("native", file_fingerprint(path)), fill)
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:
-    """A `.npy` file as the column `features`, with the labels that lie beside it."""
+    """A `.npy` file as the column `features`, with the labels from the file next to it."""
     arrays, found = {"features": map_npy(path, str(path))}, []
     labels_file = labels_beside(path)
     if labels_file is not None:
         labels = map_npy(labels_file, str(labels_file))
         if labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1):
             arrays["label"] = labels.reshape(-1)
-            message = f"{path.name}: its labels are those of {labels_file.name} beside it."
+            message = f"{path.name}: the labels are read from {labels_file.name}."
             found.append(LABELS_FROM_FILE.finding(message, file=str(labels_file)))
     arrays, notes = drop_batch_axes(arrays, str(path))
     if labels_file is not None and len({len(array) for array in arrays.values()}) > 1:
         message = (
-            f"{path.name} has {len(arrays['features'])} rows, but {labels_file.name} beside it has "
+            f"{path.name} has {len(arrays['features'])} rows, but {labels_file.name} has "
             f"{len(arrays['label'])} labels."
         )
         raise FILES_DO_NOT_MATCH.error(message, file=str(labels_file))
@@ -133,18 +128,18 @@ def open_npy(path: Path, reading: Reading) -> Opened:
 def drop_batch_axes(
     arrays: Mapping[str, Array], shown: str
 ) -> tuple[dict[str, Array], tuple[Finding, ...]]:
-    """Arrays without a first axis of length 1 that is left over from a batch of all rows.
+    """Arrays without a first axis of length 1 that is left over from one batch of all rows.
 
-    It is one where dropping it makes the rows as many as those of the other arrays, or where a
-    single array [1, rows, steps, width] is no picture.
+    The axis is dropped if the array then has as many rows as the others, or if a single array
+    [1, rows, sequence length, feature size] cannot be an image.
     """
     kept, found = dict(arrays), []
     for name, array in arrays.items():
         others = {len(other) for key, other in arrays.items() if key != name}
         if array.ndim < 2 or len(array) != 1 or 1 in others:
             continue
-        is_picture = {1, 3, 4} & {array.shape[1], array.shape[-1]}
-        if array.shape[1] in others or (not others and array.ndim == 4 and not is_picture):
+        is_image = {1, 3, 4} & {array.shape[1], array.shape[-1]}
+        if array.shape[1] in others or (not others and array.ndim == 4 and not is_image):
             kept[name] = array[0]
             message = f"{shown}: {name} is {list(array.shape)}; read as {list(array.shape[1:])}."
             found.append(STRAY_AXIS_DROPPED.finding(message, file=shown, column=name))
@@ -152,13 +147,13 @@ def drop_batch_axes(
 
 
 def open_npz(path: Path, reading: Reading) -> Opened:
-    """The arrays of a `.npz` as columns."""
+    """The arrays of a `.npz` file as columns."""
     arrays, found = drop_batch_axes(map_npz(path), str(path))
     return Opened(arrays_to_arrow(arrays, str(path)), found)
 
 
 def map_npz(path: Path) -> dict[str, Array]:
-    """Memory-map every array of a `.npz`, unpacked once into the cache."""
+    """Memory-map every array of a `.npz` file, unpacked once into the cache."""
     folder = cache_folder() / "arrays" / fingerprint("npz", file_fingerprint(path))
     try:
         with zipfile.ZipFile(path) as archive:
@@ -197,10 +192,7 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
     columns |= {name: to_arrow(array) for name, array in plain.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
-        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
-        raise FILES_DO_NOT_MATCH.error(
-            f"{shown}: arrays have different numbers of rows: {counts}", file=shown
-        )
+        raise FILES_DO_NOT_MATCH.error(f"{shown}: {unequal_rows(rows)}", file=shown)
     return pa.table(columns)
 
 
@@ -216,9 +208,9 @@ def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:
     lengths = np.diff(offsets)
     if (lengths < 0).any():
         row = int(np.argmax(lengths < 0))
-        message = f"{shown}, row {row}: {name} gives it a length of {lengths[row]}."
+        message = f"{shown}, row {row}: its length by {name} is {lengths[row]}."
         raise CORRUPT_FILE.error(
-            message, fix=f"Write {name} anew.", file=shown, row=row, column=name
+            message, fix=f"Write {name} again.", file=shown, row=row, column=name
         )
     return offsets
 
@@ -226,7 +218,7 @@ def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:
 def _cut_rows(
     arrays: Mapping[str, Array], offsets: npt.NDArray[np.int64], offsets_name: str, shown: str
 ) -> dict[str, pa.Array]:
-    """The arrays that the offsets cut into rows: flat values, or padded rows long enough."""
+    """The arrays that the offsets split into rows: flat values, or padded rows."""
     num_rows, lengths = len(offsets) - 1, np.diff(offsets)
     longest = lengths.max(initial=0)
     flat = {n: a for n, a in arrays.items() if len(a) == offsets[-1] and len(a) != num_rows}
@@ -236,8 +228,8 @@ def _cut_rows(
         name, array = next(iter(padded.items()))
         row = int(lengths.argmax())
         message = (
-            f"{shown}, row {row}: {offsets_name} gives it {longest} steps, but {name} has "
-            f"{array.shape[1]}."
+            f"{shown}, row {row}: its length by {offsets_name} is {longest}, but {name} has "
+            f"{array.shape[1]} positions."
         )
         raise WRONG_SHAPE.error(message, file=shown, row=row, column=name)
     cut = {name: ragged_column(array, offsets) for name, array in flat.items()}
@@ -247,7 +239,7 @@ def _cut_rows(
 def _join_numbered(
     arrays: Mapping[str, Array], columns: dict[str, pa.Array], shown: str
 ) -> dict[str, Array]:
-    """Join arrays saved one per row under numbered names; return those that are not."""
+    """Join arrays saved one per row under numbered names; return the other arrays."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, array in arrays.items():
         match = _NUMBERED.fullmatch(name)
@@ -263,33 +255,33 @@ def _join_numbered(
 
 
 def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
-    """One array per row as one ragged column; rows may differ in one axis only."""
+    """One array per row as one ragged column; rows may differ in one axis."""
     if _are_transposed(rows):
         return _join_transposed(rows)
     for place, row in enumerate(rows):
         if row.shape[1:] != rows[0].shape[1:] or row.ndim != rows[0].ndim:
             raise WRONG_SHAPE.error(
                 f"{shown}, row {place}: shape {list(row.shape)}, but row 0 has "
-                f"{list(rows[0].shape)}; only the number of steps may differ.",
+                f"{list(rows[0].shape)}; only the first axis may vary.",
                 file=shown,
                 row=place,
             )
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return ragged_column(end_to_end(rows), offsets)
+    return ragged_column(concatenate_rows(rows), offsets)
 
 
 def _are_transposed(rows: Sequence[Array]) -> bool:
-    """Whether rows are [width, steps]: of two axes, only the last one differs."""
+    """Whether rows are [feature size, sequence length]: of two axes, only the last varies."""
     if any(row.ndim != 2 for row in rows):
         return False
     return len({len(row) for row in rows}) == 1 and len({row.shape[1] for row in rows}) > 1
 
 
 def _join_transposed(rows: Sequence[Array]) -> pa.Array:
-    """Rows [width, steps] as lists of `width` lists; the layout of features turns them around."""
+    """Transposed rows as lists of channels; the feature layout transposes them."""
     sizes = np.repeat([row.shape[1] for row in rows], len(rows[0]))
     channels = ragged_column(
-        end_to_end([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
+        concatenate_rows([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
     )
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(rows[0])
     return pa.LargeListArray.from_arrays(pa.array(offsets), channels)
@@ -298,14 +290,14 @@ def _join_transposed(rows: Sequence[Array]) -> pa.Array:
 def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
     rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
     return ragged_column(
-        end_to_end(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+        concatenate_rows(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     )
 
 
-def end_to_end(rows: Sequence[Array]) -> Array:
-    """Rows of one width laid end to end; more than a few megabytes lie in a file that is mapped.
+def concatenate_rows(rows: Sequence[Array]) -> Array:
+    """Rows of one feature size, concatenated; more than a few megabytes go to a mapped file.
 
-    The file has no name, so it is gone when nothing uses it any more.
+    The file has no name, so it disappears when nothing uses it.
     """
     if sum(row.nbytes for row in rows) <= HELD_BYTES:
         return np.concatenate(rows)
@@ -321,12 +313,12 @@ def end_to_end(rows: Sequence[Array]) -> Array:
 
 
 def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
-    """Flat values and row offsets as an Arrow list column, without copying the values."""
+    """Flat values and row offsets as an Arrow list column, without copying."""
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), to_arrow(values))
 
 
 def to_arrow(array: Array) -> pa.Array:
-    """An array of any rank as a column of (nested) fixed-size lists, without copying it.
+    """An array of any rank as a column of nested fixed-size lists, without copying.
 
     >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
     FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
@@ -335,7 +327,9 @@ def to_arrow(array: Array) -> pa.Array:
         try:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
-            raise NOT_UTF8.error(f"An array of text holds other bytes: {error}") from None
+            raise NOT_UTF8.error(
+                f"An array of text contains bytes that are not UTF-8: {error}"
+            ) from None
     if array.dtype.kind == "U":
         return pa.array(array.tolist(), pa.string())
     column = pa.array(np.asarray(array).reshape(-1))

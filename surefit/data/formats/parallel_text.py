@@ -1,4 +1,4 @@
-"""Two text files side by side: a source and its target, line by line."""
+"""Two parallel text files: a source and its target, line by line."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
-from surefit.data.formats.text_records import Opened
 from surefit.findings import rule
 
 TEXTS_OF_DIFFERENT_LENGTH = rule(
     "SF117",
     "warning",
-    "two texts of different length",
-    why="As source and target they need equally many lines; they are read one after the other.",
-    fix="Align the files line by line if they are a text and its translation.",
+    "two text files of different length",
+    why="Source and target need the same number of lines; these files are concatenated instead.",
+    fix="Align the files line by line if one is the translation of the other.",
 )
 
 
 def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:
-    """Two text files of equal line count as one table of `source` and `target`.
+    """Two text files with the same number of lines as columns `source` and `target`.
 
-    Others come back as they are: with a warning, unless their names say that they are a pair.
+    Others are returned unchanged with a warning, or refused if their names are a pair.
     """
     if len(files) != 2 or any(part.arrow.column_names != ["text"] for part in opened):
         return tuple(opened)
@@ -32,7 +32,7 @@ def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened,
     counts = [part.arrow.num_rows for part in opened]
     shown = f"{files[0].name} has {counts[0]} lines, {files[1].name} has {counts[1]}"
     if counts[0] == counts[1]:
-        message = f"{shown}: they are read side by side as source and target."
+        message = f"{shown}: they are read as source and target."
         joined = pa.table({"source": first.arrow["text"], "target": second.arrow["text"]})
         note = FILES_JOINED.finding(message, file=str(files[0]))
         before = [
@@ -44,17 +44,15 @@ def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened,
         return (Opened(joined, (*before, note)),)
     if _stem(files[0]) == _stem(files[1]):
         raise FILES_DO_NOT_MATCH.error(
-            f"{shown}; a source and its target have equally many.",
+            f"{shown}; source and target must have the same number of lines.",
             fix="Align the files line by line.",
             file=str(files[1]),
             line=min(counts) + 1,
         )
-    note = TEXTS_OF_DIFFERENT_LENGTH.finding(
-        f"{shown}: they are read one after the other.", file=str(files[0])
-    )
+    note = TEXTS_OF_DIFFERENT_LENGTH.finding(f"{shown}: they are concatenated.", file=str(files[0]))
     return (first, Opened(second.arrow, (*second.findings, note)))
 
 
 def _stem(path: Path) -> str:
-    """The path without its endings: train.en.gz and train.de.gz have one stem."""
+    """The path without its endings: train.en.gz and train.de.gz have the same stem."""
     return Path(str(path).removesuffix(".gz")).stem

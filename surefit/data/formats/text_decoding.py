@@ -1,4 +1,4 @@
-"""Text of a file, decoded with care; gzip is unpacked on the way, faults are named by line."""
+"""Text files, decoded; gzip is unpacked, and errors name the line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ READ_AS_WINDOWS_1252 = rule(
     "SF111",
     "fixed",
     "read as Windows-1252",
-    why="The text is not UTF-8, and makes sense as Windows-1252 (latin-1 and a few signs more).",
-    fix="Nothing to do; read.encoding names another encoding.",
+    why="The text is not UTF-8, but valid Windows-1252 (latin-1 with a few more characters).",
+    fix="Nothing to do, or set read.encoding to another encoding.",
 )
 
 
@@ -34,56 +34,68 @@ _NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
 GZIP_FAULTS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
-def numbered_lines(
-    path: Path,
-    reading: Reading,
-    notes: list[Finding],
-    broken: dict[int, FindingError] | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and text of each line; a byte-order mark is skipped.
+class TextFile:
+    """A text file, decoded line by line or in chunks; a byte order mark is skipped.
 
-    Text is UTF-8, or Windows-1252 with a note where it can be nothing else, unless
-    `reading.encoding` says otherwise. With `broken`, a line that is not UTF-8 is put there with
-    its fault and given with lone surrogates for the bytes at fault.
+    The encoding is `reading.encoding`, else UTF-8, else Windows-1252 with a finding.
     """
-    encoding = _wide_encoding(path, reading)
-    if encoding is not None:
-        yield from enumerate(_wide_lines(path, encoding), start=1)
-        return
-    decoder = _Decoder(path, reading.encoding, notes, whole_file=broken is None)
-    for number, raw in enumerate(raw_lines(path), start=1):
-        try:
-            text = decoder.decode(raw, number)
-        except FindingError as fault:
-            if broken is None or reading.encoding is not None or b"\0" in raw:
-                raise
-            broken[number] = fault
-            text = raw.decode("utf-8", "surrogateescape")
-        yield number, text
 
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.path = path
+        self.reading = reading
+        self.findings: tuple[Finding, ...] = ()
+        """What was found while the text was read; complete once all of it was read."""
+        self.broken: dict[int, FindingError] = {}
+        """The lines that are not UTF-8, with the error of each, if they are kept."""
 
-def text_chunks(path: Path, reading: Reading, notes: list[Finding]) -> Iterator[str]:
-    """The text in pieces of about a megabyte, whatever its lines; decoded as its lines would be."""
-    encoding = _wide_encoding(path, reading)
-    if encoding is not None:
-        yield from _wide_lines(path, encoding)
-        return
-    decoder = _Decoder(path, reading.encoding, notes)
-    number, rest = 1, b""
-    with open_bytes(path) as file:
-        while chunk := _read(file, path):
-            chunk = rest + chunk
-            cut = len(chunk)  # before a character that may go on in the next chunk
-            while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
-                cut -= 1
-            chunk, rest = chunk[:cut], chunk[cut:]
-            yield decoder.decode(chunk, number)
-            number += chunk.count(b"\n")
-    yield decoder.decode(rest, number)
+    def lines(self, keep_broken: bool = False) -> Iterator[tuple[int, str]]:
+        """Line number (from 1) and text of each line.
+
+        With `keep_broken`, a line that is not UTF-8 is recorded in `broken` and returned with lone
+        surrogates for the invalid bytes.
+        """
+        encoding = _wide_encoding(self.path, self.reading)
+        if encoding is not None:
+            yield from enumerate(_wide_lines(self.path, encoding), start=1)
+            return
+        decoder = _Decoder(self.path, self.reading.encoding, whole_file=not keep_broken)
+        for number, raw in enumerate(raw_lines(self.path), start=1):
+            try:
+                text = decoder.decode(raw, number)
+            except FindingError as fault:
+                if not keep_broken or self.reading.encoding is not None or b"\0" in raw:
+                    raise
+                self.broken[number] = fault
+                text = raw.decode("utf-8", "surrogateescape")
+            self.findings = decoder.findings
+            yield number, text
+
+    def chunks(self) -> Iterator[str]:
+        """The text in chunks of about a megabyte, decoded as its lines would be."""
+        encoding = _wide_encoding(self.path, self.reading)
+        if encoding is not None:
+            yield from _wide_lines(self.path, encoding)
+            return
+        decoder = _Decoder(self.path, self.reading.encoding)
+        number, rest = 1, b""
+        with open_bytes(self.path) as file:
+            while chunk := _read(file, self.path):
+                chunk = rest + chunk
+                cut = len(chunk)  # before a character that may continue in the next chunk
+                while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
+                    cut -= 1
+                chunk, rest = chunk[:cut], chunk[cut:]
+                text = decoder.decode(chunk, number)
+                self.findings = decoder.findings
+                yield text
+                number += chunk.count(b"\n")
+        text = decoder.decode(rest, number)
+        self.findings = decoder.findings
+        yield text
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether the beginning of a file reads as text, and its ending does not say code."""
+    """Whether a file starts with text, and its ending is not one of source code."""
     if path.suffix in CODE:
         return False
     try:
@@ -93,7 +105,7 @@ def is_text_file(path: Path) -> bool:
         raise damaged_gzip(path, error) from None
     head = head[: head.rfind(b"\n") + 1] or head
     try:
-        _Decoder(path, None, []).decode(head, 1)
+        _Decoder(path, None).decode(head, 1)
     except FindingError:
         return False
     return True
@@ -101,14 +113,14 @@ def is_text_file(path: Path) -> bool:
 
 @dataclass
 class _Decoder:
-    """Bytes to text; the first bytes beyond ASCII decide between UTF-8 and Windows-1252."""
+    """Bytes to text; the first non-ASCII bytes decide between UTF-8 and Windows-1252."""
 
     path: Path
     encoding: str | None
-    notes: list[Finding]
     whole_file: bool = True
-    """Whether one encoding must hold for all lines, so that the first one decides it."""
+    """Whether all lines have one encoding, so that the first non-ASCII line decides it."""
     found: tuple[str, int] | None = field(default=None, init=False)
+    findings: tuple[Finding, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         if self.encoding is not None:
@@ -116,7 +128,7 @@ class _Decoder:
             self.found = (self.encoding, 1)
 
     def decode(self, raw: bytes, number: int) -> str:
-        """The text of `raw`, which begins in line `number`."""
+        """The text of `raw`, which starts in line `number`."""
         if number == 1 and raw.startswith(BYTE_ORDER_MARK):
             raw = raw[len(BYTE_ORDER_MARK) :]
         if self.encoding is None and b"\0" in raw:
@@ -148,7 +160,7 @@ class _Decoder:
             f"{self.path.name}, line {line}: byte 0x{raw[start]:02x} is not UTF-8; the file is "
             f"read as Windows-1252 (latin-1), where it is {western!r}."
         )
-        self.notes.append(READ_AS_WINDOWS_1252.finding(message, file=str(self.path), line=line))
+        self.findings = (READ_AS_WINDOWS_1252.finding(message, file=str(self.path), line=line),)
         return raw.decode("cp1252")
 
     def _fail(self, raw: bytes, start: int, number: int, reason: str) -> FindingError:
@@ -163,7 +175,7 @@ class _Decoder:
 
 
 def _is_western(raw: bytes) -> bool:
-    """Whether bytes that are not UTF-8 are plausible Windows-1252: mostly ASCII, no controls.
+    """Whether bytes are plausible Windows-1252: mostly ASCII, no control characters.
 
     >>> _is_western(b"caf\\xe9 au lait"), _is_western("Привет, мир".encode("cp1251"))
     (True, False)
@@ -175,12 +187,12 @@ def _is_western(raw: bytes) -> bool:
 
 
 def _has_utf8(raw: bytes) -> bool:
-    """Whether any characters of several bytes are valid UTF-8, as they are by chance only."""
+    """Whether any multi-byte character is valid UTF-8, which is rare in other encodings."""
     return any(not char.isascii() for char in raw.decode("utf-8", "ignore"))
 
 
 def _has_utf8_lines(path: Path) -> bool:
-    """Whether some line of the file is UTF-8 and more than ASCII."""
+    """Whether a line of the file is valid UTF-8 and not only ASCII."""
     return any(not raw.isascii() and _is_utf8(raw) for raw in raw_lines(path))
 
 
@@ -197,12 +209,12 @@ def _check_encoding(encoding: str) -> None:
         "".encode(encoding)
     except LookupError:
         raise UsageError(
-            f"read.encoding is {encoding!r}, which is no encoding.", "Use utf-8 or latin-1."
+            f"read.encoding is {encoding!r}, which Python does not know.", "Use utf-8 or latin-1."
         ) from None
 
 
 def _wide_encoding(path: Path, reading: Reading) -> str | None:
-    """The encoding of text whose line ends are not single bytes, or None."""
+    """The encoding of text whose line ends take several bytes, such as UTF-16; else None."""
     if reading.encoding is not None:
         _check_encoding(reading.encoding)
         return reading.encoding if len("\n".encode(reading.encoding)) > 1 else None
@@ -227,7 +239,7 @@ def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Lines as bytes, from the file or from the gzip it is."""
+    """Lines as bytes, unpacked if the file is a gzip."""
     with open_bytes(path) as file:
         try:
             yield from file
@@ -243,12 +255,12 @@ def _read(file: IO[bytes], path: Path) -> bytes:
 
 
 def damaged_gzip(path: Path, error: Exception) -> FindingError:
-    """The fault of a gzip that ends early or holds other bytes."""
+    """The error about a gzip that is truncated or invalid."""
     return CORRUPT_FILE.error(f"{path.name} is a damaged gzip: {error}", file=str(path))
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if it is a gzip by its first two bytes."""
+    """The file's bytes, unpacked if its first two bytes are those of a gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]

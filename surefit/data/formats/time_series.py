@@ -1,4 +1,4 @@
-"""Time series of aeon and sktime (`.ts`) to ragged features [steps, channels] and labels."""
+"""Time series of aeon and sktime (`.ts`) to ragged features [time, channels] and labels."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from surefit.config import Reading
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.formats.numpy_files import ragged_column
-from surefit.data.formats.text_decoding import numbered_lines
-from surefit.data.formats.text_records import Opened, read_opened, write_findings
+from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.text_decoding import TextFile
 from surefit.errors import FindingError
-from surefit.findings import Finding
 
 FORMAT_VERSION = 1
 CHUNK_SERIES = 256
 
 Series = tuple[npt.NDArray[np.float32], str | float | None]
-"""Values [steps, channels], and the class or target."""
+"""Values [time, channels], and the class or target."""
 
 
 def open_ts(path: Path, reading: Reading) -> Opened:
@@ -34,14 +33,14 @@ def open_ts(path: Path, reading: Reading) -> Opened:
     key = fingerprint("ts", FORMAT_VERSION, file_fingerprint(path), reading.model_dump())
     folder = cache_folder() / "tables" / key
     if not folder.exists():
-        notes: list[Finding] = []
-        series = _Reader(path).series(numbered_lines(path, reading, notes))
+        file = TextFile(path, reading)
+        series = _Reader(path).series(file.lines())
         first = next(series, None)
         if first is None:
             raise NO_DATA.error(f"{path.name} has no rows.", file=str(path))
         with new_folder(folder) as temporary:
             _write(first, series, temporary / "table.arrow")
-            write_findings(temporary, notes)
+            write_findings(temporary, file.findings)
     return read_opened(folder)
 
 
@@ -66,7 +65,7 @@ def _batch(chunk: Sequence[Series]) -> pa.RecordBatch:
 
 @dataclass
 class _Reader:
-    """What the header said, as far as it has been read."""
+    """Reads the lines of one file; what its header states, as far as it was read."""
 
     path: Path
     dimensions: int | None = None
@@ -88,7 +87,7 @@ class _Reader:
             else:
                 raise self._fail(number, f"expected a line of the header, found {line[:40]!r}")
         if number and not in_data:
-            raise self._fail(number, "the file ends without a line @data")
+            raise self._fail(number, "the file has no line @data")
 
     def _read_tag(self, line: str, number: int) -> None:
         name, *words = line.split()
@@ -102,8 +101,8 @@ class _Reader:
         elif name == "@targetlabel":
             self.has_target = first == "true"
         elif name == "@timestamps" and first == "true":
-            what = "series with time stamps, (time, value), are not read; expected plain values"
-            raise self._fail(number, what, "Save the values alone, with @timeStamps false.")
+            what = "series with time stamps, (time, value), are not supported; expected values only"
+            raise self._fail(number, what, "Save the values only, with @timeStamps false.")
 
     def _parse(self, line: str, number: int) -> Series:
         parts = line.split(":")
@@ -112,7 +111,7 @@ class _Reader:
             label = self._label(parts.pop().strip(), number)
         self.dimensions = self.dimensions or len(parts)
         if len(parts) != self.dimensions:
-            raise self._fail(number, f"{len(parts)} channels, but {self.dimensions} are expected")
+            raise self._fail(number, f"found {len(parts)} channels; expected {self.dimensions}")
         channels = [self._channel(part, place, number) for place, part in enumerate(parts)]
         for place, channel in enumerate(channels):
             if len(channel) != len(channels[0]):
@@ -140,7 +139,7 @@ class _Reader:
         try:
             return np.array([float(cell) for cell in cells], np.float32)
         except ValueError as error:
-            raise self._fail(number, f"{what} holds other than numbers ({error})") from None
+            raise self._fail(number, f"{what} has a value that is not a number ({error})") from None
 
     def _fail(self, number: int, what: str, fix: str = "") -> FindingError:
         message = f"{self.path.name}, line {number}: {what}."

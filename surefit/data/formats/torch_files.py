@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
+from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
-from surefit.data.formats.text_records import Opened
-from surefit.data.table import CHUNK_ROWS
+from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
 if TYPE_CHECKING:
     import torch
 
-ONLY_TENSORS = (
-    "Save a tensor, a dict of tensors or a list of them with torch.save, or use .safetensors."
-)
+ONLY_TENSORS = "Save a tensor, a dict or a list of tensors with torch.save, or use .safetensors."
 
 
 def open_safetensors(path: Path, reading: Reading) -> Opened:
@@ -38,12 +35,12 @@ def open_safetensors(path: Path, reading: Reading) -> Opened:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         message = f"{path.name} is not a readable .safetensors file: {error}"
-        raise CORRUPT_FILE.error(message, fix="Write the file anew.", file=str(path)) from None
+        raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
     return _opened(path, tensors)
 
 
 def open_pt(path: Path, reading: Reading) -> Opened:
-    """The tensors of a `.pt` file as columns; a file that holds anything else is refused."""
+    """The tensors of a `.pt` file as columns; a file with anything else is refused."""
     import torch
 
     if not zipfile.is_zipfile(path):
@@ -51,24 +48,24 @@ def open_pt(path: Path, reading: Reading) -> Opened:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        message = f"{path.name} holds pickled Python objects, which are not read: {_reason(error)}"
+        message = f"{path.name} contains pickled objects, which are not loaded: {_reason(error)}"
         raise PICKLED_DATA.error(message, fix=ONLY_TENSORS, file=str(path)) from None
     except (RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
         message = f"{path.name} is not a readable .pt file: {_reason(error)}"
-        raise CORRUPT_FILE.error(message, fix="Write the file anew.", file=str(path)) from None
+        raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
     if isinstance(loaded, list):
         return _open_list(path, loaded)
     return _opened(path, _named(loaded, path))
 
 
 def _open_list(path: Path, rows: list[Any]) -> Opened:
-    """One tensor per row, which may differ in their number of steps."""
+    """One tensor per row; rows may differ in length."""
     for row, value in enumerate(rows):
         if not hasattr(value, "detach") or value.ndim == 0 or not is_numeric(value):
             message = f"{path.name}, row {row} is a {type(value).__name__}; expected an array."
             raise WRONG_TYPE.error(message, fix=ONLY_TENSORS, file=str(path), row=row)
     if not rows:
-        raise NO_DATA.error(f"{path.name} holds an empty list.", file=str(path))
+        raise NO_DATA.error(f"{path.name} contains an empty list.", file=str(path))
     return Opened(pa.table({"features": join_rows([as_numpy(row) for row in rows], str(path))}))
 
 
@@ -76,23 +73,25 @@ def _not_a_zip(path: Path) -> FindingError:
     with path.open("rb") as file:
         head = file.read(2)
     if head[:1] == b"\x80":
-        message = f"{path.name} is a plain pickle, as torch before 1.6 wrote; it is not read."
-        fix = "Load it where you trust it, and save it again with torch.save or safetensors."
+        message = f"{path.name} is a plain pickle (torch before 1.6), which is not loaded."
+        fix = "Load it yourself if you trust it, and save it with torch.save or safetensors."
         return PICKLED_DATA.error(message, fix=fix, file=str(path))
-    what = "is empty" if not head else "was cut off" if head == b"PK" else "is no torch.save file"
+    what = (
+        "is empty" if not head else "is truncated" if head == b"PK" else "is not a torch.save file"
+    )
     message = f"{path.name} is not a readable .pt file: it {what}."
-    return CORRUPT_FILE.error(message, fix="Write the file anew.", file=str(path))
+    return CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path))
 
 
 def _reason(error: Exception) -> str:
-    """The line of torch's long message that says what is wrong."""
+    """The line of torch's long message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = next((line for line in lines if "GLOBAL" in line or "nsupported" in line), None)
     return (telling or (lines[0] if lines else type(error).__name__))[:160]
 
 
 def _named(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Columns of what a `.pt` file holds: a tensor, (x, y), or a dict."""
+    """The columns in a `.pt` file: a tensor, (x, y), or a dict."""
     import torch
 
     if isinstance(loaded, torch.Tensor):
@@ -110,7 +109,7 @@ def _named(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
 
 def _opened(path: Path, tensors: Mapping[str, torch.Tensor]) -> Opened:
     if not tensors:
-        raise NO_DATA.error(f"{path.name} holds no tensors.", file=str(path))
+        raise NO_DATA.error(f"{path.name} contains no tensors.", file=str(path))
     key = file_fingerprint(path)
     columns = {name: _mapped(path, name, tensor, key) for name, tensor in tensors.items()}
     columns, found = drop_batch_axes(columns, str(path))
@@ -118,7 +117,7 @@ def _opened(path: Path, tensors: Mapping[str, torch.Tensor]) -> Opened:
 
 
 def _casts(path: Path, tensors: Mapping[str, torch.Tensor]) -> Iterator[Finding]:
-    """A note for each tensor of a type that NumPy lacks."""
+    """A finding for each tensor of a type that NumPy does not have."""
     import torch
 
     for name, tensor in tensors.items():
@@ -126,12 +125,12 @@ def _casts(path: Path, tensors: Mapping[str, torch.Tensor]) -> Iterator[Finding]
             *(torch.float16, torch.float32, torch.float64),
         ):
             kind = str(tensor.dtype).removeprefix("torch.")
-            message = f"{path.name}: {name!r} is {kind}; it is read as float32."
+            message = f"{path.name}: {name!r} is {kind}; it is converted to float32."
             yield DTYPE_CONVERTED.finding(message, file=str(path), column=name)
 
 
 def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
-    """A tensor as an array on disk: where it lies, or converted once into the cache."""
+    """A tensor as an array on disk: mapped in place, or converted once into the cache."""
     if tensor.ndim == 0 or not is_numeric(tensor):
         what = "a single value" if tensor.ndim == 0 else f"a {tensor.dtype} tensor"
         message = f"{path.name}: {name!r} is {what}; expected rows of numbers."
@@ -140,30 +139,24 @@ def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
         array = tensor.detach().numpy()
         if array.flags.aligned:
             return array
-    folder = cache_folder() / "arrays" / fingerprint("tensor", key, name)
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            target = np.lib.format.open_memmap(
-                temporary / "array.npy",
-                mode="w+",
-                dtype=as_numpy(tensor[:1]).dtype,
-                shape=tuple(tensor.shape),
-            )
-            for start in range(0, len(tensor), CHUNK_ROWS):
-                target[start : start + CHUNK_ROWS] = as_numpy(tensor[start : start + CHUNK_ROWS])
-            target.flush()
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+
+    def fill(target: Path) -> None:
+        dtype = as_numpy(tensor[:1]).dtype
+        shape = tuple(tensor.shape)
+        write_in_chunks(target, shape, dtype, lambda start, end: as_numpy(tensor[start:end]))
+
+    return cached_array(fingerprint("tensor", key, name), fill)
 
 
 def is_numeric(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a plain block of real numbers."""
+    """Whether a tensor is dense and holds real numbers."""
     import torch
 
     return tensor.layout == torch.strided and not (tensor.is_complex() or tensor.is_quantized)
 
 
 def as_numpy(tensor: torch.Tensor) -> Array:
-    """A tensor as an array; types that NumPy lacks (bfloat16, float8) become float32."""
+    """A tensor as an array; types that NumPy does not have (bfloat16, float8) become float32."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     try:
         return np.asarray(tensor.numpy())

@@ -1,4 +1,4 @@
-"""Frames and tables of other libraries (pandas, polars, pyarrow, datasets) to a Table."""
+"""Data frames and tables (pandas, polars, pyarrow, datasets) to a Table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema, to_plain
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.class_labels import class_names
-from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE, unequal_rows
 from surefit.data.formats.arrow_files import other_splits
 from surefit.data.formats.numpy_files import arrays_to_arrow
 from surefit.data.python.rows_to_arrow import SHOWN, open_rows, python_value
@@ -21,7 +21,7 @@ from surefit.errors import UsageError
 
 
 def open_pandas(data: Any) -> Table:
-    """A pandas frame; its index is not a column."""
+    """A pandas DataFrame; its index is not a column."""
     data = data.rename(columns=str)
     try:
         return open_arrow_table(pa.Table.from_pandas(data, preserve_index=False))
@@ -34,7 +34,7 @@ def _without_blanks(column: Any) -> list[Any]:
 
 
 def open_polars(data: Any) -> Table:
-    """A polars frame."""
+    """A polars DataFrame."""
     if type(data).__name__ == "LazyFrame":
         raise UsageError(
             "data is a polars LazyFrame, which is not computed yet.", "Pass .collect()."
@@ -45,7 +45,7 @@ def open_polars(data: Any) -> Table:
 
 
 def open_arrow_table(data: pa.Table) -> Table:
-    """A pyarrow Table, as it is where its columns are plain."""
+    """A pyarrow Table; columns of other types are converted."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     schema = plain_schema(data.schema, SHOWN)
@@ -67,15 +67,15 @@ def hash_table(table: pa.Table) -> str:
 def open_dataset_dict(data: Any) -> Table:
     """The split `train` of a `datasets.DatasetDict`."""
     if "train" not in data:
-        raise UsageError(f"The DatasetDict holds {list(data)}, no train.", "Pass one of them.")
+        raise UsageError(f"The DatasetDict has {list(data)}, but no train.", "Pass one split.")
     table = open_dataset(data["train"])
     notes = other_splits(list(data), "the DatasetDict")
     return Table(table.arrow, table.sources, table.key, (*table.findings, *notes))
 
 
 def open_dataset(data: Any) -> Table:
-    """A `datasets.Dataset`: its Arrow table where it lies, chosen rows copied into the cache."""
-    if data.format["type"] == "custom":  # the user's own transform makes the rows
+    """A `datasets.Dataset`: its Arrow table in place; selected rows are copied into the cache."""
+    if data.format["type"] == "custom":  # a transform of the user's makes the rows
         return open_items(data)
     table, indices = data.data.table, data._indices
     if indices is None and is_plain(table.schema, SHOWN):
@@ -96,18 +96,17 @@ def open_dataset(data: Any) -> Table:
 
 
 def open_columns(data: Mapping[str, Any]) -> Table:
-    """A dict of columns: arrays in any layout that `.npz` files have, or lists."""
+    """A dict of columns: lists, or arrays in any layout that `.npz` files may have."""
     columns = {str(name): python_value(value) for name, value in data.items()}
     for name, value in columns.items():
         if not hasattr(value, "__len__") or isinstance(value, str | bytes | Mapping):
             what = f"column {name!r} is a {type(value).__name__}; expected one value per row."
-            raise WRONG_TYPE.error(f"data is a dict, and its {what}", column=name)
+            raise WRONG_TYPE.error(f"data is a dict whose {what}", column=name)
     if columns and all(isinstance(value, np.ndarray) for value in columns.values()):
         return open_arrow_table(arrays_to_arrow(columns, SHOWN))
     sizes = {name: len(value) for name, value in columns.items()}
     if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
-        raise FILES_DO_NOT_MATCH.error(f"The columns have different numbers of rows: {shown}.")
+        raise FILES_DO_NOT_MATCH.error(f"data: {unequal_rows(sizes)}")
     return open_rows(
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     )

@@ -1,4 +1,4 @@
-"""Data given from Python to a Table: what kind of object it is, and what opens that."""
+"""Python objects passed in as data to a Table: one opener per kind of object."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OPENERS: dict[str, Callable[[Any], Table]] = {
     "datasets.Dataset": dataframes.open_dataset,
     "datasets.DatasetDict": dataframes.open_dataset_dict,
 }
-"""Kinds of objects of other libraries, none of which is imported for this, and what opens each."""
+"""Classes of other libraries, which are not imported for this, and what opens each."""
 
 
 def open_object(data: Any) -> Table:
-    """A Table of data that is in memory already, or that makes its rows when asked."""
+    """A Table of data that is in memory, or of an object that creates its rows on access."""
     for kind in type(data).__mro__:
         opener = OPENERS.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}")
         if opener is not None:

@@ -1,4 +1,4 @@
-"""Items of a Dataset and batches of a DataLoader, taken apart into rows with named columns."""
+"""Items of a Dataset and batches of a DataLoader, split into rows with named columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from surefit.data.data_rules import MISALIGNED_COLUMNS, USER_DATA_CODE_FAILED, WRONG_TYPE
+from surefit.data.data_rules import (
+    MISALIGNED_COLUMNS,
+    USER_DATA_CODE_FAILED,
+    WRONG_TYPE,
+    unequal_rows,
+)
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.table import Table
 from surefit.errors import UsageError
@@ -20,10 +25,10 @@ ROWS_COPIED_FROM_PYTHON = rule(
     "info",
     "rows copied from Python",
     why=(
-        "A Dataset or DataLoader is read once, with fixed random seeds; from then on order, batches"
-        " and resuming are surefit's, on the copied rows."
+        "A Dataset or DataLoader is read once, with fixed random seeds. surefit orders and batches "
+        "the copied rows itself."
     ),
-    fix="Nothing to do; what the Dataset does at random is drawn once, not anew in each epoch.",
+    fix="Nothing to do. Random transforms of the Dataset are applied once, not in each epoch.",
 )
 
 
@@ -37,8 +42,8 @@ def open_items(data: Any) -> Table:
         num_rows = len(data)
     except TypeError:
         raise UsageError(
-            f"data is a {name} without a length; expected one with __len__ and __getitem__.",
-            "Give the Dataset a __len__, or pass list(dataset) if it fits into memory.",
+            f"data is a {name} without a length; expected an object with __len__ and __getitem__.",
+            "Add __len__ to the Dataset, or pass list(dataset) if it fits into memory.",
         ) from None
     rows = name_columns(_items(data, num_rows))
     if isinstance(data, list | tuple):
@@ -66,22 +71,22 @@ def open_loader(loader: Any) -> Table:
         table = open_rows(counted())
     message = (
         f"{count} of the DataLoader's {len(loader.dataset)} rows were read once, in its order, and "
-        "copied into the cache; batches are made anew from them."
+        "copied into the cache. surefit makes its own batches of them."
     )
     return Table(table.arrow, table.sources, table.key, (ROWS_COPIED_FROM_PYTHON.finding(message),))
 
 
 def refuse_iterable(data: Any) -> UsageError:
-    """What is said about data without a length and an order."""
+    """The error about data without a length and an order."""
     return UsageError(
-        f"data is a {type(data).__name__}, which can only be iterated: its rows have no number.",
-        "Write the rows to a .jsonl or .parquet file, or give a map-style Dataset.",
+        f"data is a {type(data).__name__}, which can only be iterated, not indexed.",
+        "Write the rows to a .jsonl or .parquet file, or pass a map-style Dataset.",
     )
 
 
 @contextmanager
 def fixed_randomness() -> Iterator[None]:
-    """Fixed seeds while rows are read, so that reading them again gives the same rows."""
+    """Fixed random seeds while rows are read, so that reading again returns the same rows."""
     import torch
 
     python_state, numpy_state = random.getstate(), np.random.get_state()
@@ -118,9 +123,9 @@ def _unbatched(loader: Any) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:
-            where = f"batch {num_batches} (from row {first} on): the DataLoader"
+            where = f"batch {num_batches} (from row {first}): the DataLoader"
             raise _raised(where, error, first) from error
-        is_row = loader.batch_sampler is None  # batch_size=None gives rows as they are
+        is_row = loader.batch_sampler is None  # batch_size=None yields single rows
         items = [batch] if is_row else list(_split(batch, num_batches, first))
         yield from items
         num_batches, first = num_batches + 1, first + len(items)
@@ -135,16 +140,15 @@ def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
     else:
         yield from batch
         return
-    sizes = {}
+    sizes: dict[str, int] = {}
     for name, column in columns.items():
         single = not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0
         if single or isinstance(column, str | bytes | Mapping):
             what = f"holds a {type(column).__name__} under {name!r}; expected one value per row."
-            raise WRONG_TYPE.error(f"batch {number} (from row {first} on) {what}", row=first)
-        sizes[name] = len(column)
+            raise WRONG_TYPE.error(f"batch {number} (from row {first}) {what}", row=first)
+        sizes[str(name)] = len(column)
     if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-        message = f"batch {number} (from row {first} on): columns of different lengths: {shown}."
+        message = f"batch {number} (from row {first}): {unequal_rows(sizes)}"
         raise MISALIGNED_COLUMNS.error(message, row=first)
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True)) if isinstance(batch, Mapping) else values
@@ -156,14 +160,16 @@ def _is_column(batch: Sequence[Any]) -> bool:
 
 
 def name_columns(items: Iterator[Any]) -> Iterator[Row]:
-    """Items as rows; the first says what kind all of them are, and names the columns."""
+    """Items as rows; the first item decides the kind of all of them and the column names."""
     names: list[str] | None = None
     kind = ""
     for place, item in enumerate(items):
         found = _kind(item)
         kind = kind or found
         if found != kind:
-            message = f"row {place} is a {type(item).__name__}; expected a {kind} as before."
+            message = (
+                f"row {place} is a {type(item).__name__}; expected a {kind} as in earlier rows."
+            )
             raise WRONG_TYPE.error(message, row=place)
         if found == "dict":
             yield dict(item)
@@ -173,7 +179,9 @@ def name_columns(items: Iterator[Any]) -> Iterator[Row]:
             names = [_input_name(values[0]) if values else "", "label"][: len(values)]
             names += [f"column_{number}" for number in range(2, len(values))]
         if len(values) != len(names):
-            message = f"row {place} has {len(values)} values; expected {len(names)} as before."
+            message = (
+                f"row {place} has {len(values)} values; expected {len(names)} as in earlier rows."
+            )
             raise WRONG_TYPE.error(message, row=place)
         yield dict(zip(names, values, strict=True))
 
@@ -185,7 +193,7 @@ def _kind(item: Any) -> str:
 
 
 def _input_name(value: Any) -> str:
-    """The column of an item's first value: text, a picture, or features."""
+    """The column name of an item's first value: text, image or features."""
     value = python_value(value)
     if isinstance(value, str):
         return "text"

@@ -1,4 +1,4 @@
-"""Views of a training row: the prompt said otherwise, the answer as it is.
+"""Augmented copies of a training row: the prompt in other words, the answer unchanged.
 
 One file per change, and `CHANGES` their registry. A change gets the text, the words it must keep
 and a random generator, and returns the text anew, or as it was where there is nothing to change.

@@ -1,4 +1,4 @@
-"""Views of training rows, drawn from (seed, row, view) and nothing else."""
+"""Augmented copies of training rows: a pure function of (seed, row, copy)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import numpy as np
 
 from surefit.encode.augment import CHANGES
 from surefit.encode.augment.words import words_of
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, Skip
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.findings import rule
 
 AUGMENT_FUNCTION_FAILED = rule(
     "SF286",
     "error",
-    "the augmenting function failed",
-    why="A view without a text cannot be trained on, and leaving it out would weigh rows unevenly.",
-    fix="Let the function take (text, rng) and return the text, changed or not.",
+    "augmentation function failed",
+    why=(
+        "A copy without text cannot be trained on. Without the copy, its row would have a smaller "
+        "weight than the others."
+    ),
+    fix="Write the function so that it takes (text, rng) and returns the text, changed or not.",
 )
 
 
@@ -27,28 +30,28 @@ Change = Callable[[str, Collection[str], np.random.Generator], str]
 OwnChange = Callable[[str, np.random.Generator], str]
 
 TRIES = 8
-"""Draws for a view that is to differ from the row's other views."""
+"""How often a copy is drawn until it differs from the row's other copies."""
 INSTRUCTIONS = ("prompt", "messages")
-"""Roles that hold an instruction, which can be worded otherwise; other text is left its words."""
-_ASKING = ("user", "human")
+"""Roles that hold an instruction, which may be reworded; the wording of other text is kept."""
+_USERS = ("user", "human")
 
 
 @dataclass(frozen=True)
-class Views:
-    """How a training row becomes `factor` views; the first is the row as it is."""
+class AugmentedCopies:
+    """How a training row becomes `factor` copies; copy 0 is the row itself."""
 
     factor: int
     seed: int
     roles: tuple[str, ...]
     """Roles whose text may be changed."""
     answers: tuple[str, ...]
-    """Roles that are learned: they stay, and so do their words wherever they occur."""
+    """Roles with labels: their text is kept, and so are its words wherever they occur."""
     changes: Mapping[str, Mapping[str, Any]]
     """Names of the changes and their settings."""
     function: OwnChange | None = None
 
     def state(self) -> dict[str, Any]:
-        """What the views depend on besides code, as JSON."""
+        """Everything besides code that the copies depend on, as JSON."""
         changes = {name: dict(settings) for name, settings in self.changes.items()}
         roles = {"roles": self.roles, "answers": self.answers}
         return {"factor": self.factor, "seed": self.seed, "changes": changes, **roles}
@@ -58,53 +61,54 @@ class Views:
         own = [self.function] if self.function is not None else []
         return [*(CHANGES[name] for name in self.changes), *own]
 
-    def further(
+    def encode(
         self,
         row: Mapping[str, Any],
         number: int,
         first: EncodedRow,
-        encode: Callable[[Mapping[str, Any]], EncodedRow | Skip],
-    ) -> Iterator[tuple[int, EncodedRow | Skip, bool]]:
-        """Each view of the row but the first, encoded, and whether it equals one before it.
+        encode_row: Callable[[Mapping[str, Any]], EncodedRow],
+    ) -> Iterator[tuple[int, EncodedRow | SkipRowError, bool]]:
+        """Copies 1 and up of the row, encoded, and whether each equals an earlier one.
 
-        Views are compared as the model sees them: a change that the tokenizer undoes is none.
+        Copies are compared as tokens: a change that the tokenizer removes does not count.
         """
         seen = {first.content()}
-        for view in range(1, self.factor):
-            made: EncodedRow | Skip = first
-            for drawn in self.draw(row, number, view):
-                made = encode(drawn)
-                if isinstance(made, Skip) or made.content() not in seen:
-                    break
-            alike = isinstance(made, EncodedRow) and made.content() in seen
-            if isinstance(made, EncodedRow):
-                seen.add(made.content())
-            yield view, made, alike
+        for copy in range(1, self.factor):
+            made = first
+            try:
+                for drawn in self.draw(row, number, copy):
+                    made = encode_row(drawn)
+                    if made.content() not in seen:
+                        break
+            except SkipRowError as skip:
+                yield copy, skip, False
+                continue
+            is_equal = made.content() in seen
+            seen.add(made.content())
+            yield copy, made, is_equal
 
-    def draw(self, row: Mapping[str, Any], number: int, view: int) -> Iterator[dict[str, Any]]:
-        """Rows drawn for one view, `TRIES` of them, of one random generator."""
-        rng = np.random.default_rng([self.seed, number, view])
+    def draw(self, row: Mapping[str, Any], number: int, copy: int) -> Iterator[dict[str, Any]]:
+        """Candidates for one copy, `TRIES` of them, from one random generator."""
+        rng = np.random.default_rng([self.seed, number, copy])
         kept = {word for text in self._answers(row) for word in words_of(text)}
         for _ in range(TRIES):
             changed = dict(row)
             for role in self.roles:
                 if role in row:
-                    say = partial(self._say_otherwise, role=role, kept=kept, rng=rng)
-                    changed[role] = _change_asked(row[role], say)
+                    change = partial(self._change, role=role, kept=kept, rng=rng)
+                    changed[role] = _change_question(row[role], change)
             yield changed
 
     def _answers(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """The row's answers: those of its roles, and what others than the asker say."""
+        """The row's answers: those of its roles, and the messages that are not the user's."""
         yield from (row[role] for role in self.answers if isinstance(row.get(role), str))
-        for said in (row[role] for role in self.roles if _is_dialogue(row.get(role))):
-            for message in said:
+        for dialogue in (row[role] for role in self.roles if _is_dialogue(row.get(role))):
+            for message in dialogue:
                 key = _text_key(message)
-                if key is not None and _speaker(message) not in _ASKING:
+                if key is not None and _speaker(message) not in _USERS:
                     yield message[key]
 
-    def _say_otherwise(
-        self, text: str, role: str, kept: Collection[str], rng: np.random.Generator
-    ) -> str:
+    def _change(self, text: str, role: str, kept: Collection[str], rng: np.random.Generator) -> str:
         names = [n for n in self.changes if n != "wording" or role in INSTRUCTIONS]
         if names:
             taken = rng.random(len(names)) < 0.5
@@ -124,23 +128,23 @@ def _call_own(function: OwnChange, text: str, rng: np.random.Generator, role: st
         raise RowFaultError(AUGMENT_FUNCTION_FAILED, message, role) from error
     if not isinstance(changed, str):
         raise RowFaultError(
-            AUGMENT_FUNCTION_FAILED, f"{name} returned {changed!r}, not a text", role
+            AUGMENT_FUNCTION_FAILED, f"{name} returned {changed!r}; expected text", role
         )
     return changed
 
 
-def _change_asked(value: Any, say: Callable[[str], str]) -> Any:
-    """The text, or the last message of the one who asks, said otherwise; all else as it is."""
+def _change_question(value: Any, change: Callable[[str], str]) -> Any:
+    """The text, or the user's last message, after the change; everything else unchanged."""
     if isinstance(value, str):
-        return say(value) if value.strip() else value
+        return change(value) if value.strip() else value
     if not _is_dialogue(value):
         return value
-    asked = [place for place, message in enumerate(value) if _speaker(message) in _ASKING]
+    asked = [place for place, message in enumerate(value) if _speaker(message) in _USERS]
     key = _text_key(value[asked[-1]]) if asked else None
     if key is None:
         return value
     last = value[asked[-1]]
-    return [*value[: asked[-1]], {**last, key: say(last[key])}, *value[asked[-1] + 1 :]]
+    return [*value[: asked[-1]], {**last, key: change(last[key])}, *value[asked[-1] + 1 :]]
 
 
 def _is_dialogue(value: Any) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from surefit.data.column_types import is_array
 from surefit.data.data_rules import STRAY_AXIS_DROPPED, WRONG_SHAPE
 from surefit.data.row_shapes import Axis, RowShape, row_shape
-from surefit.data.table import Table, is_array
+from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.findings import Finding, rule
 

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
+from surefit.data.column_types import IMAGE_ENDINGS, is_text
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.table import Table, is_text
+from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
 
@@ -52,10 +53,6 @@ IMAGE_TOO_LARGE = rule(
 FORMATS = (
     *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG"),
     *("PPM", "QOI", "SGI", "TGA", "TIFF", "WEBP", "XBM", "XPM"),
-)
-ENDINGS = (
-    *(".avif", ".bmp", ".gif", ".ico", ".jp2", ".jpeg", ".jpg", ".pcx", ".pgm", ".png", ".pnm"),
-    *(".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"),
 )
 CHANNELS = (1, 3, 4)
 
@@ -174,6 +171,8 @@ def with_files(table: Table, roles: Mapping[str, str]) -> Table:
     A relative path is looked for beside the data file that names it, then in the working folder.
     """
     column = roles.get("image")
+    if column in table.files:
+        return table
     if column not in table.columns or not holds_files(table.column_type(column)):
         return table
     found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
@@ -201,6 +200,6 @@ def names_images(table: Table, column: str, look_at: int = 16) -> bool:
     named = replace(table, arrow=table.arrow.select([column]), files=(column,))
     for row in named.rows(rows):
         text = row[column]
-        if text and (text.lower().endswith(ENDINGS) or Path(text).is_file()):
+        if text and (text.lower().endswith(IMAGE_ENDINGS) or Path(text).is_file()):
             return True
     return False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefit.encode.encoded_row import Encoding
 
 Text = str | tuple[str, str]
 """A text, or two that are tokenised as a pair."""
@@ -16,18 +19,6 @@ class Tokenised:
 
     ids: list[int]
     type_ids: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A row that is encoded but for its texts; `finish` takes their tokens.
-
-    With `special`, the tokenizer's own special tokens are put in.
-    """
-
-    texts: Sequence[Text]
-    finish: Callable[[list[Tokenised]], Any]
-    special: bool = True
 
 
 def plain_backend(tokenizer: Any) -> Any:
@@ -59,38 +50,17 @@ def _one(tokenizer: Any, text: Text, special: bool) -> Tokenised:
     return Tokenised(ids, list(tokens.get("token_type_ids") or [0] * len(ids)))
 
 
-def tokenise_rows(made: Sequence[Any], tokenizer: Any) -> list[list[Tokenised]]:
-    """The tokens of the texts of each row that is Pending, tokenised together; none of others."""
-    tokens: list[list[Tokenised]] = [[] for _ in made]
+def tokenise_rows(rows: Sequence[Encoding | None], tokenizer: Any) -> list[list[Tokenised]]:
+    """The tokens of the texts of each row, all texts tokenized together."""
+    tokens: list[list[Tokenised]] = [[] for _ in rows]
     for special in (True, False):
-        places = [
-            place
-            for place, row in enumerate(made)
-            if isinstance(row, Pending) and row.special == special
+        mine = [
+            (place, row.texts)
+            for place, row in enumerate(rows)
+            if row is not None and row.texts and row.special == special
         ]
-        texts = [text for place in places for text in made[place].texts]
-        found = iter(tokenise(tokenizer, texts, special) if texts else ())
-        for place in places:
-            tokens[place] = [next(found) for _ in made[place].texts]
+        texts = [text for _, texts in mine for text in texts]
+        made = iter(tokenise(tokenizer, texts, special) if texts else ())
+        for place, own in mine:
+            tokens[place] = [next(made) for _ in own]
     return tokens
-
-
-def finish(row: Any, tokens: list[Tokenised]) -> Any:
-    """The row, finished if it is Pending.
-
-    What `finish` raises takes the row's place, as what encoding raised does.
-    """
-    if not isinstance(row, Pending):
-        return row
-    try:
-        return row.finish(tokens)
-    except Exception as error:
-        return error
-
-
-def finished(row: Any, tokenizer: Any) -> Any:
-    """One row, finished if it is Pending; what is wrong with it is raised."""
-    made = finish(row, tokenise_rows([row], tokenizer)[0])
-    if isinstance(made, Exception):
-        raise made
-    return made

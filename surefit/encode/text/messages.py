@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from surefit.encode.encoded_row import Remark, Skip
+from surefit.data.stored_messages import JSON
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Remark, SkipRowError
 from surefit.findings import rule
 
 EMPTY_PROMPT_OR_ANSWER = rule(
@@ -40,9 +42,6 @@ UNREADABLE_MESSAGE = rule(
 Message = dict[str, Any]
 """`role` and `content`, both text, and what else a template may read, such as `tool_calls`."""
 
-JSON = ".json"
-"""Ends the name under which a value of a message is kept that is not text."""
-
 ROLE_NAMES = {
     "system": ("system", "developer"),
     "user": ("user", "human"),
@@ -62,86 +61,47 @@ _NEXT = {
 """Who may speak after whom."""
 
 
-def storable(value: Any) -> Any:
-    """A dialogue with every value of its messages as text, so that Arrow has one type for it.
-
-    What is not text is kept as JSON under `<name>.json`, a list of tools as JSON; anything else
-    stays as it is.
-
-    >>> storable([{"role": "user", "content": 5}])
-    [{'role': 'user', 'content.json': '5'}]
-    """
-    if not isinstance(value, list) or not value:
-        return value
-    if all(_is_tool(item) for item in value):
-        return json.dumps(value, ensure_ascii=False)
-    if not any(_is_message(item) for item in value):
-        return value
-    return [_texts(item if isinstance(item, Mapping) else {"content": [item]}) for item in value]
-
-
-def _is_message(item: Any) -> bool:
-    return isinstance(item, Mapping) and (
-        ("role" in item and ("content" in item or "tool_calls" in item))
-        or ("from" in item and "value" in item)
-    )
-
-
-def _is_tool(item: Any) -> bool:
-    """Whether something describes a tool, as OpenAI and templates have them."""
-    inner = item.get("function", item) if isinstance(item, Mapping) else None
-    return isinstance(inner, Mapping) and "name" in inner and "parameters" in inner
-
-
-def _texts(message: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {
-            str(name) if _is_plain(value) else f"{name}{JSON}": value
-            if _is_plain(value)
-            else json.dumps(value, ensure_ascii=False)
-            for name, value in message.items()
-        }
-    except (TypeError, ValueError):
-        return dict(message)  # no JSON: left for Arrow to refuse
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message] | Skip:
-    """The messages of a row, up to its last answer; a Skip that says what is wrong with them.
+def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message]:
+    """The messages of a row, up to its last answer; a row with faulty ones is skipped.
 
     With `predicting`, up to what the answer is to be made for.
     """
     if turns is None or len(turns) == 0:
-        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column))
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
+        )
     messages: list[Message] = []
     before = ""
     for place, turn in enumerate(turns):
         message = _read_message(turn)
         if isinstance(message, str):
-            return Skip(
-                "bad_messages", Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column)
+            raise SkipRowError(
+                DropReason.BAD_MESSAGES,
+                Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column),
             )
         role = message["role"]
         if role not in _NEXT[before]:
             after = f"comes after {before}" if before else "comes first"
             fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
-            return Skip("bad_messages", Remark(WRONG_MESSAGE_ORDER, fault, column))
+            raise SkipRowError(DropReason.BAD_MESSAGES, Remark(WRONG_MESSAGE_ORDER, fault, column))
         messages.append(message)
         before = role
     if predicting and before == "system":
-        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "there is nothing to answer", column))
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there is nothing to answer", column)
+        )
     if predicting:
         return messages[:-1] if before == "assistant" else messages
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
-        return Skip("empty", Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column))
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column)
+        )
     empty = next((p for p in answers if not _says_something(messages[p])), None)
     if empty is not None:
-        return Skip(
-            "empty", Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column)
+        raise SkipRowError(
+            DropReason.EMPTY,
+            Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column),
         )
     return messages[: answers[-1] + 1]
 
@@ -212,7 +172,7 @@ def _read_call(call: Any) -> Any:
     return {**call, "function": inner} if "function" in call else inner
 
 
-def read_tools(value: Any, column: str) -> list[Any] | Skip | None:
+def read_tools(value: Any, column: str) -> list[Any] | None:
     """The tools a row offers, as a list of objects or as JSON text of one; None without any."""
     tools = _without_missing(_parsed(value) if isinstance(value, str) and value.strip() else value)
     if not tools:
@@ -220,7 +180,7 @@ def read_tools(value: Any, column: str) -> list[Any] | Skip | None:
     if isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools):
         return tools
     fault = f"the tools are {_shown(tools)}; expected a list of objects"
-    return Skip("bad_messages", Remark(UNREADABLE_MESSAGE, fault, column))
+    raise SkipRowError(DropReason.BAD_MESSAGES, Remark(UNREADABLE_MESSAGE, fault, column))
 
 
 def _says_something(message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""One's own scorer of generated text, beside the task's."""
+"""A user's own scorer of generated text, beside the task's metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scorer = Callable[[str, str], Any]
 def with_scorer(task: TaskSpec, scorer: Scorer, example: str | None = None) -> TaskSpec:
     """The task with the means of `scorer` among its metrics.
 
-    The names of a scorer that gives a dict are learned by trying it on `example`.
+    The names of a scorer that returns a dict are found by calling it on `example`.
     """
     generate = task.generate
     if generate is None or not generate.names:

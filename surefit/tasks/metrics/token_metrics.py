@@ -1,4 +1,4 @@
-"""The loss and the metrics of tasks that predict tokens: sums over the learned positions."""
+"""The loss and the metrics of tasks that predict tokens: sums over the labelled tokens."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.tasks.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
 
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
 Select = Callable[[Any, Batch], "tuple[torch.Tensor, torch.Tensor]"]
-"""Logits (N, V) and labels (N,) of the learned positions."""
+"""Logits (N, V) and labels (N,) of the labelled tokens."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What a model gave at the learned positions alone, already compared with their labels.
+class LabelledLoss:
+    """What a model gave at the labelled tokens alone, already compared with their labels.
 
     `total` is the summed cross-entropy, `hits` how often the label was the most likely token
     (None in training), `count` the number of positions.
@@ -29,26 +29,26 @@ class Learned:
     count: int
 
 
-def in_place(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at its own position."""
-    learned = batch["labels"] != IGNORED
-    return outputs.logits[learned], batch["labels"][learned]
+    labelled = batch["labels"] != IGNORE_INDEX
+    return outputs.logits[labelled], batch["labels"][labelled]
 
 
-def from_before(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def next_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label is predicted at the position before it, as causal models do."""
     labels = batch["labels"][:, 1:]
-    learned = labels != IGNORED
-    return outputs.logits[:, :-1][learned], labels[learned]
+    labelled = labels != IGNORE_INDEX
+    return outputs.logits[:, :-1][labelled], labels[labelled]
 
 
 def token_loss(select: Select) -> Loss:
-    """Cross-entropy summed over the learned tokens, and their number."""
+    """Cross-entropy summed over the labelled tokens, and their number."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
         from torch.nn.functional import cross_entropy
 
-        if isinstance(outputs, Learned):
+        if isinstance(outputs, LabelledLoss):
             return outputs.total, outputs.count
         logits, labels = select(outputs, batch)
         return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
@@ -57,7 +57,7 @@ def token_loss(select: Select) -> Loss:
 
 
 def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
-    """Perplexity, and the share of learned tokens that are the most likely ones."""
+    """Perplexity, and the share of labelled tokens that are the most likely ones."""
     loss = token_loss(select)
 
     def loss_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
         return {"loss": total.double(), "count": count}
 
     def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
-        if isinstance(outputs, Learned):
+        if isinstance(outputs, LabelledLoss):
             return outputs.hits, outputs.count
         logits, labels = select(outputs, batch)
         return (logits.argmax(-1) == labels).sum(), labels.numel()

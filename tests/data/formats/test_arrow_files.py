@@ -136,4 +136,4 @@ def test_faults_of_dataset_folders(tmp_path: Path) -> None:
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../x.arrow"}]}))
     assert fault_of(folder).code == "SF102"
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["test"]}))
-    assert "expected one that is called train" in fault_of(folder).message
+    assert "expected one called train" in fault_of(folder).message

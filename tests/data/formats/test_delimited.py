@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from pathlib import Path
 from typing import Any
@@ -39,19 +40,19 @@ HEADERLESS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a class that occurs again": (
         "ham\tsee you there at ten\nspam\twin a prize now\nham\tok then, see you\n",
         {"label": "ham", "text": "see you there at ten"},
-        "'ham' in line 1 occurs again below",
+        "'ham' in line 1 occurs again in later lines",
     ),
-    "numbers": ("1\t0.5\n2\t0.25\n", {"column_0": 1, "column_1": 0.5}, "holds the number 1"),
+    "numbers": ("1\t0.5\n2\t0.25\n", {"column_0": 1, "column_1": 0.5}, "contains the number 1"),
     "numbers and a class": (
         "5.1\t3.5\tsetosa\n4.9\t3.0\tsetosa\n6.3\t2.5\tvirginica\n",
         {"column_0": 5.1, "column_1": 3.5, "label": "setosa"},
-        "holds the number 5.1",
+        "contains the number 5.1",
     ),
     "a sentence": (
         "one two three four five six seven eight nine\tx\n"
         "nine eight seven six five four three two one zero\ty\n",
         {"text": "one two three four five six seven eight nine", "label": "x"},
-        "holds the sentence 'one two",
+        "contains the sentence 'one two",
     ),
 }
 
@@ -94,7 +95,7 @@ def test_index_column_of_pandas(tmp_path: Path) -> None:
 
 
 def test_names_must_differ() -> None:
-    with pytest.raises(UsageError, match="a name of its own"):
+    with pytest.raises(UsageError, match="must be distinct"):
         make_config({"read.names": ["a", "a"]})
 
 
@@ -112,7 +113,7 @@ def test_quotes_that_are_no_quotes(tmp_path: Path) -> None:
     text = 'ham\t"go on\nspam\twin "big" now\nham\t"yes" he said\n'
     path = written(tmp_path / "a.tsv", text)
     assert [row["text"] for row in rows_of(path)] == ['"go on', 'win "big" now', '"yes" he said']
-    assert any("quotes are part of the text" in message for _, message in notes_of(path))
+    assert any("quotes are read as part of the text" in message for _, message in notes_of(path))
 
 
 def test_quotes_that_are_quotes(tmp_path: Path) -> None:
@@ -137,11 +138,14 @@ def test_rows_with_another_delimiter_than_the_header(tmp_path: Path) -> None:
 def test_million_columns_give_a_message_within_seconds(tmp_path: Path, first: str) -> None:
     header = ",".join(first.format(place + 7) for place in range(1_000_000))
     path = written(tmp_path / "a.csv", f"{header}\n{header}\n")
-    began = time.monotonic()
+    began = time.process_time()
+    next(csv.reader([header]))
+    once = time.process_time() - began
+    began = time.process_time()
     found = fault_of(path)
     assert (found.code, found.where) == ("SF110", {"file": str(path), "line": 1})
     assert "has 1000000 columns" in found.message
-    assert time.monotonic() - began < 15
+    assert time.process_time() - began < 200 * once  # one pass over the columns for each is 10⁶
 
 
 def test_thousands_of_columns_are_read(tmp_path: Path) -> None:

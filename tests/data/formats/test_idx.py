@@ -64,13 +64,13 @@ def test_numbers_of_every_kind(tmp_path: Path, kind: int) -> None:
 
 WHOLE = packed(IMAGES)
 FAULTS = {
-    "cut short": (WHOLE[:-7], "holds 53 bytes where its header says 60"),
-    "cut within the header": (WHOLE[:10], "holds 10 bytes where its header says 16"),
-    "bytes too many": (WHOLE + b"12", "holds 62 bytes where its header says 60"),
+    "cut short": (WHOLE[:-7], "has 53 bytes, but its header announces 60"),
+    "cut within the header": (WHOLE[:10], "has 10 bytes, but its header announces 16"),
+    "bytes too many": (WHOLE + b"12", "has 62 bytes, but its header announces 60"),
     "another magic number": (b"\x89PNG" + WHOLE, "begins with 89 50 4e 47"),
     "an unknown type": (b"\0\0\x07\x03" + WHOLE[4:], "begins with 00 00 07 03"),
     "no axes": (b"\0\0\x08\0", "begins with 00 00 08 00"),
-    "a size beyond measure": (b"\0\0\x08\x03" + b"\xff" * 12, "where its header says"),
+    "a size beyond measure": (b"\0\0\x08\x03" + b"\xff" * 12, "but its header announces"),
     "nothing": (b"", "begins with nothing"),
 }
 

@@ -12,6 +12,7 @@ from builders import write_jsonl
 from opening import fault_of, notes_of, rows_of, written
 from surefit.data.formats import json_rows
 from surefit.data.formats.json_window import JsonWindow
+from surefit.findings import Finding
 
 ROWS = [{"text": "één", "label": 1}, {"text": 'q"{[', "label": 2}]
 
@@ -53,10 +54,10 @@ def test_window_of_any_size_gives_the_same_rows(
     def chunks(*_: Any) -> Any:
         return (text[place : place + size] for place in range(0, len(text), size))
 
-    monkeypatch.setattr(json_rows, "text_chunks", chunks)
+    monkeypatch.setattr(json_rows.TextFile, "chunks", chunks)
     path = written(tmp_path / "a.json", text)
-    reader = json_rows._Reader(path, json_rows.Reading(), [])
-    found = list(reader.rows())
+    reader = json_rows._Reader(path, json_rows.Reading())
+    found = [item for item in reader.rows() if not isinstance(item, Finding)]
     assert [row for _, row in found] == rows
     assert [line for line, _ in found] == [
         1 + text[: text.index(k)].count("\n") for k in ('{\n   "n": 1', '{\n   "n": 7')
@@ -114,7 +115,11 @@ def test_fault_is_named_by_its_place(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "message"),
-    [("rows", "no 'rows' among data, n"), ("n.x", "n is no object"), ("n", "there is a int")],
+    [
+        ("rows", "no 'rows' among data, n"),
+        ("n.x", "n is not an object"),
+        ("n", "expected a list of objects, found a int"),
+    ],
 )
 def test_field_that_is_not_there(tmp_path: Path, field: str, message: str) -> None:
     path = written(tmp_path / "a.json", '{"data": [], "n": 1}')
@@ -149,7 +154,7 @@ def test_questions_are_flattened(tmp_path: Path, ending: str) -> None:
     assert [{name: row[name] for name in FLAT[0]} for row in rows] == FLAT
     assert rows[0]["answer_start"].tolist() == [3]
     assert rows[1]["is_impossible"] is True
-    assert any("each question is a row of its own" in message for _, message in notes_of(path))
+    assert any("each question becomes a row" in message for _, message in notes_of(path))
 
 
 def test_answers_of_a_flat_question(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_text_under_another_ending_is_read_with_a_note(tmp_path: Path) -> None:
 
 
 def test_other_files_are_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"ends in '.xlsx'; expected .jsonl, "):
+    with pytest.raises(UsageError, match=r"has the ending '.xlsx'; expected .jsonl, "):
         rows_of(written(tmp_path / "a.xlsx", b"PK\x03\x04\x14\x00\x06\x00"))
 
 

@@ -83,7 +83,7 @@ def test_legacy_file_of_tensors_is_refused_with_the_way_out(tmp_path: Path) -> N
     torch.save(X, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
     found = fault_of(tmp_path / "a.pt")
     assert found.code == "SF104"
-    assert "save it again" in found.fix
+    assert "save it with torch.save" in found.fix
 
 
 def test_a_whole_module_is_refused(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_damaged_file(tmp_path: Path, name: str) -> None:
 
 
 FAULTS: dict[str, tuple[dict[str, torch.Tensor], str, str]] = {
-    "no tensors": ({}, "SF101", "holds no tensors"),
+    "no tensors": ({}, "SF101", "contains no tensors"),
     "a single value": ({"x": torch.tensor(3)}, "SF213", "'x' is a single value"),
     "complex values": ({"x": torch.zeros(3, dtype=torch.complex64)}, "SF213", "complex64"),
     "rows of two counts": ({"x": torch.zeros(3, 2), "y": torch.zeros(2)}, "SF106", "x has 3"),

@@ -122,7 +122,7 @@ def test_bad_files_are_all_named_and_the_rest_is_usable(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.stack([row["features"] for row in table.rows()]), steps(30))
     left_out = [found for found in table.findings if found.code == "SF430"]
     assert {Path(str(found.where["file"])).name for found in left_out} == named
-    assert any("it was cut off after" in found.message for found in left_out)
+    assert any("it is truncated after" in found.message for found in left_out)
     assert any("it is empty" in found.message for found in left_out)
     options = {"data": str(tmp_path / "data"), "model": "tiny:bert"}
     assert not surefit.check(**options).ok
@@ -153,7 +153,7 @@ def test_labels_beside_their_features(tmp_path: Path, features: str, labels: str
     np.save(tmp_path / f"{labels}.npy", np.arange(5))
     found = fault_of(tmp_path / f"{features}.npy")
     assert found.code == "SF106"
-    assert f"{features}.npy has 6 rows, but {labels}.npy beside it has 5" in found.message
+    assert f"{features}.npy has 6 rows, but {labels}.npy has 5" in found.message
 
 
 def test_folder_of_pairs(tmp_path: Path) -> None:

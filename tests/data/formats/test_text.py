@@ -9,7 +9,7 @@ import pytest
 
 from opening import fault_of, notes_of, rows_of, written
 from surefit.config import Reading
-from surefit.data.formats.text_decoding import CHUNK_BYTES, numbered_lines, text_chunks
+from surefit.data.formats.text_decoding import CHUNK_BYTES, TextFile
 from surefit.errors import UsageError
 
 ENDINGS = {
@@ -37,7 +37,7 @@ def test_named_encoding_is_taken_as_it_is(tmp_path: Path) -> None:
     assert rows_of(path, encoding="latin-1") == [{"text": "café"}]
     found = fault_of(path, encoding="utf-8")
     assert (found.code, found.where["line"]) == ("SF105", 1)
-    with pytest.raises(UsageError, match="which is no encoding"):
+    with pytest.raises(UsageError, match="which Python does not know"):
         rows_of(path, encoding="klingon")
 
 
@@ -75,8 +75,8 @@ def test_chunks_do_not_cut_characters(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", text)
     for cut in range(4):
         path.write_bytes(b"y" * cut + text.encode())
-        assert "".join(text_chunks(path, Reading(), [])) == "y" * cut + text
-    assert [line for _, line in numbered_lines(path, Reading(), [])][1] == "€€ and on"
+        assert "".join(TextFile(path, Reading()).chunks()) == "y" * cut + text
+    assert [line for _, line in TextFile(path, Reading()).lines()][1] == "€€ and on"
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "conll", "ts", "de"])

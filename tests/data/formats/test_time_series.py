@@ -51,17 +51,17 @@ def test_more_series_than_one_chunk(tmp_path: Path) -> None:
 
 FAULTS = {
     "a channel of another length": (HEAD + "1,2:3,4:up\n1,2:3:up\n", 9, "channel 1 has 1 values"),
-    "a channel too many": (HEAD + "1:2:3:up\n", 8, "3 channels, but 2 are expected"),
-    "a channel too few": (HEAD + "1:up\n", 8, "1 channels, but 2 are expected"),
+    "a channel too many": (HEAD + "1:2:3:up\n", 8, "found 3 channels; expected 2"),
+    "a channel too few": (HEAD + "1:up\n", 8, "found 1 channels; expected 2"),
     "an unknown class": (HEAD + "1:2:left\n", 8, "the class is 'left'; @classLabel names down, up"),
     "no class": (HEAD + "1:2\n", 8, "the class is '2'"),
-    "a word": (HEAD + "1:two:up\n", 8, "channel 1 holds other than numbers"),
-    "no @data": (HEAD.replace("@data\n", ""), 6, "ends without a line @data"),
+    "a word": (HEAD + "1:two:up\n", 8, "channel 1 has a value that is not a number"),
+    "no @data": (HEAD.replace("@data\n", ""), 6, "the file has no line @data"),
     "data before @data": ("1,2:up\n", 1, "expected a line of the header"),
     "time stamps": (
         "@timeStamps true\n@data\n(0,1)\n",
         1,
-        "time stamps, (time, value), are not read",
+        "time stamps, (time, value), are not supported",
     ),
     "no number of channels": ("@dimensions many\n@data\n1\n", 1, "expected a number of channels"),
 }

@@ -1,0 +1,109 @@
+"""Checks of the module itself: trainable parameters, registered layers, batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.order import Batches
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+UNREGISTERED_LAYERS = rule(
+    "SF219",
+    "warning",
+    "layers that are not part of the model",
+    why=(
+        "A layer in a plain list or dict, or a tensor that is no Parameter, is neither trained nor "
+        "moved to the device nor saved."
+    ),
+    fix="Use nn.ModuleList, nn.ModuleDict or nn.Parameter.",
+)
+
+
+SINGLE_ROW_BATCH_NORM = rule(
+    "SF313",
+    "error",
+    "a batch of one row meets batch statistics",
+    why="Batch normalisation cannot train on a single row and raises in the middle of the run.",
+    fix="Choose another batch size.",
+)
+
+
+NOTHING_TRAINABLE = rule(
+    "SF314",
+    "error",
+    "nothing to train",
+    why="No parameter of the model takes a gradient, so no step could change anything.",
+    fix="Let some parameters have requires_grad=True.",
+)
+
+
+def check_trainable(module: nn.Module) -> Iterator[Finding]:
+    """A model needs something that can learn."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        count = sum(parameter.numel() for parameter in module.parameters())
+        yield NOTHING_TRAINABLE.finding(
+            f"None of the model's {count:,} parameters takes a gradient."
+        )
+
+
+def check_registered(module: nn.Module) -> Iterator[Finding]:
+    """Layers and weights that a module uses without having them as its own are never trained."""
+    from torch import Tensor, nn
+
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    stray = []
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            held = value.values() if isinstance(value, dict) else value
+            items = held if isinstance(value, list | tuple | dict) else [value]
+            if not attribute.startswith("_") and any(
+                id(item) not in own
+                and (isinstance(item, nn.Module) or (isinstance(item, Tensor) and _learns(item)))
+                for item in items
+            ):
+                stray.append(f"{name}.{attribute}".lstrip("."))
+    if stray:
+        shown = ", ".join(repr(name) for name in stray[:3])
+        yield UNREGISTERED_LAYERS.finding(
+            f"Not part of {type(module).__name__}: what is held in {shown}."
+        )
+
+
+def _learns(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def check_optimizer(module: nn.Module, optimizer: Any) -> None:
+    """Refuse an optimizer that was made from other parameters than the model's."""
+    groups = getattr(optimizer, "param_groups", None)
+    own = {id(parameter) for parameter in module.parameters()}
+    if groups is not None and not any(id(p) in own for group in groups for p in group["params"]):
+        raise UsageError(
+            "The optimizer holds none of the model's parameters.",
+            "Make it from the parameters of the model that is trained.",
+        )
+
+
+def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:
+    """A layer that needs statistics over the batch cannot train on a micro-batch of one row."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    layer = next((n for n, part in module.named_modules() if isinstance(part, _BatchNorm)), None)
+    if layer is None:
+        return
+    for epoch in range(epochs):
+        if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
+            yield SINGLE_ROW_BATCH_NORM.finding(
+                f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
+                f"or more ({len(batches.lengths)} rows, batch size {batches.batch_size}).",
+                fix="Choose a batch size that leaves no single row over.",
+            )
+            return

@@ -1,0 +1,337 @@
+"""Every config key: its type, its default and its help.
+
+The docstring under a field is the only text about it: `--help` and docs/config.md are made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+Switch = Literal["auto", "on", "off"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for numbers: YAML reads `yes` and `on` as true."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and "on" in get_args(kind):
+            return "on" if value else "off"
+        if isinstance(value, bool) and kind is not bool:
+            raise ValueError("expected a value, not true or false")
+        return value
+
+
+class FeatureShape(_Section):
+    """How flat rows of features are reshaped to [sequence length, feature size]."""
+
+    steps: int | None = Field(None, ge=1)
+    """Sequence length of an array saved as [rows, steps*width]."""
+    width: int | None = Field(None, ge=1)
+    """Feature size of an array saved as [rows, steps*width]."""
+
+
+class Images(_Section):
+    """How images are resized."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = None
+    """Height and width of the images, or one number for both. Default: the model's size, else the
+    most common size in the data."""
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _square(cls, value: Any) -> Any:
+        return (value, value) if isinstance(value, int) else value
+
+
+class Reading(_Section):
+    """How data files are read, where it cannot be inferred."""
+
+    encoding: str | None = None
+    """Encoding of text files. Default: UTF-8, or Windows-1252 if the text can be nothing else."""
+    delimiter: str | None = None
+    """Delimiter between the cells of a table. Default: inferred."""
+    names: tuple[str, ...] = ()
+    """Column names of a table without a header line."""
+    pattern: str | None = None
+    """A regular expression; its named groups become the columns of each line."""
+    field: str | None = None
+    """Path to the list of rows in a JSON file, such as data or data.items."""
+
+    @field_validator("names")
+    @classmethod
+    def _different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("the column names must be distinct")
+        return names
+
+
+class EarlyStopping(_Section):
+    """When training stops before the last epoch."""
+
+    metric: str | None = None
+    """Metric that decides the best step and early stopping. Default: the task's choice."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many evaluations without improvement. Default: never."""
+
+
+class Generation(_Section):
+    """How much text is generated at each evaluation, for tasks that generate text."""
+
+    rows: int = Field(64, ge=0)
+    """Validation rows to generate answers for; 0 for none."""
+    max_new_tokens: int = Field(64, ge=1)
+    """Maximum number of tokens in a generated answer."""
+    scorer: str | None = None
+    """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
+    is better."""
+
+    @field_validator("scorer")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "typos"]
+
+
+class Augmentation(_Section):
+    """How the augmented copies of a training row differ from it."""
+
+    changes: tuple[ChangeName, ...] | None = None
+    """Changes to draw from: wording, synonyms, case, spacing, punctuation, typos. Default: all but
+    typos, and synonyms only with a table; none with augment.function."""
+    frames: tuple[str, ...] = ()
+    """Phrasings of an instruction, with {} in its place, instead of the English ones."""
+    typo_rate: float = Field(0.05, gt=0, le=1)
+    """Share of the eligible words that get a typo."""
+    synonyms: str | dict[str, str | tuple[str, ...]] | None = None
+    """A JSON, CSV or TSV file of words and their synonyms, or a mapping of them."""
+    function: str | None = None
+    """Your own change as module:function, f(text, rng) -> text."""
+
+    @field_validator("changes", "frames", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("frames")
+    @classmethod
+    def _with_room(cls, frames: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((frame for frame in frames if frame.count("{}") != 1), None)
+        if wrong is not None:
+            raise ValueError(f"expected {{}} once in each, where the text goes, not in {wrong!r}")
+        return frames
+
+    @field_validator("function")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return _check_code_name(name)
+
+
+def _check_code_name(name: str | None) -> str | None:
+    if name is not None and ":" not in name:
+        raise ValueError("expected module:function")
+    return name
+
+
+class Lora(_Section):
+    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
+
+    r: int = Field(0, ge=0)
+    """Rank of the LoRA adapters; 0 trains the whole model, without LoRA."""
+    alpha: float | None = Field(None, gt=0)
+    """LoRA alpha; the adapters are scaled by alpha / r. Default: 2 × r."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the input of the adapters."""
+    targets: tuple[str, ...] = ()
+    """Layers to adapt, by the end of their names or as regular expressions. Default: all linear
+    layers but the output embedding."""
+    rslora: bool = False
+    """rsLoRA: scale by alpha / √r, which keeps the updates of large ranks from vanishing."""
+    dora: bool = False
+    """DoRA: train the magnitude of the weights apart from their direction."""
+    quantize: Literal["4bit"] | None = None
+    """4bit: keep the frozen weights in 4 bits (QLoRA); needs CUDA and bitsandbytes."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _meant(self) -> Lora:
+        given = [name for name in Lora.model_fields if getattr(self, name) != Lora._default(name)]
+        if self.r == 0 and given:
+            raise ValueError(f"lora.{given[0]} has no effect while lora.r is 0; set lora.r")
+        return self
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        return cls.model_fields[name].default
+
+
+class RunConfig(_Section):
+    """Everything that decides a run, apart from Python objects passed in."""
+
+    data: tuple[str, ...] = ()
+    """Training data: a file, a folder or a hub id. Several: a YAML list, or repeat the option."""
+    eval_data: tuple[str, ...] = ()
+    """Validation data, as for data. Default: a share of the training data (eval_share)."""
+    model: str = ""
+    """A local folder, a hub id, a .gguf file, tiny:ARCH (small and untrained) or module:function
+    (your own nn.Module)."""
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer. Default: the model's own."""
+    task: str | None = None
+    """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
+    columns: dict[str, str] = {}
+    """The column of each role, as columns.ROLE. Default: inferred from the column names."""
+    ignore: tuple[str, ...] = ()
+    """Columns that are not read, such as those that leak the target."""
+    read: Reading = Reading()
+    """How data files are read, where it cannot be inferred."""
+    features: FeatureShape = FeatureShape()
+    """How flat rows of features are reshaped to [sequence length, feature size]."""
+
+    image: Images = Images()
+    """How images are resized."""
+    on_bad_file: Literal["error", "skip"] = "error"
+    """What happens if an image, or one of several data files, cannot be read: an error, or it is
+    skipped."""
+
+    augmentation_factor: int = Field(1, ge=1, le=1000)
+    """Copies of each training row per epoch, counting the row itself; the others are augmented."""
+    augment: Augmentation = Augmentation()
+    """How the augmented copies of a training row differ from it."""
+
+    epochs: int = Field(3, ge=1)
+    """Passes over the training rows."""
+    max_steps: int | None = Field(None, ge=1)
+    """Stop after this many optimizer steps, whatever the number of epochs."""
+    batch_size: int | Literal["auto"] = 8
+    """Rows per micro-batch per process. auto: the most rows that fit in memory; the effective batch
+    size stays 8 × grad_accum."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Padded positions per micro-batch, instead of a fixed number of rows."""
+    grad_accum: int = Field(1, ge=1)
+    """Gradient accumulation: micro-batches per optimizer step per process."""
+    max_seq_length: int | None = Field(None, ge=2)
+    """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
+    overlong: Literal["truncate", "drop", "error"] = "truncate"
+    """What happens to rows longer than max_seq_length."""
+    loss_on: Literal["answers", "all"] = "answers"
+    """Tokens the loss is computed on in instruction data; answers: completion-only loss."""
+    template: str | None = None
+    """Chat template: chat (the tokenizer's own), plain, chatml, alpaca, a file or Jinja text.
+    Default: chat if the tokenizer has a template, else plain."""
+
+    lora: Lora = Lora()
+    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
+    lr: float | None = Field(None, gt=0)
+    """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Learning rate schedule after the warm-up."""
+    warmup: float = Field(0.03, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises to its peak."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW; biases and norms are exempt."""
+    clip: float = Field(1.0, ge=0)
+    """Maximum gradient norm; 0 for no clipping."""
+    checkpointing: bool = False
+    """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    padding_free: Switch = "auto"
+    """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
+    rows apart."""
+    compile: Switch = "auto"
+    """torch.compile for the model's layers; auto: where it saves time."""
+    deterministic: bool = False
+    """Deterministic kernels on CUDA: a resumed run equals an uninterrupted one bit for bit."""
+    from_scratch: bool = False
+    """Start from the model's config with newly initialized weights."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of the split, the augmented copies, the order of rows, new weights and dropout."""
+
+    eval_share: float = Field(0.1, ge=0, lt=1)
+    """Share of the rows in the validation set, if there is no eval_data."""
+    eval_every: int | None = Field(None, ge=1)
+    """Evaluate every N steps. Default: once per epoch."""
+    eval_at_start: bool = False
+    """Also evaluate before the first step."""
+    save_every: int | None = Field(None, ge=1)
+    """Save a checkpoint every N steps, in addition to those at each evaluation."""
+    keep: int = Field(2, ge=1)
+    """Number of latest checkpoints to keep, in addition to the best one."""
+    early_stopping: EarlyStopping = EarlyStopping()
+    """When training stops before the last epoch."""
+    generate: Generation = Generation()
+    """How much text is generated at each evaluation, for tasks that generate text."""
+    max_dropped_share: float = Field(0.5, ge=0, le=1)
+    """Refuse the data if a larger share of its rows would be dropped."""
+
+    autofix: bool = True
+    """Apply repairs that are unambiguous, and report them; false: report errors instead."""
+    scan: int | None = Field(None, ge=2)
+    """Check a random sample of N rows instead of all; `train` refuses it."""
+    fit: Literal["predicted", "measured"] = "predicted"
+    """How `check` finds the memory peak: predicted from shapes, or also measured in a real step on
+    the largest batch. `train` always begins with that step."""
+    max_memory_gb: float | None = Field(None, gt=0)
+    """Memory limit of the run, in GB (10⁹ bytes). Default: the free memory."""
+    device_memory_gb: float | None = Field(None, gt=0)
+    """Plan for a device with this much memory, in GB, instead of this machine."""
+
+    probes: Literal["quick", "all"] = "quick"
+    """Tests on the model before training; all: also overfit one batch."""
+    workers: int = Field(0, ge=0)
+    """Worker processes that make batches; 0 for a thread, which is enough unless collating is
+    slow."""
+    trackers: tuple[str, ...] = ()
+    """Experiment trackers of Accelerate, such as tensorboard."""
+    trust_remote_code: bool = False
+    """Allow a model folder or hub repository to run its own Python code."""
+    cache: str | None = None
+    """Folder for encoded rows and other derived files. Default: $SUREFIT_CACHE, else
+    ~/.cache/surefit."""
+    output: str | None = None
+    """Folder of the run. Default: a new folder under runs/."""
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _rows_or_auto(cls, value: Any) -> Any:
+        rows = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if value == "auto" or (type(rows) is int and rows >= 1):
+            return rows
+        raise ValueError("expected a whole number of at least 1, or auto")
+
+    @property
+    def micro_batch_rows(self) -> int:
+        """`batch_size` after planning has replaced `auto`."""
+        assert self.batch_size != "auto"
+        return self.batch_size
+
+    @field_validator("data", "eval_data", "ignore", "trackers", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+SHORT_KEYS = {"lora_r": "lora.r"}
+"""Options whose key is in a section."""

@@ -1,0 +1,135 @@
+"""Settings to a RunConfig: YAML files, `--set key=value` and Python options, validated at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from surefit.config.run_config import SHORT_KEYS, RunConfig
+from surefit.errors import UsageError
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The keys of a config file; its relative paths stay relative to the working folder."""
+    if not path.is_file():
+        raise UsageError(f"There is no config file {path}.", "Check the path.")
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(
+            f"{path}{place}: not valid YAML ({error.problem}).", "Correct the YAML there."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise UsageError(
+            f"{path} holds a {type(loaded).__name__}; expected keys and values.",
+            "Write one `key: value` per line.",
+        )
+    return loaded
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Split `key=value` of `--set`; the value is read as YAML.
+
+    >>> parse_setting("early_stopping.patience=2")
+    ('early_stopping.patience', 2)
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set expects key=value, found {text!r}.", "Write --set key=value.")
+    try:
+        return key.strip().replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key.strip().replace("-", "_"), value
+
+
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys into sections; later keys win.
+
+    >>> nest({"early_stopping.patience": 2, "lr": 0.1})
+    {'early_stopping': {'patience': 2}, 'lr': 0.1}
+    """
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = str(key).split(".")  # YAML reads the keys `on` and `1` as other types
+        place = nested
+        for section in sections:
+            inner = place.get(section)
+            place[section] = dict(inner) if isinstance(inner, Mapping) else {}
+            place = place[section]
+        if isinstance(value, Mapping) and isinstance(place.get(last), Mapping):
+            value = {**place[last], **value}
+        place[last] = value
+    return nested
+
+
+def spell_out(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace short keys by their full names; refuse two values for one key.
+
+    >>> spell_out({"lora_r": 16})
+    {'lora.r': 16}
+    """
+    spelled = {key: value for key, value in settings.items() if key not in SHORT_KEYS}
+    for short, key in SHORT_KEYS.items():
+        if short not in settings:
+            continue
+        section, name = key.split(".")
+        inner = spelled.get(section)
+        nested = inner.get(name) if isinstance(inner, Mapping) else None
+        other = spelled.get(key, nested)
+        if other is not None and other != settings[short]:
+            raise UsageError(
+                f"{short} is {settings[short]!r} and {key} is {other!r}.",
+                "They are the same setting; keep one of them.",
+            )
+        spelled[key] = settings[short]
+    return spelled
+
+
+def make_config(settings: Mapping[str, Any]) -> RunConfig:
+    """Validate `settings` (dotted or nested keys); all errors are reported together."""
+    try:
+        return RunConfig.model_validate(nest(spell_out(settings)))
+    except ValidationError as error:
+        faults = [_describe(fault) for fault in error.errors()]
+        raise UsageError(
+            "\n".join(faults), "`surefit train --help` and docs/config.md list the keys."
+        ) from None
+
+
+def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
+    """Every key a config may have, sections as dotted names."""
+    keys = []
+    for name, info in section.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += known_keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _describe(fault: Any) -> str:
+    key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+    if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
+        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return f"Unknown key {key!r}.{hint}"
+    found = fault["input"]
+    return f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}; found {found!r}."
+
+
+def config_yaml(config: RunConfig) -> str:
+    """The resolved config as YAML, as the run's folder keeps it."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

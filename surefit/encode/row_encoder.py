@@ -1,0 +1,112 @@
+"""One row to its encoded columns: the only row encoder, whatever the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from surefit.batches.field import Field
+from surefit.encode.casting import cast_columns
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import (
+    EncodedRow,
+    EncodeRow,
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+)
+from surefit.encode.encoder import Encoder
+from surefit.encode.text.batch_tokenizing import Tokenised, tokenise_rows
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A row whose texts wait for the tokenizer; what failed is raised when the row is finished."""
+
+    row: Row
+    """The row by role, as the task reads it."""
+    extras: Row
+    """Further columns that the model's forward names."""
+    encoding: Encoding | None = None
+    failure: RowFaultError | SkipRowError | None = None
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """How one row is encoded: the task's function, the Encoder it reads with, the Fields.
+
+    A row that cannot be encoded raises RowFaultError, a row that is dropped SkipRowError. Rows to
+    predict for need no targets.
+    """
+
+    encode: EncodeRow
+    encoder: Encoder
+    fields: Mapping[str, Field]
+    count_targets: Callable[[Row], int]
+    needs_targets: bool = True
+
+    def __call__(self, raw: Row) -> EncodedRow:
+        """Encode one row of a Table."""
+        return self.encode_read(self.encoder.read(raw), self._extras(raw))
+
+    def encode_read(self, row: Row, extras: Row) -> EncodedRow:
+        """Encode a row by role, such as an augmented copy."""
+        encoding = self._begin(row)
+        tokens = tokenise_rows([encoding], self.encoder.tokenizer)[0]
+        return self._finish(encoding, tokens, extras)
+
+    def many(self, raws: Sequence[Row]) -> Iterator[Callable[[], EncodedRow]]:
+        """For each row a function that gives it or raises its failure; tokenized together."""
+        begun = [self.begin(raw) for raw in raws]
+        for row, tokens in zip(begun, self.tokenize(begun), strict=True):
+            yield partial(self.finish, row, tokens)
+
+    def begin(self, raw: Row) -> Begun:
+        """Encode a row of a Table as far as its texts."""
+        row, extras = self.encoder.read(raw), self._extras(raw)
+        try:
+            return Begun(row, extras, self._begin(row))
+        except (RowFaultError, SkipRowError) as failure:
+            return Begun(row, extras, failure=failure)
+
+    def tokenize(self, rows: Sequence[Begun]) -> list[list[Tokenised]]:
+        """The tokens of the texts of each row; a fast tokenizer uses every core."""
+        return tokenise_rows([row.encoding for row in rows], self.encoder.tokenizer)
+
+    def finish(self, begun: Begun, tokens: list[Tokenised]) -> EncodedRow:
+        """The encoded row, once its texts are tokenized; raises what failed."""
+        if begun.encoding is None:
+            assert begun.failure is not None
+            raise begun.failure
+        return self._finish(begun.encoding, tokens, begun.extras)
+
+    def _extras(self, raw: Row) -> Row:
+        return {name: raw[name] for name in self.encoder.extras}
+
+    def _begin(self, row: Row) -> Encoding:
+        made = self.encode(row, self.encoder)
+        return made if isinstance(made, Encoding) else encoded(made)
+
+    def _finish(self, encoding: Encoding, tokens: list[Tokenised], extras: Row) -> EncodedRow:
+        row = encoding.finish(tokens)
+        columns = {**row.columns, **extras}
+        fields = self.fields
+        if not self.needs_targets:
+            fields = {name: spec for name, spec in fields.items() if name in columns}
+        cast = cast_columns(columns, fields, self.encoder.column_of)
+        num_targets = self.count_targets(cast) if self.needs_targets else 0
+        if self.needs_targets and num_targets == 0:
+            raise SkipRowError(reason_without_targets(fields))
+        return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)
+
+
+def reason_without_targets(fields: Mapping[str, Field]) -> DropReason:
+    """Why a row without targets is dropped: its tokens have no label, or it has no target."""
+    labels = fields.get("labels")
+    by_token = "input_ids" in fields and labels is not None and labels.rank > 0
+    return DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET

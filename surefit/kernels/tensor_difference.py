@@ -1,0 +1,22 @@
+"""Compares two large tensors in slices, without full-size copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**20
+"""Values per slice."""
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """The largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
+    import torch
+
+    parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
+    pairs = ((a.double(), b.double()) for a, b in zip(*parts, strict=True))
+    found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
+    difference, *sizes = torch.stack(found).amax(0).tolist()
+    return difference, sizes[0], sizes[1]

@@ -1,0 +1,186 @@
+"""Finds the feature size that a custom module expects, and inserts a projection if it differs.
+
+A module does not declare what its forward reads, so a batch of zeros is run through it. If it fails
+at a layer that expects another feature size, an AdaptiveProjection is inserted before that layer.
+The module keeps its class, arguments and attributes; the projection is saved as a submodule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from surefit.encode.features.feature_layout import Hints
+from surefit.errors import FindingError
+from surefit.kernels.preserve_state import preserved_state
+from surefit.models.call import match_arguments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surefit.models.feature_model import AdaptiveProjection
+
+NAME = "adaptive_projection"
+_SIZES = ("in_features", "input_size", "embed_dim")
+"""Attributes of torch layers with the size they expect: Linear, RNN, MultiheadAttention."""
+
+
+@dataclass(frozen=True)
+class SizeMismatch:
+    """A layer or submodule that fails on the features because it expects another size."""
+
+    layer: str
+    expected: int
+
+
+def layer_input_size(layer: nn.Module) -> int | None:
+    """The size of the last axis that a layer expects; None where it accepts any size."""
+    sizes = (getattr(layer, name, None) for name in _SIZES)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+
+def module_hints(module: nn.Module) -> Hints:
+    """The sizes that the layers of a module expect, and a test whether it accepts a shape."""
+    if _is_lazy(module) or hasattr(module, NAME):  # a run would fix the sizes of lazy layers
+        return Hints()
+    found = (layer_input_size(layer) for layer in module.modules())
+    sizes = tuple(dict.fromkeys(size for size in found if size is not None))
+    return Hints(layers=sizes, accepts=partial(accepts, module))
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    from torch.nn.parameter import is_lazy
+
+    return any(is_lazy(parameter) for parameter in module.parameters())
+
+
+def accepts(module: nn.Module, length: int, feature_size: int) -> bool:
+    """Whether the module runs on two rows of zeros of that shape."""
+    return _try(module, length, feature_size) is None
+
+
+def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> SizeMismatch | None:
+    """The submodule that fails on such rows, if a layer in it expects another feature size."""
+    if _is_lazy(module):
+        return None
+    failed = _try(module, length, feature_size)
+    if failed is None or failed.layer is None or failed.received != feature_size:
+        return None
+    expected = layer_input_size(failed.layer)
+    if expected is None or expected == feature_size:
+        return None
+    part = failed.outermost or failed.layer
+    name = next(name for name, each in module.named_modules() if each is part)
+    return SizeMismatch(name, expected)
+
+
+@dataclass
+class _Failure:
+    """The last sized layer that ran, and the outermost submodule that received the rows."""
+
+    rows: Any = None
+    layer: nn.Module | None = None
+    received: int | None = None
+    """The size of the last axis that the layer received."""
+    outermost: nn.Module | None = None
+
+    def enter(self, part: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        given: Any = next(iter([*args, *kwargs.values()]), None)
+        if self.outermost is None and given is self.rows:
+            self.outermost = part
+        if layer_input_size(part) is not None:
+            self.layer = part
+            self.received = given.shape[-1] if getattr(given, "ndim", 0) else None
+
+
+def _try(module: nn.Module, length: int, feature_size: int) -> _Failure | None:
+    """None where the module runs on such rows, else where it failed."""
+    import torch
+
+    batch = {
+        "inputs_embeds": torch.zeros(2, length, feature_size),
+        "attention_mask": torch.ones(2, length, dtype=torch.int64),
+        "masked_steps": torch.zeros(2, length, dtype=torch.int64),
+    }
+    failure = _Failure(batch["inputs_embeds"])
+    parts = [part for part in module.modules() if part is not module or not list(part.children())]
+    hooks = [part.register_forward_pre_hook(failure.enter, with_kwargs=True) for part in parts]
+    try:
+        call, _ = match_arguments(module, list(batch))
+        with preserved_state(module), torch.no_grad():
+            call(module, batch)
+    except FindingError:  # it requires columns that are not known yet
+        return _Failure()
+    except Exception:  # user code may raise anything; the first-batch probe reports it
+        return failure
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return None
+
+
+class _Project:
+    """A forward pre-hook that projects what the layer receives; copied along with the module."""
+
+    def __init__(self, projection: AdaptiveProjection) -> None:
+        self.projection = projection
+
+    def __call__(self, layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = next(iter([*args, *kwargs.values()]))
+        projected = self.projection(given)  # attention receives it as query, key and value
+        return (
+            tuple(projected if each is given else each for each in args),
+            {key: projected if each is given else each for key, each in kwargs.items()},
+        )
+
+
+def insert_projection(
+    module: nn.Module, layer: str, feature_size: int, expected: int
+) -> AdaptiveProjection:
+    """Insert a projection before a layer, as a submodule that is trained and saved."""
+    from surefit.models.feature_model import AdaptiveProjection
+
+    projection = AdaptiveProjection(expected, feature_size)
+    parameter = next(module.parameters(), None)
+    if parameter is not None:
+        projection.to(parameter.device)
+    projection.before = layer
+    module.get_submodule(layer).register_forward_pre_hook(_Project(projection), with_kwargs=True)
+    module.add_module(NAME, projection)
+    return projection
+
+
+def remove_projection(module: nn.Module, feature_size: int) -> None:
+    """Remove a projection that was inserted for data of another feature size."""
+    projection = getattr(module, NAME, None)
+    layer = getattr(projection, "before", None)
+    if projection is None or layer is None or projection.width == feature_size:
+        return
+    hooks = module.get_submodule(layer)._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if isinstance(hook, _Project)]:
+        del hooks[key]
+        module.get_submodule(layer)._forward_pre_hooks_with_kwargs.pop(key, None)
+    delattr(module, NAME)
+
+
+def projection_recipe(module: nn.Module) -> dict[str, Any]:
+    """What is needed to insert the module's projection again; empty where it has none."""
+    projection = getattr(module, NAME, None)
+    if projection is None or getattr(projection, "before", None) is None:
+        return {}
+    linear = projection.linear
+    recipe = {
+        "layer": projection.before,
+        "width": linear.in_features,
+        "takes": linear.out_features,
+    }
+    return {"projection": recipe}
+
+
+def restore_projection(module: nn.Module, recipe: Mapping[str, Any]) -> None:
+    """Insert the projection of a saved module, unless the module already has it."""
+    if "projection" in recipe and not hasattr(module, NAME):
+        saved = recipe["projection"]
+        insert_projection(module, saved["layer"], saved["width"], saved["takes"])

@@ -1,0 +1,66 @@
+"""Loads the weights of a transformers model and resizes its embeddings to the tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from surefit.findings import Finding, rule
+from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
+from surefit.models.model_source import Built
+
+EMBEDDINGS_RESIZED = rule(
+    "SF307",
+    "fixed",
+    "embeddings resized",
+    why="The tokenizer has more tokens than the embeddings of the model have rows.",
+    fix="Nothing to do.",
+)
+
+
+def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **more: Any) -> Built:
+    """Load trained weights; reports those that are missing or have another size."""
+    import torch
+    from safetensors import SafetensorError
+
+    try:
+        module, info = auto.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            use_safetensors=True,
+            **more,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UNSUITABLE_MODEL.error(
+            f"The weights of {name} cannot be loaded: {first}",
+            fix="Download the model again; its weights file is missing or damaged.",
+        ) from None
+    resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+    new = sorted({*info["missing_keys"], *resized})
+    found: tuple[Finding, ...] = ()
+    if new:
+        shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
+        found = (NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}"),)
+    return Built(module, found, newly_initialized=tuple(new))
+
+
+def fit_embeddings(built: Built, tokenizer: Any) -> Built:
+    """Resize the embeddings so that every token of the tokenizer has a row."""
+    if tokenizer is None:
+        return built
+    module: Any = built.module
+    had = module.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) <= had:
+        return built
+    module.resize_token_embeddings(len(tokenizer))
+    message = f"The tokenizer has {len(tokenizer)} tokens, the embeddings had {had} rows."
+    return replace(
+        built,
+        findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),
+        added_tokens=range(had, len(tokenizer)),
+    )

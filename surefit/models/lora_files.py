@@ -1,0 +1,182 @@
+"""Saves and loads LoRA adapters in peft's folder format, with a digest of their base model.
+
+`adapter_config.json` and `adapter_model.safetensors` are peft's. `base.json` is ours and has the
+digest of the frozen weights. A base model that peft cannot find by name is saved in `base/`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit import atomic
+from surefit.errors import UsageError
+from surefit.models.lora import (
+    ADAPTER,
+    adapted_part,
+    adapter_config,
+    fully_trained_modules,
+    insert_adapters,
+    is_adapted,
+    trainable_names,
+)
+from surefit.models.model_source import ModelSource
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base"
+BASE_FACTS = "base.json"
+PREFIX = "base_model.model."
+FORMAT_VERSION = 1
+SAMPLED = 1024
+"""Values of each frozen weight that the digest of a base model covers."""
+
+
+def base_name(source: ModelSource) -> str | None:
+    """The hub id or absolute path by which peft finds the base model; None if it has neither."""
+    if source.kind != "pretrained" or source.untrained:
+        return None
+    folder = Path(source.name)
+    return str(folder.resolve()) if folder.is_dir() else source.name
+
+
+def has_adapters(folder: Path) -> bool:
+    """Whether the folder holds adapters instead of a whole model."""
+    return (folder / CONFIG).is_file()
+
+
+def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
+    """Write the adapters and all other trained weights as peft does, for the named base model."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    part = adapted_part(module)
+    state = get_peft_model_state_dict(part, adapter_name=ADAPTER, save_embedding_layers=False)
+    tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}
+    save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+    config = copy.deepcopy(adapter_config(part))
+    config.inference_mode = True
+    config.base_model_name_or_path = base
+    if not isinstance(config.target_modules, str):
+        config.target_modules = sorted(config.target_modules)
+    if config.task_type is None and hasattr(part, "save_pretrained"):
+        library = type(part).__module__.split(".")[0]
+        config.auto_mapping = {"base_model_class": type(part).__name__, "parent_library": library}
+    config.save_pretrained(str(folder))
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": base_fingerprint(module),
+        "kept": [] if config.modules_to_save else list(fully_trained_modules(part)),
+    }
+    atomic.write_json(folder / BASE_FACTS, facts)
+
+
+def point_to_base(folder: Path, final: Path) -> None:
+    """Set the path of the base model in the adapter config, for a folder that moves to `final`."""
+    if not (folder / BASE).is_dir():
+        return
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = str(final.resolve() / BASE)
+    atomic.write_json(folder / CONFIG, config)
+
+
+def find_base(folder: Path) -> str:
+    """The folder or hub id of the base model of a folder's adapters."""
+    if (folder / BASE).is_dir():
+        return str(folder / BASE)
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    name = config.get("base_model_name_or_path")
+    is_path = name is not None and Path(name).is_absolute()
+    if not name or (is_path and not Path(name).is_dir()):
+        raise UsageError(
+            f"The adapters in {folder} belong to the base model {name}, which was not found.",
+            f"Restore it, or set base_model_name_or_path in {folder / CONFIG} to its new path.",
+        )
+    return str(name)
+
+
+def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
+    """Insert the folder's adapters into their base model, in place; refuses another base model."""
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    part = adapted_part(module)
+    facts = _read_facts(folder)
+    if not is_adapted(module):
+        insert_adapters(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
+    saved = load_file(str(folder / WEIGHTS))
+    state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
+    _check_base(module, folder, facts["fingerprint"])
+    try:
+        result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
+    except (RuntimeError, KeyError) as error:
+        raise UsageError(
+            f"The adapters in {folder} do not match their base model: {str(error).splitlines()[0]}",
+            "Use the base model they were trained on.",
+        ) from None
+    if result.unexpected_keys:
+        raise UsageError(
+            f"The adapters in {folder} do not match their base model, which has no "
+            f"{result.unexpected_keys[0]}.",
+            "Use the base model they were trained on.",
+        )
+    return module
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    path = folder / BASE_FACTS
+    if not path.is_file():  # adapters that peft wrote
+        return {"fingerprint": None, "kept": []}
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    if facts["format_version"] != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    return dict(facts)
+
+
+def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
+    found = base_fingerprint(module)
+    if expected is not None and found is not None and expected != found:
+        raise UsageError(
+            f"The base model of the adapters in {folder} has changed since they were trained "
+            f"(digest {found}, expected {expected}).",
+            "Restore the base model; adapters work only on the one they were trained on.",
+        )
+
+
+def base_fingerprint(module: nn.Module) -> str | None:
+    """A digest of the frozen weights, by which a changed base model is noticed.
+
+    None where the weights are quantized.
+    """
+    import torch
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    part = adapted_part(module)
+    replaced = {
+        id(parameter)
+        for layer in part.modules()
+        if isinstance(layer, AuxiliaryTrainingWrapper)
+        for parameter in layer.parameters()
+    }
+    meant = trainable_names(part)
+    digest = hashlib.sha256()
+    for name, parameter in sorted(part.named_parameters()):
+        if name in meant or id(parameter) in replaced:
+            continue
+        if not parameter.is_floating_point():
+            return None
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
+        plain = name.replace(".base_layer.", ".")
+        digest.update(f"{plain} {list(parameter.shape)}".encode())
+        digest.update(sample.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,57 @@
+"""Whether a table has what a task reads, and the table as it is then read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import relaid
+from surefit.encode.images.image_files import with_files
+from surefit.findings import Finding
+from surefit.tasks.task_spec import TaskSpec
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A table whose columns suit, and the Encoder that reads its rows."""
+
+    table: Table
+    encoder: Encoder
+    findings: tuple[Finding, ...] = ()
+
+
+def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
+    """Check the columns, find the files they name, and lay features out as in training."""
+    table = _named_as_read(table, task, encoder)
+    check_columns(table, task, encoder.roles, encoder.extras)
+    encoder, notes = relaid(encoder, table)
+    return Accepted(with_files(table, encoder.roles), encoder, tuple(notes))
+
+
+def check_columns(
+    table: Table, task: TaskSpec, roles: Mapping[str, str], extras: Iterable[str] = ()
+) -> None:
+    """Refuse a table without a column that is read; roles that may be missing are not asked for."""
+    needed = {column: role for role, column in roles.items() if not task.role(role).may_be_missing}
+    needed |= dict.fromkeys(extras, "an argument of the model's forward")
+    missing = next((column for column in needed if column not in table.columns), None)
+    if missing is None:
+        return
+    file = table.sources[0].file
+    raise MISSING_COLUMN.error(
+        f"{file} has no column {missing!r} ({needed[missing]}); it has {', '.join(table.columns)}.",
+        fix=f"Rename the column that holds it to {missing!r}, or add it.",
+        file=file,
+        column=missing,
+    )
+
+
+def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:
+    """To predict for a table of one column, where one is read, its name does not matter."""
+    if not encoder.settings.get("predicting") or encoder.whole_rows or len(table.columns) != 1:
+        return table
+    read = [c for role, c in encoder.roles.items() if not task.role(role).may_be_missing]
+    return replace(table, arrow=table.arrow.rename_columns(read)) if len(read) == 1 else table

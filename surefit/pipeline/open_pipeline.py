@@ -1,0 +1,55 @@
+"""The Pipeline of a finished run: the saved model, read and called as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
+from surefit.kernels.choose_head import from_choice
+from surefit.kernels.varlen_attention import use_varlen_attention
+from surefit.models.call import match_arguments, with_module_loss
+from surefit.models.save_model import load_model
+from surefit.pipeline.pipeline import Pipeline, batch_columns
+from surefit.tasks.task_spec import TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def open_pipeline(
+    folder: Path,
+    task: TaskSpec,
+    plan: Mapping[str, Any],
+    seed: int = 0,
+    module: nn.Module | None = None,
+    collate_fn: Callable[..., Any] | None = None,
+) -> Pipeline:
+    """Load the model in `folder`; `plan` is the run's, which keeps what was chosen by trying."""
+    module, encoder = load_model(folder, task, module)
+    fields = task.fields_for(encoder)
+    columns = batch_columns(fields)
+    if collate_fn is not None:  # whose columns only the plan knows
+        columns = list(plan["model"]["columns"].values())
+    call, _ = match_arguments(module, columns)
+    loss = with_module_loss(task.loss)
+    opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
+    return apply_choices(opened, plan.get("choices", {}))
+
+
+def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
+    """The head and the layout that planning chose by trying, without trying again."""
+    labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
+    if head is None or labelled is None:
+        return pipeline
+    padding_free = is_padding_free(choices.get("rows", "")) and use_varlen_attention(
+        pipeline.module
+    )
+    return replace(
+        pipeline,
+        call=replace(pipeline.call, head=head),
+        layout=Layout(padding_free=padding_free, predicts=labelled),
+    )

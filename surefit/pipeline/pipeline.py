@@ -1,0 +1,156 @@
+"""The Pipeline: everything between rows and batches, losses and predictions.
+
+It is built in two places, by planning (`plan/build_model.py`) and by opening a run
+(`pipeline/open_pipeline.py`), and every command uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.batch_layout import PADDED, Layout
+from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.loading import Prepare, load_batch, to_batch
+from surefit.data.table import Table
+from surefit.encode.encode_table import encode_rows
+from surefit.encode.encoded_row import EncodedRow
+from surefit.encode.encoder import Encoder
+from surefit.encode.row_encoder import RowEncoder
+from surefit.encode.store import Store
+from surefit.models.call import Call
+from surefit.models.meta_copy import meta_copy
+from surefit.pipeline.accept import Accepted, accept
+from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
+from surefit.pipeline.prediction import predict
+from surefit.progress import Progress, silent
+from surefit.tasks.task_spec import Batch, Loss, TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What turns rows into batches, losses and predictions.
+
+    `call` gives a batch to the module's forward, `loss` gives a sum over targets and their count,
+    `layout` is padded or padding-free. Without a user's `collate_fn`, the Fields decide how a batch
+    is collated.
+    """
+
+    task: TaskSpec
+    encoder: Encoder
+    module: nn.Module
+    call: Call
+    loss: Loss
+    fields: Mapping[str, Field]
+    layout: Layout = PADDED
+    collate_fn: Callable[..., Any] | None = None
+    seed: int = 0
+
+    def accept(self, table: Table) -> Accepted:
+        """Check a table's columns, resolve its files, and read its features as the model does."""
+        return accept(table, self.task, self.encoder)
+
+    def encode_row(self, row: Mapping[str, Any]) -> tuple[EncodedRow, ...]:
+        """One row of an accepted table; raises why it is dropped or cannot be encoded."""
+        return (self.row_encoder(row),)
+
+    def encode(
+        self,
+        accepted: Accepted,
+        rows: Any,
+        copies: AugmentedCopies | None = None,
+        progress: Progress = silent,
+        stage: str = "encoding rows",
+    ) -> Store:
+        """Rows of an accepted table as columns on disk."""
+        encoder = replace(self, encoder=accepted.encoder).row_encoder
+        return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
+
+    def batch(self, source: Store, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
+        """Rows of a Store as one batch of tensors, on the module's device by default."""
+        prepare = self.prepare
+        return load_batch(
+            source,
+            rows,
+            self.fields,
+            self.collate_fn,
+            self.device if device is None else device,
+            prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),
+            self.layout,
+        )
+
+    def collate(self, rows: Sequence[Mapping[str, Any]], layout: Layout = PADDED) -> dict[str, Any]:
+        """Encoded rows as one batch of tensors on the module's device."""
+        return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
+
+    def outputs(self, batch: Batch) -> Any:
+        """What the module makes of a batch."""
+        return self.call(self.module, batch)
+
+    def evaluate(
+        self,
+        store: Store,
+        settings: EvaluationSettings,
+        group: Group = ALONE,
+        progress: Progress = silent,
+    ) -> Evaluation:
+        """The task's metrics over the rows of a Store."""
+        return evaluate(self, store, settings, group, progress)
+
+    def predict(
+        self, table: Table, batch_size: int = 16, max_new_tokens: int = 64
+    ) -> Iterator[dict[str, Any]]:
+        """One prediction per row, in the order of the rows."""
+        return predict(self.for_prediction, table, batch_size, max_new_tokens)
+
+    @property
+    def row_encoder(self) -> RowEncoder:
+        """How one row is encoded."""
+        targets = not self.encoder.settings.get("predicting")
+        count = self.task.count_targets
+        return RowEncoder(self.task.encode, self.encoder, self.fields, count, targets)
+
+    @cached_property
+    def prepare(self) -> Prepare | None:
+        """What is drawn anew for a row in each epoch; None where the task draws nothing."""
+        return self.task.preparer(self.encoder, self.seed)
+
+    @cached_property
+    def on_meta(self) -> tuple[nn.Module, Call]:
+        """A copy of the module on the meta device, and its Call; one serves all traces."""
+        return meta_copy(self.module, self.call)
+
+    @property
+    def for_prediction(self) -> Pipeline:
+        """The same, for rows without targets."""
+        return replace(self, encoder=self.encoder.without(self.task.targets))
+
+    @property
+    def device(self) -> Any:
+        """The device of the module's parameters; batches for a module on meta stay on the CPU."""
+        parameter = next(self.module.parameters(), None)
+        return "cpu" if parameter is None or parameter.is_meta else parameter.device
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the embedding that token ids are looked up in; None where there is none."""
+        embeddings = getattr(self.module, "get_input_embeddings", None)
+        if "input_ids" not in self.fields or embeddings is None:
+            return None
+        weight = getattr(embeddings(), "weight", None)
+        return int(weight.shape[0]) if weight is not None else None
+
+
+def batch_columns(fields: Mapping[str, Field]) -> list[str]:
+    """The columns of a batch that is made by the Fields: a sequence has an attention mask."""
+    columns = list(fields)
+    if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
+        columns.append("attention_mask")
+    return columns

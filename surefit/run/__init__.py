@@ -1,0 +1,1 @@
+"""A run's folder: config, plan, events, checkpoints, model."""

@@ -1,0 +1,280 @@
+"""A Run: the folder a training leaves behind. Written, opened and loaded here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from surefit import atomic
+from surefit.config import RunConfig, config_yaml, make_config
+from surefit.encode.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.run.events import read_events, summarise_epochs
+from surefit.tasks.find_task import find_task
+from surefit.tasks.metrics.own_scorer import with_scorer
+from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import OWN_CODE_RUN, find_object
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surefit.pipeline.pipeline import Pipeline
+
+OWN_NAMES = ("config.yaml", "plan.json", "events.jsonl", "checkpoints", "model", "report.html")
+
+
+class Run:
+    """A run's folder, with its metrics, its history and its model."""
+
+    def __init__(
+        self,
+        path: Path,
+        task: TaskSpec | None = None,
+        module: Any = None,
+        collate_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.collate_fn = collate_fn
+        self.task_object = task
+        self.module_object = module
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return make_config(_without_objects(self._settings))
+
+    @cached_property
+    def objects(self) -> dict[str, str]:
+        """Python objects the run was begun with and does not hold: argument and name."""
+        return {**_objects_in(self._settings), **self.plan.get("objects", {})}
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        loaded = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
+        assert isinstance(loaded, dict)
+        return loaded
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as it was stored."""
+        loaded = json.loads((self.path / "plan.json").read_text("utf-8"))
+        assert isinstance(loaded, dict)
+        return loaded
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task that was trained."""
+        if self.task_object is not None:
+            return self.task_object
+        if "task" in self.objects:
+            raise UsageError(
+                f"{self.path} was trained with a TaskSpec passed from Python, which it does not "
+                f"hold ({self.objects['task']}).",
+                "Name the task as module:SPEC when training, or use the Run that train returned.",
+            )
+        name = self.config.task or ""
+        found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
+        assert isinstance(found, TaskSpec)
+        scorer = self.config.generate.scorer
+        if scorer is None:
+            return found
+        return with_scorer(found, find_object(scorer, self.code_folder))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        return read_events(self.events_path)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """Each epoch so far: `epoch`, `train_loss`, `eval_loss`, `seconds`.
+
+        The training loss is the mean over the epoch's steps, the evaluation loss that of its last
+        evaluation (None without one), the time that of its steps.
+        """
+        return summarise_epochs(self.history)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the evaluation whose weights `model/` has; empty without one."""
+        evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
+        best = self.best_step
+        chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
+        return dict(chosen["metrics"]) if chosen else {}
+
+    @property
+    def best_step(self) -> int | None:
+        """The step whose weights `model/` has, where an evaluation chose it."""
+        from surefit.run.checkpoints import latest_checkpoint
+
+        latest = latest_checkpoint(self.checkpoints)
+        if latest is None:
+            return None
+        state = json.loads((latest / "state.json").read_text("utf-8"))["state"]
+        best = state["best_step"]
+        return int(best) if best is not None else None
+
+    @property
+    def code_folder(self) -> Path | None:
+        """Where the user's own code was found, that of the model first."""
+        files = [self.plan["model"]["code"]]
+        files += [
+            f["where"].get("file") for f in self.plan["findings"] if f["code"] == OWN_CODE_RUN.code
+        ]
+        return next((Path(file).parent for file in files if file), None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        return self.model_path.is_dir()
+
+    @property
+    def events_path(self) -> Path:
+        """The file of events."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model_path(self) -> Path:
+        """The folder of the trained model and its Encoder."""
+        return self.path / "model"
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return self.load()[0]
+
+    def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
+        """The run, for batches made by the user's own collate_fn."""
+        return Run(self.path, self.task_object, self.module_object, collate_fn)
+
+    def discard(self) -> None:
+        """Take back the folder of a run that could not begin; what was trained is kept."""
+        if self.history or self.finished:
+            return
+        for name in ("config.yaml", "plan.json", "events.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.path):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
+        """The Pipeline of the trained model, which evaluates and predicts as training did."""
+        from surefit.pipeline.open_pipeline import open_pipeline
+
+        self._refuse_unfinished()
+        module = model if model is not None else self.module_object
+        seed = self.config.seed
+        return open_pipeline(self.model_path, self.task, self.plan, seed, module, self.collate_fn)
+
+    def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
+        """The trained model and the Encoder that reads rows for it."""
+        from surefit.models.save_model import load_model
+
+        self._refuse_unfinished()
+        return load_model(
+            self.model_path, self.task, model if model is not None else self.module_object
+        )
+
+    def _refuse_unfinished(self) -> None:
+        if not self.finished:
+            raise UsageError(
+                f"{self.path} has no trained model yet.",
+                f"Finish it with: surefit train --resume {self.path}",
+            )
+
+
+PASSED = "python:"
+"""How version 0.1.0 wrote a Python object into config.yaml: this, and its name."""
+_KEYS = {"augment.function": "augment", "generate.scorer": "scorer"}
+
+
+def _objects_in(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The Python objects that a config of version 0.1.0 names, by argument."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        name = prefix + key
+        if isinstance(value, Mapping):
+            found |= _objects_in(value, f"{name}.")
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, str) and first.startswith(PASSED):
+            found[_KEYS.get(name, name)] = first.removeprefix(PASSED)
+    return found
+
+
+def _without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, without what stands for a Python object."""
+    kept: dict[str, Any] = {}
+    for key, value in settings.items():
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, Mapping):
+            kept[key] = _without_objects(value)
+        elif not (isinstance(first, str) and first.startswith(PASSED)):
+            kept[key] = value
+    return kept
+
+
+def open_run(path: str | Path) -> Run:
+    """An existing run."""
+    folder = Path(path)
+    if not (folder / "config.yaml").is_file() or not (folder / "plan.json").is_file():
+        held = "is not the folder of a run" if folder.is_dir() else "does not exist"
+        raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
+    return Run(folder)
+
+
+def choose_folder(output: str | None, name: str) -> Path:
+    """The folder of a new run; refuses one that holds a run or cannot be written."""
+    folder = Path(output) if output else _new_name(Path("runs"), name)
+    taken = next((own for own in OWN_NAMES if os.path.exists(folder / own)), None)
+    if taken is not None:
+        raise UsageError(
+            f"{folder} already holds a run ({taken}).",
+            f"Choose another --output, or go on with: surefit train --resume {folder}",
+        )
+    check_writable(folder)
+    return folder
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse, before any work, a folder that could not be made."""
+    place = folder  # os.path says no where Path raises: inside a folder that may not be read
+    while not os.path.exists(place) and place != place.parent:
+        place = place.parent
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        what = "is not a folder" if not os.path.isdir(place) else "may not be written to"
+        raise UsageError(f"Cannot write to {folder}: {place} {what}.", "Choose another --output.")
+
+
+def _new_name(parent: Path, name: str) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    tries = (f"{name}-{stamp}" + (f"-{n}" if n else "") for n in range(1000))
+    return next(parent / each for each in tries if not (parent / each).exists())
+
+
+def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: TaskSpec) -> Run:
+    """Make the folder of a new run with its config and plan."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints").mkdir()
+        atomic.write_text(folder / "config.yaml", config_yaml(config))
+        atomic.write_json(folder / "plan.json", plan)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
+        ) from None
+    return Run(folder, task)

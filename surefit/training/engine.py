@@ -1,0 +1,116 @@
+"""What computes the steps: Accelerate, the prepared model, the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import UsageError
+from surefit.pipeline.evaluation import Group
+from surefit.processes import on_cpu
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Accelerate with the model and the optimizer as it prepared them."""
+
+    accelerator: Accelerator
+    model: Any
+    optimizer: Any
+    """Accelerate's wrapper where it scales fp16 gradients, else the plain optimizer."""
+    plain_optimizer: Any
+
+    @property
+    def group(self) -> Group:
+        """The processes that train together, for sums and lists over all of them."""
+        from accelerate.utils import gather_object
+
+        accelerator = self.accelerator
+        if accelerator.num_processes == 1:
+            return Group()
+
+        def reduce(tensor: Any) -> Any:
+            return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
+
+        index, size = accelerator.process_index, accelerator.num_processes
+        return Group(index, size, reduce, gather_object)
+
+
+def make_engine(accelerator: Accelerator, module: nn.Module, optimizer: Any) -> Engine:
+    """Let Accelerate prepare model and optimizer."""
+    model, prepared = accelerator.prepare(module, optimizer)
+    # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
+    stepped = prepared if accelerator.scaler is not None else prepared.optimizer
+    return Engine(accelerator, model, stepped, optimizer)
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Let torch compute deterministically while the block runs, if wanted."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted or before, warn_only=warns and not wanted)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+def make_accelerator(
+    precision: str = "auto",
+    trackers: Sequence[str] = (),
+    folder: Path | None = None,
+) -> Accelerator:
+    """Accelerate with everything it would do to batches, losses and schedules left to us."""
+    import torch
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_available() else "fp32"
+    AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
+    accelerator = Accelerator(
+        cpu=on_cpu(),
+        gradient_accumulation_steps=1,
+        mixed_precision="no" if precision == "fp32" else precision,
+        log_with=list(trackers) or None,
+        project_dir=str(folder) if folder is not None else None,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    if accelerator.distributed_type.value == "DEEPSPEED":
+        raise UsageError(
+            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
+            "per step.",
+            "Launch with FSDP or DDP.",
+        )
+    return accelerator
+
+
+def make_optimizer(module: nn.Module, lr: float, weight_decay: float, passed: Any = None) -> Any:
+    """Fused AdamW, without decay for biases and norms; or the one passed in."""
+    import torch
+
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if isinstance(passed, torch.optim.Optimizer):
+        optimizer: Any = passed
+    elif passed is not None:
+        optimizer = passed(trained)
+    else:
+        groups = [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return optimizer

@@ -1,0 +1,129 @@
+"""What the commands print: rows where there are no tokens, labelled tokens, Average F1 Score."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
+from surefit.batches.field import Field
+from surefit.checks.ledger import sequence_unit, target_unit
+from surefit.cli import run as command
+from surefit.cli.display import Display
+from surefit.plan.stages import make_plan
+from surefit.request import make_request
+
+STEP = {"event": "step", "epoch": 1, "loss": 1.0, "lr": 1e-3, "seconds": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def table(path: Path) -> None:
+    lines = [f"{n % 7},{n % 5},{'yes' if n % 3 else 'no'}" for n in range(60)]
+    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
+
+
+def test_table_has_rows_and_no_tokens(folder: Path, capsys: Any) -> None:
+    table(folder / "table.csv")
+    options = ["--data", "table.csv", "--model", "tiny:mlp", "--output", "run"]
+    assert command(["check", *options]) == 0
+    shown = words(capsys.readouterr().out)
+    assert "rows 60: 54 training, 6 validation, 0 dropped, 0 truncated" in shown
+    assert "per epoch 54 rows batches 7 per epoch, up to 8 rows steps 7 per epoch, 21 in total" in (
+        shown
+    )
+    assert "token" not in shown
+    assert command(["train", *options]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"step 1 of 21: .* [\d,]+ rows/s", said)
+    assert "token" not in said
+    page = (folder / "run" / "report.html").read_text("utf-8")
+    body = page[page.index("<h2>Data</h2>") :]
+    assert "<td>per training epoch</td><td>54 rows</td>" in body
+    assert "token" not in body
+    assert '"loss per row"' in page
+
+
+def test_feature_sequences_have_time_steps_and_rows_per_second(folder: Path, capsys: Any) -> None:
+    save_ragged(folder / "motions.npz", feature_rows(60))
+    options = ["--data", "motions.npz", "--model", "tiny:bert", "--output", "run"]
+    assert command(["train", *options, "--max-steps", "2"]) == 0
+    said = words(capsys.readouterr().err)
+    assert re.search(
+        r"per epoch 54 rows, \d+ time steps batches 7 per epoch, up to 8 rows × ", said
+    )
+    assert re.search(r"step 2 of 2: .* [\d,]+ rows/s", said)
+    assert "token" not in said
+
+
+def test_texts_with_a_label_have_tokens_but_none_is_labelled(folder: Path, capsys: Any) -> None:
+    write_jsonl(folder / "a.jsonl", sentiment_rows(40))
+    assert command(["check", "--data", "a.jsonl", "--model", "tiny:bert"]) == 0
+    shown = words(capsys.readouterr().out)
+    assert re.search(r"per epoch 36 rows, [\d,]+ tokens batches", shown)
+    assert "labelled" not in shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "units"),
+    [
+        ({"input_ids": Field(("time",)), "labels": Field(("time",))}, ("tokens", "tokens")),
+        ({"input_ids": Field(("time",)), "labels": Field(("target_time",))}, ("tokens", "tokens")),
+        ({"input_ids": Field(("time",)), "labels": Field(("class",))}, ("tokens", "rows")),
+        ({"input_ids": Field(("time",)), "labels": Field()}, ("tokens", "rows")),
+        (
+            {"inputs_embeds": Field(("time", "width")), "labels": Field(("masked_time", "width"))},
+            ("time steps", "time steps"),
+        ),
+        ({"inputs_embeds": Field(("time", "width")), "labels": Field()}, ("time steps", "rows")),
+        ({"pixel_values": Field(("channel", "height", "width"))}, ("rows", "rows")),
+        ({"features": Field(("width",)), "labels": Field()}, ("rows", "rows")),
+    ],
+)
+def test_units_follow_from_the_fields(fields: Any, units: tuple[str, str]) -> None:
+    assert (sequence_unit(fields), target_unit(fields)) == units
+
+
+def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
+    write_jsonl(folder / "a.jsonl", echo_rows(60))
+    settings = {"data": "a.jsonl", "model": "tiny:llama", "epochs": 2, "eval_every": 3}
+    plan = make_plan(make_request(settings))
+    assert plan.job is not None
+    assert plan.job.batches.num_steps(0) == 7
+    display = Display()
+    printed: list[str] = []
+    display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
+    display.expect(plan)
+    for step in (0, 3, 6, 7, 9, 12, 14):  # step 0: before training, of no epoch
+        metrics = {"loss": 2.0, "token_f1": 0.25}
+        epoch = -(-step // 7)
+        display.observe({"event": "eval", "step": step, "epoch": epoch, "metrics": metrics})
+    assert all("token_f1 0.2500" in line for line in printed)
+    marked = [line for line in printed if "token_f1 0.2500  Average F1 Score 0.2500" in line]
+    assert [line.split("  ")[1] for line in marked] == ["step 7", "step 14"]
+    assert sum(line.count("Average F1 Score") for line in printed) == 2
+
+
+def test_speed_counts_rows_of_sequences_without_tokens(folder: Path) -> None:
+    save_ragged(folder / "motions.npz", feature_rows(60))
+    plan = make_plan(make_request({"data": "motions.npz", "model": "tiny:bert"}))
+    assert plan.ledger is not None
+    display = Display()
+    printed: list[str] = []
+    display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
+    display.expect(plan)
+    display.observe({**STEP, "step": 1, "tokens": plan.ledger.tokens})  # an epoch in half a second
+    rate = re.search(r"([\d,]+) rows/s", printed[0])
+    assert rate is not None
+    assert int(rate[1].replace(",", "")) == pytest.approx(108, abs=3)
