@@ -148,6 +148,15 @@ def test_a_batch_without_labels_is_explained() -> None:
     assert found.derived == ("There are 4 labels and no predictions: the batch has no rows.",)
 
 
+def test_what_only_looks_like_a_number_is_left_out() -> None:
+    found = check("CUDA out of memory. Tried to allocate 2.0.0 GiB of which 1.5 GiB is free")
+    assert (found.code, found.derived) == ("SF650", ())
+    assert check("{'loss': 1.2.3}\n{'loss': 2.5}\n{'loss': 0.0}").code == "SF628"
+    found = check("loss: 1.5\nloss: 1.2.3\nloss: 9.5\nloss: nan")
+    assert found.code == "SF637"
+    assert "rose from 1.5 to 9.5" in found.derived[0]
+
+
 def test_a_size_that_is_too_long_is_left_out_and_shortened() -> None:
     found = check(f"mat1 and mat2 shapes cannot be multiplied ({'9' * 1000}x4 and 3x4)")
     assert found.code == "SF610"

@@ -50,8 +50,8 @@ def test_a_known_failure_at_the_end_of_five_megabytes_takes_seconds() -> None:
 
 @pytest.mark.parametrize("filler", FILLERS)
 def test_repeated_text_takes_no_longer(filler: str) -> None:
-    text = "CUDA out of memory. Tried to allocate 2.00 GiB\n" + filler * (300_000 // len(filler))
-    assert seconds(text) < 30
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB\n" + filler * (60_000 // len(filler))
+    assert seconds(text) < 10
 
 
 def test_conclusions_and_conditions_take_no_longer() -> None:
@@ -59,13 +59,13 @@ def test_conclusions_and_conditions_take_no_longer() -> None:
         start = time.process_time()
         groups = {name for message in cause.messages for name in message.regex.groupindex}
         for filler, value in product(FILLERS, (3, "a" * 200)):
-            text = filler * (100_000 // len(filler))
+            text = filler * (40_000 // len(filler))
             context = Context(dict.fromkeys(groups, value), text)
             if cause.only_if is not None:
                 cause.only_if(context)
             if cause.derive is not None:
                 cause.derive(context)
-        assert time.process_time() - start < 30, cause.code
+        assert time.process_time() - start < 10, cause.code
 
 
 def test_patterns_take_no_longer() -> None:
