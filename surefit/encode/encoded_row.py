@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Text, Tokenised
+from surefit.errors import SurefitError
 from surefit.findings import Rule, rule
 
 OVERLONG_ROW = rule(
@@ -54,6 +57,23 @@ class SkipRowError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.remark = remark
+
+
+@contextmanager
+def naming_own_code(function: Callable[..., Any]) -> Iterator[None]:
+    """What a user's own function raises becomes a fault of the row it was called for."""
+    try:
+        yield
+    except (RowFaultError, SkipRowError, SurefitError):
+        raise
+    except Exception as error:
+        module = getattr(function, "__module__", None) or ""
+        if module.split(".")[0] == "surefit":
+            raise
+        name = getattr(function, "__qualname__", type(function).__name__)
+        message = f"{module}.{name} raised {type(error).__name__}: {error}"[:300]
+        fix = f"Repair {name}, or let it raise SkipRowError for rows to be dropped."
+        raise RowFaultError(USER_DATA_CODE_FAILED, message, fix=fix) from error
 
 
 @dataclass(frozen=True)

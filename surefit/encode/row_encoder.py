@@ -17,6 +17,7 @@ from surefit.encode.encoded_row import (
     RowFaultError,
     SkipRowError,
     encoded,
+    naming_own_code,
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenised, tokenise_rows
@@ -89,7 +90,8 @@ class RowEncoder:
         return {name: raw[name] for name in self.encoder.extras}
 
     def _begin(self, row: Row) -> Encoding:
-        made = self.encode(row, self.encoder)
+        with naming_own_code(self.encode):
+            made = self.encode(row, self.encoder)
         return made if isinstance(made, Encoding) else encoded(made)
 
     def _finish(self, encoding: Encoding, tokens: list[Tokenised], extras: Row) -> EncodedRow:
@@ -99,7 +101,8 @@ class RowEncoder:
         if not self.needs_targets:
             fields = {name: spec for name, spec in fields.items() if name in columns}
         cast = cast_columns(columns, fields, self.encoder.column_of)
-        num_targets = self.count_targets(cast) if self.needs_targets else 0
+        with naming_own_code(self.count_targets):
+            num_targets = self.count_targets(cast) if self.needs_targets else 0
         if self.needs_targets and num_targets == 0:
             raise SkipRowError(reason_without_targets(fields))
         return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)

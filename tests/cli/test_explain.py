@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,7 +69,7 @@ def test_of_a_long_log_the_end_counts(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is empty"), (b" \n", "is empty"), (b"\x7fELF\0\0", "is no text")],
+    [(b"", "is empty"), (b" \n", "is empty"), (b"\x7fELF\0\0", "is not text")],
 )
 def test_what_is_no_log_is_refused(
     content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,3 +91,46 @@ def test_bytes_that_are_not_utf8_are_read_all_the_same(
     (tmp_path / "log").write_bytes(b"caf\xe9\n" + KNOWN.encode())
     assert run(["explain", str(tmp_path / "log")]) == 0
     assert "SF601" in capsys.readouterr().out
+
+
+def test_a_file_of_powershell_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(KNOWN, encoding="utf-16")
+    assert run(["explain", str(tmp_path / "log")]) == 0
+    assert "SF601" in capsys.readouterr().out
+
+
+def test_a_pipe_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(KNOWN,))
+    writer.start()
+    assert run(["explain", str(tmp_path / "pipe")]) == 0
+    writer.join()
+    assert "SF601" in capsys.readouterr().out
+
+
+def test_closed_stdin_is_empty(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(["explain"]) == 2
+    assert "stdin is empty" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "a\0b"]) == 2
+    assert "Cannot read a\0b" in capsys.readouterr().err
+
+
+def test_a_terminal_without_unicode_gets_the_explanation(tmp_path: Path) -> None:
+    text = "mat1 and mat2 shapes cannot be multiplied (32x5420 and 271x256) ≥ \udcff"
+    (tmp_path / "log").write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    for options in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "surefit", "explain", "log", *options],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"SF610" in done.stdout
+    assert "32 is batch size × sequence length" in json.loads(done.stdout)["derived"][0]

@@ -6,11 +6,12 @@ The bounds are on the CPU time of this process and many times what is needed.
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import pytest
 
 import surefit
-from surefit.explainer.cause import Cause, Context, Message
+from surefit.explainer.cause import Context
 from surefit.explainer.cause_registry import CAUSES
 from surefit.explainer.log_reading import MAX_CHARS, MAX_MESSAGE_CHARS
 
@@ -40,7 +41,7 @@ def test_a_log_of_five_megabytes_takes_seconds(kind: str) -> None:
 
 
 def test_a_known_failure_at_the_end_of_five_megabytes_takes_seconds() -> None:
-    log = "".join(f"\r{number}/99999 [00:{number}<01:00, 3.21it/s]" for number in range(140_000))
+    log = "".join(f"\r{number}/99999 [00:{number}<01:00, 3.21it/s]" for number in range(120_000))
     assert 4_000_000 < len(log) < MAX_CHARS
     memory = "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     assert surefit.explain(log + memory).code == "SF650"
@@ -53,34 +54,24 @@ def test_repeated_text_takes_no_longer(filler: str) -> None:
     assert seconds(text) < 30
 
 
-@pytest.mark.parametrize(
-    "cause",
-    [cause for cause in CAUSES.values() if cause.derive or cause.only_if],
-    ids=lambda cause: cause.code,
-)
-def test_conclusions_and_conditions_take_no_longer(cause: Cause) -> None:
-    groups = {name for message in cause.messages for name in message.regex.groupindex}
-    start = time.process_time()
-    for filler in FILLERS:
-        text = filler * (100_000 // len(filler))
-        for value in (3, "a" * 200):
+def test_conclusions_and_conditions_take_no_longer() -> None:
+    for cause in CAUSES.values():
+        start = time.process_time()
+        groups = {name for message in cause.messages for name in message.regex.groupindex}
+        for filler, value in product(FILLERS, (3, "a" * 200)):
+            text = filler * (100_000 // len(filler))
             context = Context(dict.fromkeys(groups, value), text)
             if cause.only_if is not None:
                 cause.only_if(context)
             if cause.derive is not None:
                 cause.derive(context)
-    assert time.process_time() - start < 30
+        assert time.process_time() - start < 30, cause.code
 
 
-@pytest.mark.parametrize(
-    "message",
-    [message for cause in CAUSES.values() for message in cause.messages],
-    ids=lambda message: message.pattern[:40],
-)
-def test_patterns_take_no_longer(message: Message) -> None:
-    start = time.process_time()
-    for filler in (*FILLERS, *message.phrases):
-        text = filler * (MAX_MESSAGE_CHARS // len(filler))
-        for phrase in message.phrases:
+def test_patterns_take_no_longer() -> None:
+    for message in (message for cause in CAUSES.values() for message in cause.messages):
+        start = time.process_time()
+        for filler, phrase in product((*FILLERS, *message.phrases), message.phrases):
+            text = filler * (MAX_MESSAGE_CHARS // len(filler))
             message.regex.search(text[: MAX_MESSAGE_CHARS // 2] + phrase + text)
-    assert time.process_time() - start < 10
+        assert time.process_time() - start < 10, message.pattern
