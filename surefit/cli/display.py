@@ -49,8 +49,13 @@ def user_output_to_stderr() -> redirect_stdout[Any]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object alone on stdout."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """One JSON object alone on stdout, escaped where the encoding of stdout requires it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, allow_nan=False)
+    print(text)
 
 
 def show_plan(plan: Plan, console: Console) -> None:

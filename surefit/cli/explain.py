@@ -1,15 +1,13 @@
-"""`surefit explain`: a traceback or log to its true cause."""
+"""`surefit explain`: the cause of a failure, from a traceback or a log."""
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from typing import Annotated, BinaryIO
 
 import typer
-
-LONGEST_BYTES = 4_000_000
-"""Of a longer log the end is read, where the failure is."""
 
 
 def command(
@@ -18,43 +16,64 @@ def command(
     ] = "-",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
-    """The true cause of a failure, the fix, and what does not help."""
+    """Name the cause of a failure, the fix, and what does not help."""
     from surefit.cli.display import print_json
     from surefit.explainer import explain
 
     found = explain(read_text(file))
-    print_json(found.as_dict()) if json else print(found)
+    print_json(found.as_dict()) if json else _print(str(found))
     return 0 if found.known else 1
 
 
 def read_text(file: str) -> str:
-    """The end of a file or of stdin as text; what is empty or no text is refused."""
+    """The text of a file or of stdin, of a long one the end. Empty and binary files are refused."""
     from surefit.errors import UsageError
 
-    if file == "-":
-        if sys.stdin.isatty():
-            print("paste the traceback, then press Ctrl-D:", file=sys.stderr)
-        content, name = _end_of_stream(sys.stdin.buffer), "stdin"
-    else:
-        try:
-            with open(file, "rb") as opened:
-                opened.seek(max(0, os.fstat(opened.fileno()).st_size - LONGEST_BYTES))
-                content, name = opened.read(), file
-        except OSError as error:
-            raise UsageError(
-                f"Cannot read {file}: {error.strerror}.",
-                "Give a file with the log, or - for stdin.",
-            ) from None
+    name = "stdin" if file == "-" else file
+    try:
+        content = _read_stdin() if file == "-" else _read_file(file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"Cannot read {name}: {reason}.", "Name a file with the log, or - for stdin."
+        ) from None
     if not content.strip():
-        raise UsageError(f"{name} is empty.", "Give the traceback or log of the failed run.")
+        raise UsageError(f"{name} is empty.", "Pass the traceback or log of the failed run.")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace")  # what PowerShell's > writes
     if b"\0" in content[:8000]:
-        raise UsageError(f"{name} is no text.", "Give the traceback or log of the failed run.")
+        raise UsageError(f"{name} is not text.", "Pass the traceback or log of the failed run.")
     return content.decode("utf-8", errors="replace")
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:  # closed by the caller
+        return b""
+    if sys.stdin.isatty():
+        print("Paste the traceback, then press Ctrl-D:", file=sys.stderr)
+    return _end_of_stream(sys.stdin.buffer)
+
+
+def _read_file(path: str) -> bytes:
+    from surefit.explainer.log_reading import MAX_CHARS
+
+    with open(path, "rb") as opened:
+        if opened.seekable():
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - MAX_CHARS))
+        return _end_of_stream(opened)
 
 
 def _end_of_stream(stream: BinaryIO) -> bytes:
     """The last bytes of a stream of any length, without holding all of it."""
+    from surefit.explainer.log_reading import MAX_CHARS
+
     end = b""
     while part := stream.read(1 << 20):
-        end = (end + part)[-LONGEST_BYTES:]
+        end = (end + part)[-MAX_CHARS:]
     return end
+
+
+def _print(text: str) -> None:
+    """Print, with ? for characters that the terminal's encoding does not have."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, errors="replace").decode(encoding))

@@ -22,6 +22,6 @@ def explain(failure: BaseException | str) -> Explanation:
     from surefit.explainer.exception_reading import format_error, tensor_shapes
     from surefit.explainer.match import explain_text
 
-    if isinstance(failure, str):
-        return explain_text(failure)
-    return explain_text(format_error(failure), tensor_shapes(failure))
+    if isinstance(failure, BaseException):
+        return explain_text(format_error(failure), tensor_shapes(failure))
+    return explain_text(str(failure))

@@ -41,6 +41,11 @@ class Message:
         return tuple(phrase.lower() for phrase in phrases) if self.ignores_case else phrases
 
     @property
+    def is_anchored(self) -> bool:
+        """Whether the pattern matches only at the beginning or the end of a line."""
+        return self.pattern.removeprefix("(?i)").startswith("^") or self.pattern.endswith("$")
+
+    @property
     def ignores_case(self) -> bool:
         """Whether the pattern matches upper and lower case alike."""
         return self.pattern.startswith("(?i)")

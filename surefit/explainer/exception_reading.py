@@ -8,6 +8,16 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from surefit.explainer.log_reading import TRACEBACK
+
+CHAINED = "The above exception was the direct cause of the following exception:"
+# Attributes as Python stores them, whatever a class overrides
+_CAUSE: Any = BaseException.__dict__["__cause__"]
+_CONTEXT: Any = BaseException.__dict__["__context__"]
+_SUPPRESSED: Any = BaseException.__dict__["__suppress_context__"]
+_TRACEBACK: Any = BaseException.__dict__["__traceback__"]
+_CLASS_NAME: Any = type.__dict__["__name__"]
+
 MAX_SHAPES = 12
 MAX_FRAMES = 6
 MAX_PART_CHARS = 20_000
@@ -21,52 +31,51 @@ def format_error(error: BaseException) -> str:
     """The traceback of an exception and of those that caused it, as Python prints it."""
     try:
         parts = traceback.format_exception(error)
-    except Exception:  # attributes that Python's own traceback module cannot print
-        parts = [_last_line(error)]
-    return "".join(part if len(part) <= MAX_PART_CHARS else _cut(part) for part in parts)
+    except Exception:  # the class overrides what the traceback module needs
+        parts = [f"{_last_line(link)}\n{CHAINED}\n\n" for link in reversed(chain_of(error))]
+    header = "" if any(TRACEBACK in part for part in parts) else f"{TRACEBACK}:\n"
+    return header + "".join(part if len(part) <= MAX_PART_CHARS else _cut(part) for part in parts)
 
 
 def _last_line(error: BaseException) -> str:
+    name = _CLASS_NAME.__get__(type(error))
     try:
-        return f"{type(error).__name__}: {error}\n"
+        return f"{name}: {error}\n"
     except Exception:
-        return f"{type(error).__name__}\n"
+        return f"{name}\n"
 
 
 def _cut(part: str) -> str:
     return part[:MAX_PART_CHARS] + "\n"
 
 
+def chain_of(error: BaseException) -> list[BaseException]:
+    """An exception and those that caused it, the first raised last."""
+    chain = [error]
+    seen = {id(error)}
+    while True:
+        cause, context = _CAUSE.__get__(error), _CONTEXT.__get__(error)
+        before = context if cause is None and not _SUPPRESSED.__get__(error) else cause
+        if before is None or id(before) in seen:
+            return chain
+        seen.add(id(before))
+        chain.append(before)
+        error = before
+
+
 def tensor_shapes(error: BaseException) -> dict[str, tuple[int, ...]]:
     """Names and shapes of tensors in the innermost frames, the innermost first."""
-    try:
-        frames = _innermost_frames(first_raised(error))
-    except Exception:  # a class that overrides __cause__ or __traceback__
-        return {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for frame in frames:
+    for frame in _innermost_frames(chain_of(error)[-1]):
         for name, value in _named_items(frame.f_locals):
             for label, shape in _named_shapes(name, value):
                 shapes.setdefault(label, shape)
     return dict(list(shapes.items())[:MAX_SHAPES])
 
 
-def first_raised(error: BaseException) -> BaseException:
-    """The exception of a chain that was raised first."""
-    seen = {id(error)}
-    while True:
-        before = error.__cause__
-        if before is None and not error.__suppress_context__:
-            before = error.__context__
-        if before is None or id(before) in seen:
-            return error
-        seen.add(id(before))
-        error = before
-
-
 def _innermost_frames(error: BaseException) -> list[FrameType]:
     frames = []
-    trace: TracebackType | None = error.__traceback__
+    trace: TracebackType | None = _TRACEBACK.__get__(error)
     while trace is not None:
         frames.append(trace.tb_frame)
         trace = trace.tb_next
@@ -75,7 +84,7 @@ def _innermost_frames(error: BaseException) -> list[FrameType]:
 
 def _named_shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The shape of a variable that is a tensor, or those of the tensors of a batch."""
-    is_batch = type(value) is dict or type(value).__name__ in BATCH_CLASSES
+    is_batch = type(value) is dict or _CLASS_NAME.__get__(type(value)) in BATCH_CLASSES
     members = _named_items(value)[:MAX_SHAPES] if is_batch else []
     for label, member in [(name, value), *members]:
         shape = _shape(member)

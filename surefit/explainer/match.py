@@ -29,10 +29,78 @@ class Match:
     line: str
 
 
+class Search:
+    """The search of one text for the messages of all causes."""
+
+    def __init__(self, log: Log, shapes: Shapes) -> None:
+        self.log = log
+        self.shapes = shapes
+        self._conditions: dict[tuple[str, frozenset[tuple[str, Value]]], bool] = {}
+        self.candidates = [
+            (cause, message)
+            for cause in CAUSES.values()
+            for message in cause.messages
+            if self._is_possible(cause, message)
+        ]
+
+    def best_match(self) -> Match | None:
+        """The best match: tracebacks first, then named errors, then any line, then warnings."""
+        errors = [candidate for candidate in self.candidates if not candidate[0].is_warning]
+        warnings = [candidate for candidate in self.candidates if candidate[0].is_warning]
+        found = self._first(self.log.root_messages(), [*errors, *warnings])
+        if found is not None or not self.log.only_process_reports:
+            return found
+        return (
+            self._first(self.log.named_errors(), errors)
+            or self._first(self._passages(errors), errors)
+            or self._first(self._passages(warnings), warnings)
+        )
+
+    def matches_in(self, text: str, candidates: Iterable[Candidate]) -> Iterator[Match]:
+        """Every candidate that is found in one message or line and whose conditions hold."""
+        for cause, message in candidates:
+            found = message.regex.search(text)
+            if found is None or (message.needs_library and not self.log.may_be_training):
+                continue
+            context = Context(_values(found), self.log.text, self.shapes)
+            if self._holds(cause, context):
+                yield Match(cause, message, context, _excerpt(text, found.start()))
+
+    def _is_possible(self, cause: Cause, message: Message) -> bool:
+        """Whether the whole text may have a message, so that its lines are worth searching."""
+        if not self.log.has_phrase(message.phrases, message.ignores_case):
+            return False
+        if not message.is_anchored and message.regex.search(self.log.joined) is None:
+            return False
+        has_values = bool(message.regex.groupindex)
+        return has_values or self._holds(cause, Context({}, self.log.text, self.shapes))
+
+    def _holds(self, cause: Cause, context: Context) -> bool:
+        """Whether the condition of a cause holds, decided once for equal values."""
+        if cause.only_if is None:
+            return True
+        key = (cause.code, frozenset(context.values.items()))
+        if key not in self._conditions:
+            self._conditions[key] = cause.only_if(context)
+        return self._conditions[key]
+
+    def _first(self, texts: Iterable[str], candidates: Sequence[Candidate]) -> Match | None:
+        if not candidates:
+            return None
+        matches = (match for text in texts for match in self.matches_in(text, candidates))
+        return next(matches, None)
+
+    def _passages(self, candidates: Iterable[Candidate]) -> Iterator[str]:
+        numbers: set[int] = set()
+        for _, message in candidates:
+            numbers |= self.log.lines_with(message.phrases, message.ignores_case)
+        return self.log.passages(numbers)
+
+
 def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
     """The cause of the failure that a text reports, or that it is unknown."""
     log = read_log(text)
-    match = find_match(log, shapes or {})
+    match = Search(log, shapes or {}).best_match()
     if match is None:
         last = next(log.root_messages(), "") or next(log.named_errors(), "")
         return Explanation(False, Evidence(_excerpt(last, 0)), shapes=shapes or {})
@@ -49,60 +117,6 @@ def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
         does_not_help=cause.does_not_help,
         shapes=shapes or {},
     )
-
-
-def find_match(log: Log, shapes: Shapes) -> Match | None:
-    """The best match: tracebacks first, then named errors, then any line, then warnings."""
-    possible = candidates(log)
-    errors = [(cause, message) for cause, message in possible if not cause.is_warning]
-    warnings = [(cause, message) for cause, message in possible if cause.is_warning]
-    found = _first(log.root_messages(), [*errors, *warnings], log, shapes)
-    if found is not None or not log.only_process_reports:
-        return found
-    return (
-        _first(log.named_errors(), errors, log, shapes)
-        or _first(_passages(log, errors), errors, log, shapes)
-        or _first(_passages(log, warnings), warnings, log, shapes)
-    )
-
-
-def candidates(log: Log) -> list[Candidate]:
-    """The messages whose phrases the text has; only these are searched for."""
-    return [
-        (cause, message)
-        for cause in CAUSES.values()
-        for message in cause.messages
-        if log.has_phrase(message.phrases, message.ignores_case)
-    ]
-
-
-def matches_in(
-    text: str, possible: Iterable[Candidate], log: Log, shapes: Shapes
-) -> Iterator[Match]:
-    """Every candidate that is found in one message or line and whose conditions hold."""
-    for cause, message in possible:
-        found = message.regex.search(text)
-        if found is None or (message.needs_library and not log.may_be_training):
-            continue
-        context = Context(_values(found), log.text, shapes)
-        if cause.only_if is None or cause.only_if(context):
-            yield Match(cause, message, context, _excerpt(text, found.start()))
-
-
-def _first(
-    texts: Iterable[str], possible: Sequence[Candidate], log: Log, shapes: Shapes
-) -> Match | None:
-    if not possible:
-        return None
-    matches = (match for text in texts for match in matches_in(text, possible, log, shapes))
-    return next(matches, None)
-
-
-def _passages(log: Log, possible: Iterable[Candidate]) -> Iterator[str]:
-    numbers: set[int] = set()
-    for _, message in possible:
-        numbers |= log.lines_with(message.phrases, message.ignores_case)
-    return log.passages(numbers)
 
 
 def _values(found: re.Match[str]) -> dict[str, Value]:

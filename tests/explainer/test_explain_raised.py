@@ -15,7 +15,7 @@ from explainer.raised.cited import CITED
 import surefit
 from surefit.explainer.cause_registry import CAUSES
 from surefit.explainer.log_reading import read_log
-from surefit.explainer.match import candidates, matches_in
+from surefit.explainer.match import Search
 
 RAISED = {**torch_messages.RAISED, **hf_messages.RAISED}
 CITATION = re.compile(r"[\w.-]+/[\w.-]+#\d+|seed 00\d")
@@ -60,11 +60,10 @@ def test_every_message_is_raised_or_cited(outcomes: dict[str, Exception | str]) 
     for said in outcomes.values():
         text = said if isinstance(said, str) else "".join(traceback.format_exception(said))
         log = read_log(text)
-        lines = [*log.root_messages(), *log.named_errors(), log.joined]
-        for found in (
-            match for line in lines for match in matches_in(line, candidates(log), log, {})
-        ):
-            raised.add((found.cause.code, found.message.pattern))
+        search = Search(log, {})
+        for line in [*log.root_messages(), *log.named_errors(), log.joined]:
+            for found in search.matches_in(line, search.candidates):
+                raised.add((found.cause.code, found.message.pattern))
     quoted = {(issue, code) for issue, code, _ in CITED}
     for cause in CAUSES.values():
         for message in cause.messages:

@@ -306,9 +306,8 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
         inputs = {"input_ids": torch.tensor([[had, 5, 6, had + 1]])}
         with torch.no_grad():
             trained = run.module_object.eval()(**inputs).logits
-            loaded = surefit.load(folder / "run")
-            assert_same_weights(loaded, run.module_object)
-            assert_close(loaded(**inputs).logits, trained)
+            # The base's rows of new tokens are random and unused: the adapter has its own.
+            assert_close(surefit.load(folder / "run")(**inputs).logits, trained)
             auto = AutoPeftModelForCausalLM.from_pretrained(folder / "run" / "model")
             assert_close(auto(**inputs).logits, trained)
             assert command(["export", str(run.path), str(folder / "out"), "--merge"]) == 0

@@ -168,7 +168,7 @@ def test_refusal_names_example_rows() -> None:
     rows = [{"prompt": "Hi", "completion": "Hello" if n % 3 == 0 else ""} for n in range(9)]
     plan = surefit.check(data=rows, model="tiny:llama", eval_share=0.0)
     message = next(found.message for found in plan.findings if found.code == "SF204")
-    assert "For example rows 1, 2, 4 (empty)." in message
+    assert "For example, rows 1, 2, 4 are empty." in message
 
 
 def test_overlong_policies() -> None:

@@ -58,6 +58,10 @@ DIFFERENT_DTYPES = (
         r"the same scalar type"
     ),
     Message(
+        rf"expected dtype (?P<expected>{SPELLED}) for `(?:end|weight)` but got dtype "
+        rf"(?P<found>{SPELLED})"
+    ),
+    Message(
         r"masked_scatter: expected self and source to have same dtypes but got ?"
         rf"(?P<expected>{SPELLED}) and (?P<found>{SPELLED})"
     ),
@@ -101,6 +105,8 @@ def _different_dtypes(context: Context) -> list[str]:
     names = list(dict.fromkeys(dtype.name for dtype in dtypes))
     lines = _two_names(context) if len(names) > 1 else []
     halves = {dtype.name for dtype in dtypes if dtype.is_half}
+    if context.word("labels"):
+        lines.append("Convert the labels to the dtype of the predictions: labels.to(logits.dtype).")
     if "torch.float64" in names:
         lines.append(
             "float64 is the default of NumPy, and torch.from_numpy keeps it. Use .float() or "
@@ -108,7 +114,7 @@ def _different_dtypes(context: Context) -> list[str]:
         )
     elif len(halves) == 2:
         lines.append("Both are half precision but in two formats. Use one of them everywhere.")
-    elif halves:
+    elif halves and not context.word("labels"):
         lines.append(
             f"{halves.pop()} is half precision, the other is not. The model, an added head or a "
             "LoRA adapter was loaded in another dtype than its input. Use torch.autocast, or one "
@@ -145,6 +151,11 @@ def _integer_operand(context: Context) -> list[str]:
     elif context.word("operation"):
         lines.append(f"{context.word('operation')} has no implementation for this dtype.")
     return lines
+
+
+def _is_mask(context: Context) -> bool:
+    """Whether a tensor is a mask; in a loss, `-` meets boolean labels instead (SF623)."""
+    return not context.word("minus") or LOSS_FUNCTION.search(context.text) is None
 
 
 def _mask_dtype(context: Context) -> list[str]:
@@ -253,6 +264,7 @@ CAUSES = (
             "hide nothing.",
         ),
         derive=_mask_dtype,
+        only_if=_is_mask,
     ),
     Cause(
         "SF668",

@@ -49,7 +49,7 @@ CAUSES = (
                 r"'(?P<name>[^']{0,200})'"
             ),
             Message(
-                r"(?P<name>\S{1,200}) does not appear to have a file named",
+                r"(?:(?<!\S)(?P<name>\S{1,200}))? does not appear to have a file named",
                 seen="unslothai/unsloth#1521",
             ),
             Message(

@@ -206,6 +206,10 @@ CAUSES = (
                 r"result type \w{1,20} can't be cast to the desired output type "
                 r"(?P<cast>Long|Int|Short|Char|Byte)"
             ),
+            Message(
+                r"Subtraction, the `-` operator, with (?:a|two) (?P<cast>bool) tensors? is not "
+                r"supported"
+            ),
         ),
         why="cross_entropy accepts class indices as int64, or class probabilities as floating "
         "point. mse_loss and BCEWithLogitsLoss accept floating-point labels. transformers chooses "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from math import isfinite
 
 from surefit.explainer.cause import Cause, Context, Message
@@ -15,9 +14,8 @@ LOSS_VALUE = re.compile(
 ZERO_LOSS = r"(?<!\w)(?:train_)?loss['\"]? ?[:=] ?'?0\.0+'?(?=[,}\s|]|$)"
 
 
-@lru_cache(maxsize=1)
 def losses_in(text: str) -> tuple[float, ...]:
-    """The losses that a log shows, in order. Every line with a loss asks for those of its text.
+    """The losses that a log shows, in order; what is not a number is left out.
 
     >>> losses_in("{'loss': 1.5}\\nstep 2 loss: nan\\nloss: 1.2.3")
     (1.5, nan)

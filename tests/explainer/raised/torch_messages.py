@@ -160,6 +160,7 @@ MIXED: dict[str, Callable[[torch.dtype], Any]] = {
     "recurrent": lambda dtype: nn.LSTM(4, 8)(zeros(2, 3, 4, dtype=dtype)),
     "assignment": lambda dtype: zeros(2, 2).__setitem__(longs(0, 1), zeros(2, 2, dtype=dtype)),
     "index_add": lambda dtype: zeros(2, 2).index_add_(0, longs(0, 1), zeros(2, 2, dtype=dtype)),
+    "lerp": lambda dtype: torch.lerp(zeros(2), zeros(2, dtype=dtype), 0.5),
     "masked_scatter": lambda dtype: zeros(2).masked_scatter(zeros(2).bool(), zeros(2, dtype=dtype)),
 }
 """Operations on a tensor of that dtype and on float32 tensors."""
@@ -221,6 +222,7 @@ RAISED: dict[str, tuple[str, Call]] = {
         "SF623",
         lambda _: functional.binary_cross_entropy_with_logits(zeros(2, 3), zeros(2, 3).long()),
     ),
+    "boolean labels": ("SF623", lambda _: functional.l1_loss(trained(2), zeros(2).bool())),
     "float ids": ("SF624", lambda _: nn.Embedding(4, 2)(torch.tensor([1.5]))),
     "logits as probabilities": (
         "SF625",

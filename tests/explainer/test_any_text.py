@@ -1,0 +1,178 @@
+"""No text makes `explain` fail, and a number that cannot be used does not hide the cause."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import product
+
+import pytest
+from explainer.raised.cited import CITED
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import surefit
+from surefit.explainer import Explanation
+from surefit.explainer.cause import Message
+from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.log_reading import MAX_LINE_CHARS, read_log
+
+MESSAGES = [message for cause in CAUSES.values() for message in cause.messages]
+NUMBERS = (
+    "0",
+    "1",
+    "2",
+    "-1",
+    "1.5",
+    "2.0.0",
+    "1e999",
+    "nan",
+    "٣",
+    "9" * 15,
+    "9" * 400,
+    "9" * 5000,
+)
+GLUE = ("\n", " ", "\r", "\r\n", "\x1b[31m", "\x1b]0;", "\0", "\ud800", "E   ", "│ ", "[rank0]: ")
+FRAMES = (
+    "Traceback (most recent call last):\n",
+    'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n',
+    "\nDuring handling of the above exception, another exception occurred:\n\n",
+    "Original Traceback (most recent call last):\n",
+    "RuntimeError: ",
+    "position_embeddings attention batch_size 0 [batch, 0, 0]",
+    "{'loss': 1.2.3} {'loss': 0.0}\n{'loss': nan}",
+    "Tried to allocate 0 bytes of which 1.2.3 GiB is free 12/34 [",
+    "size mismatch for a: copying a param with shape torch.Size([]) from checkpoint, the shape in "
+    "current model is torch.Size([]).",
+)
+
+
+def check(text: str) -> Explanation:
+    """Explain a text, and print the result in every way."""
+    found = surefit.explain(text)
+    str(found).encode()
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["known"] is found.known
+    assert all(len(line) <= 1000 for line in str(found).splitlines())
+    return found
+
+
+@st.composite
+def worded(draw: st.DrawFn) -> str:
+    """A message of a cause, made from its pattern, with other numbers in it."""
+    message: Message = draw(st.sampled_from(MESSAGES))
+    text = draw(st.from_regex(message.pattern, alphabet=st.characters(codec="ascii")))
+    return re.sub(r"\d+", lambda _: draw(st.sampled_from(NUMBERS)), text, count=8)
+
+
+fragments = st.one_of(worded(), st.sampled_from([*NUMBERS, *GLUE, *FRAMES]), st.text(max_size=40))
+fuzzing = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@fuzzing
+@given(st.lists(fragments, max_size=8))
+def test_any_text_is_explained_or_unknown(parts: list[str]) -> None:
+    check("".join(parts))
+
+
+@fuzzing
+@given(st.text(st.characters(), max_size=400))
+def test_any_characters_are_explained_or_unknown(text: str) -> None:
+    check(text)
+
+
+@fuzzing
+@given(st.data())
+def test_a_matching_text_has_a_phrase_of_its_pattern(data: st.DataObject) -> None:
+    message = data.draw(st.sampled_from(MESSAGES))
+    ascii_only = st.characters(codec="ascii")
+    text = data.draw(st.from_regex(message.pattern, alphabet=ascii_only))
+    text = text.lower() if message.ignores_case else text
+    assert any(phrase in text for phrase in message.phrases), message.pattern
+
+
+def test_other_numbers_leave_the_cause() -> None:
+    for issue, code, quoted in CITED:
+        text = " ".join(quoted.split())
+        citing = [message for message in CAUSES[code].messages if message.seen == issue]
+        match = next(found for message in citing if (found := message.regex.search(text)))
+        names = [name for name, value in match.groupdict().items() if value and value.isdecimal()]
+        for name, number in product(names, ("0", "7", "9" * 15, "9" * 1000)):
+            changed = text[: match.start(name)] + number + text[match.end(name) :]
+            if match.re.search(changed):  # \d alone would not match more digits
+                assert check(changed).code == code, changed[:200]
+
+
+SIZES = ("0", "1", "3", "512", "9" * 15, "9" * 16, "9" * 400)
+
+
+@pytest.mark.parametrize(
+    ("code", "template"),
+    [
+        ("SF601", "expected sequence of length {a} at dim 1 (got {b})"),
+        ("SF610", "mat1 and mat2 shapes cannot be multiplied ({a}x{b} and {b}x{a}) batch_size={a}"),
+        ("SF610", "mat1 and mat2 shapes cannot be multiplied ({a}x{a} and {b}x{b}) [n, {a}, {b}]"),
+        (
+            "SF612",
+            "The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton "
+            "dimension 1",
+        ),
+        ("SF613", "Expected input batch_size ({a}) to match target batch_size ({b})"),
+        ("SF615", "running_mean should contain {a} elements not {b}"),
+        ("SF616", "shape '[-1, 0, 3]' is invalid for input of size {a}"),
+        ("SF621", "Target {a} is out of bounds"),
+        ("SF621", "Target -{a} is out of bounds"),
+        (
+            "SF650",
+            "CUDA out of memory. Tried to allocate {a} GiB (GPU 0; {b} GiB total capacity; {a} "
+            "bytes free; {b}/{a} [",
+        ),
+        ("SF651", "DefaultCPUAllocator: not enough memory: you tried to allocate {a} bytes"),
+        (
+            "SF665",
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+            "world_size {a} != {b} * {a} * 1",
+        ),
+        ("SF684", "The hidden size ({a}) is not a multiple of the number of attention heads ({b})"),
+        ("SF699", "Input length of input_ids is {a}, but `max_length` is set to {b}"),
+    ],
+)
+def test_any_size_leaves_the_cause(code: str, template: str) -> None:
+    for size, other in product(SIZES, SIZES):
+        assert check(template.format(a=size, b=other)).code == code
+
+
+def test_a_batch_without_labels_is_explained() -> None:
+    found = check("ValueError: Expected input batch_size (4) to match target batch_size (0).")
+    assert found.derived == ("There are 4 predictions and no labels: the label tensor is empty.",)
+    found = check("ValueError: Expected input batch_size (0) to match target batch_size (4).")
+    assert found.derived == ("There are 4 labels and no predictions: the batch has no rows.",)
+
+
+def test_a_size_that_is_too_long_is_left_out_and_shortened() -> None:
+    found = check(f"mat1 and mat2 shapes cannot be multiplied ({'9' * 1000}x4 and 3x4)")
+    assert found.code == "SF610"
+    assert found.derived == ()
+    assert len(str(found.evidence.values["rows"])) <= 201
+
+
+def test_a_message_in_a_very_long_line_is_found() -> None:
+    for before in (0, MAX_LINE_CHARS - 20, MAX_LINE_CHARS, 3 * MAX_LINE_CHARS):
+        assert check("x" * before + " CUDA out of memory " + "y" * 9000).code == "SF650"
+
+
+def test_a_thousand_tracebacks_without_an_exception_are_unknown() -> None:
+    assert not check("Traceback (most recent call last):\n  x\n" * 3000).known
+
+
+def test_terminal_codes_and_unprintable_characters_are_removed() -> None:
+    found = check("\x1b]0;title\x07\x1b[31mCUDA\x00 out of\x07 memory\x1b[0m \ud800")
+    assert found.code == "SF650"
+    assert found.evidence.line == "CUDA out of memory \ufffd"
+
+
+def test_the_joined_text_has_every_message() -> None:
+    log = read_log(
+        "[rank1]: a\n\n  b\t c\nValueError: d\n   e\nTraceback (most recent call last)\nE: f"
+    )
+    for message in (*log.named_errors(), *log.root_messages(), *log.passages({0, 1, 2, 3})):
+        assert message in log.joined
