@@ -381,7 +381,7 @@ def test_too_many_empty_rows_are_refused(folder: Path, capsys: pytest.CaptureFix
 
 
 def tokens(place: int, ids: Any, labels: Any) -> list[dict[str, Any]]:
-    """Tokenised rows, one of them odd."""
+    """Tokenized rows, one of them odd."""
     rows: list[dict[str, Any]] = [
         {"input_ids": [5, 6, 7 + n], "labels": [-100, 6, 7 + n]} for n in range(20)
     ]
