@@ -100,7 +100,7 @@ def causes_page() -> str:
             lines += [f"In surefit: {cause.in_surefit}", ""] if cause.in_surefit else []
             if cause.does_not_help:
                 lines += ["Does not help:", "", *(f"- {line}" for line in cause.does_not_help), ""]
-            seen = sorted({message.seen for message in cause.messages if message.seen})
+            seen = sorted({message.seen for message in cause.messages if "#" in message.seen})
             lines += [f"Seen in: {', '.join(seen)}", ""] if seen else []
     return "\n".join(lines)
 

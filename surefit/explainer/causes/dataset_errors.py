@@ -60,9 +60,8 @@ CAUSES = (
         "SF694",
         "a line of the file is not valid JSON",
         messages=(
-            Message(r"JSON parse error: (?!Column)(?P<what>[A-Z][^.]{2,80})\. in row (?P<row>\d+)"),
             Message(
-                r"JSON parse error: (?:Missing a|Invalid|The document)",
+                r"JSON parse error: (?!Column)(?P<what>[A-Z][^.]{2,80})\. in row (?P<row>\d+)",
                 seen="huggingface/datasets#6315",
             ),
         ),

@@ -129,7 +129,7 @@ CAUSES = (
         messages=(
             Message(r"Watchdog caught collective operation timeout", seen="pytorch/pytorch#118369"),
             Message(
-                r"Timed out after \d+ (?:ms|seconds) waiting for clients",
+                r"Timed out after \d+ (?:ms|seconds) waiting for clients\. \d+/\d+ clients joined",
                 seen="OpenRLHF/OpenRLHF#1040",
             ),
         ),
@@ -172,8 +172,7 @@ CAUSES = (
                 seen="meta-pytorch/torchtune#1025",
             ),
             Message(
-                r"EADDRINUSE.{0,40}address already in use",
-                needs_library=True,
+                r"name: EADDRINUSE, message: address already in use",
                 seen="om-ai-lab/VLM-R1#289",
             ),
         ),

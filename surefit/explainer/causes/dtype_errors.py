@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from surefit.explainer.cause import Cause, Context, Message
 from surefit.explainer.causes.label_errors import LOSS_FUNCTION, MATRIX_PRODUCT
 from surefit.explainer.dtype_names import SPELLED, Dtype, read_dtype
@@ -24,6 +26,7 @@ DIFFERENT_DTYPES = (
     Message(
         rf"Found dtype (?P<labels>{SPELLED}) but expected (?P<predictions>{SPELLED})",
         seen="huggingface/sentence-transformers#770",
+        needs_library=True,
     ),
     Message(
         r"Expected query, key, and value to have the same dtype, but got query\.dtype: "
@@ -67,6 +70,8 @@ DIFFERENT_DTYPES = (
     ),
 )
 """Wordings that name two dtypes. The dtypes decide between SF640 and SF648."""
+INTEGER_WORDINGS = tuple(replace(message, seen="") for message in DIFFERENT_DTYPES)
+"""The same wordings for SF648, without the issues, which quote floating-point dtypes."""
 
 
 def dtypes_of(context: Context) -> list[Dtype]:
@@ -196,7 +201,7 @@ CAUSES = (
         "SF648",
         "an integer or boolean tensor is used where floating point is required",
         messages=(
-            *DIFFERENT_DTYPES,
+            *INTEGER_WORDINGS,
             Message(
                 r"\"(?P<operation>(?!nll_loss\w{0,60}_index)\w{1,60})\" not implemented for "
                 r"'(?P<found>Long|Int|Short|Char|Byte|Bool)'"

@@ -61,6 +61,7 @@ CAUSES = (
                 r"Can't load (?:tokenizer|the configuration|config|feature extractor) (?:for|of) "
                 r"'(?P<name>[^']{0,200})'",
                 seen="LAION-AI/CLAP#134",
+                needs_library=True,
             ),
         ),
         why="The name is neither a local folder with config.json and weights nor a repository that "
@@ -78,8 +79,7 @@ CAUSES = (
         "the hub cannot be reached, and the files are not in the cache",
         messages=(
             Message(r"We couldn't connect to '?https://\S{1,200} to load (?:the|this) files?"),
-            Message(r"outgoing traffic has been disabled"),
-            Message(r"Cannot find the requested files in the (?:disk|local) cache"),
+            Message(r"[Cc]annot find the requested files in the (?:disk|local) cache"),
             Message(
                 r"OfflineModeIsEnabled|Cannot reach https://huggingface\.co\S{0,200}: offline mode "
                 r"is enabled",
@@ -124,7 +124,10 @@ CAUSES = (
             ),
             Message(
                 r"got an unexpected keyword argument "
-                r"'(?P<name>evaluation_strategy|tokenizer|no_cuda|torch_dtype|use_auth_token)'"
+                r"'(?P<name>evaluation_strategy|no_cuda|torch_dtype|use_auth_token)'"
+            ),
+            Message(
+                r"Trainer\.__init__\(\) got an unexpected keyword argument '(?P<name>tokenizer)'"
             ),
         ),
         why="The architecture is newer than the installed transformers, or an argument was "

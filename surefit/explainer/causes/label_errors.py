@@ -140,7 +140,7 @@ CAUSES = (
         "SF621",
         "a label is outside the classes",
         messages=(
-            Message(r"Target (?P<label>-?\d+) is out of bounds"),
+            Message(r"Target (?P<label>-?\d+) is out of bounds", needs_library=True),
             Message(r"Class values must be smaller than num_classes"),
             Message(
                 r"Assertion `cur_target >= 0 && cur_target < n_classes' failed",
@@ -230,7 +230,7 @@ CAUSES = (
                 rf"types: Long, Int; but got (?P<found>{SPELLED})"
             ),
             Message(r"one_hot is only applicable to index tensor of type LongTensor"),
-            Message(r"\(\): Expected dtype int32(?:/| or )int64 for index"),
+            Message(r"\(\): Expected dtype int(?:32(?:/| or )int)?64 for index"),
             Message(r"tensors used as indices must be long, int, byte or bool tensors"),
         ),
         why="Embeddings, gather and indexing accept integers only, and one_hot accepts int64 only. "

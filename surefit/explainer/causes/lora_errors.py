@@ -46,7 +46,7 @@ CAUSES = (
         "the folder has no adapter",
         messages=(
             Message(r"Can't find '?adapter_config\.json'? at '?(?P<path>[^'\s]{1,200})"),
-            Message(r"Adapter (?P<name>\S{1,120}) not found"),
+            Message(r"ValueError: Adapter (?P<name>\S{1,120}) not found", needs_library=True),
         ),
         why="The run saved the whole model, the adapter is in checkpoint-N/, or save_pretrained "
         "was called on the merged model.",

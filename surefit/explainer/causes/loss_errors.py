@@ -11,7 +11,7 @@ from surefit.explainer.numbers_in_text import read_decimal
 LOSS_VALUE = re.compile(
     r"(?<!\w)loss['\"]?\s{0,4}[:=]\s{0,4}'?(nan|inf|\d[\d.e+-]{0,30})", re.IGNORECASE
 )
-ZERO_LOSS = r"(?<!\w)(?:train_)?loss['\"]? ?[:=] ?'?0\.0+'?(?=[,}\s|]|$)"
+ZERO_LOSS = r"(?<!\w)(?<!packet )(?:train_)?loss['\"]? ?[:=] ?'?0\.0+'?(?=[,}\s|]|$)"
 
 
 def losses_in(text: str) -> tuple[float, ...]:
@@ -128,8 +128,8 @@ CAUSES = (
         "the loss or the gradients are NaN or infinite",
         messages=(
             Message(
-                r"(?i)(?<!\w)(?:train_|eval_)?loss['\"]? ?(?:[:=]|is|became) ?'?(?P<value>nan|inf)"
-                r"\b",
+                r"(?i)(?<!\w)(?<!packet )(?:train_|eval_)?loss['\"]? ?(?:[:=]|is|became) ?"
+                r"'?(?P<value>nan|inf)\b",
                 seen="huggingface/transformers#9160",
             ),
             Message(

@@ -151,7 +151,10 @@ CAUSES = (
         messages=(
             Message(r"Signal 9 \(SIGKILL\) received by PID", seen="fidelity/stoke#31"),
             Message(r"\(exitcode: -9\)", seen="hpcaitech/ColossalAI#3514"),
-            Message(r"(?i)^\S{0,40}\s?\bkilled\s*$", seen="hiyouga/LlamaFactory#1138"),
+            Message(
+                r"(?i)^(?:\[\d{1,4}\][+-]? ?)?(?:\d{3,9} )?killed$|: line \d+: \d{3,9} killed\b",
+                seen="hiyouga/LlamaFactory#1138",
+            ),
             Message(
                 r"(?i)out of memory: killed process|oom[- ]kill(?:er)?\b|OOMKilled",
                 seen="DagnyT/hardnet#19",

@@ -283,6 +283,7 @@ RAISED: dict[str, tuple[str, Call]] = {
         "SF682",
         lambda folder: TrainingArguments(str(folder), evaluation_strategy="steps"),
     ),
+    "renamed argument of Trainer": ("SF682", lambda _: Trainer(bert(), tokenizer=None)),
     "wrong class": ("SF683", seq2seq_bert),
     "heads": (
         "SF684",
