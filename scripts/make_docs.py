@@ -82,18 +82,20 @@ def config_page() -> str:
 
 def causes_page() -> str:
     """Every cause that `surefit explain` knows, with its fix and what does not help."""
-    lines = ["# Causes", ""]
-    lines += [
-        "The causes that `surefit explain` knows. `scripts/make_docs.py` writes this page from"
+    lines = [
+        "# Causes",
+        "",
+        "What `surefit explain` knows. Made from `surefit/explainer/` by",
     ]
     lines += [
-        "`surefit/explainer/causes/`. A test raises every message, or the named issue quotes it."
+        "`scripts/make_docs.py`. Each wording of a message is raised by a test, or seen in the"
     ]
-    lines += [""]
+    lines += ["issue named with it.", ""]
     for area, causes in AREAS.items():
         lines += [f"## {area}", ""]
         for cause in sorted(causes, key=lambda cause: cause.code):
-            lines += [f"### {cause.code}: {cause.title}", "", cause.why, ""]
+            warning = " This is a warning: the run continues." if cause.is_warning else ""
+            lines += [f"### {cause.code}: {cause.title}", "", cause.why + warning, ""]
             lines += [f"Fix: {cause.fix}", ""]
             lines += [f"In surefit: {cause.in_surefit}", ""] if cause.in_surefit else []
             if cause.does_not_help:

@@ -18,7 +18,7 @@ from surefit.checks.half_precision_trial import why_not
 from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import Encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import tokenise_rows
+from surefit.encode.text.batch_tokenizing import tokenize_rows
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -128,7 +128,7 @@ def fault_of(data: Any) -> Finding:
 def encode_one(encode: Any, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     """What a task's `encode` makes of one row, its texts tokenized."""
     encoding = encode(row, encoder)
-    return encoding.finish(tokenise_rows([encoding], encoder.tokenizer)[0])
+    return encoding.finish(tokenize_rows([encoding], encoder.tokenizer)[0])
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from surefit.encode.text.dialogues import Coder, fit_template
+from surefit.encode.text.dialogues import DialogueTokenizer, fit_template
 from surefit.encode.text.template_rendering import read_template
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -65,10 +65,10 @@ def chat_tokenizer(style: str, adds_bos: bool = True) -> Any:
     return made
 
 
-def coder_for(tokenizer: Any, template: str | None = None) -> Coder:
+def coder_for(tokenizer: Any, template: str | None = None) -> DialogueTokenizer:
     """What turns dialogues into tokens, as a plan would fit it."""
     state, _ = fit_template(template, tokenizer, [])
-    return Coder(read_template(state, tokenizer))
+    return DialogueTokenizer(read_template(state, tokenizer))
 
 
 def said(*contents: str, system: str | None = None) -> list[dict[str, Any]]:

@@ -76,8 +76,8 @@ FILES_JOINED = rule(
 USER_DATA_CODE_FAILED = rule(
     "SF120",
     "error",
-    "Dataset, DataLoader or collate_fn failed",
-    why="The Python object that was passed in raised an exception while it was read.",
+    "your own Dataset, DataLoader, collate_fn or task failed",
+    why="Code of your own raised an exception on a row.",
     fix="Correct it for the named row: dataset[row] must work for every row.",
 )
 

@@ -1,4 +1,4 @@
-"""The columns of an encoded row in the dtypes of their Fields, and how much a row holds."""
+"""The columns of an encoded row in the dtypes of their Fields; its length and labels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from surefit.encode.encoded_row import RowFaultError
 
 
 def row_length(columns: Mapping[str, Any]) -> int:
-    """How long a row is: the steps of its sequence, or 1 where it has none."""
+    """The sequence length of a row; 1 if it has no sequence."""
     lead = next((name for name in SEQUENCES if name in columns), None)
     return len(columns[lead]) if lead is not None else 1
 
 
 def second_sequence(fields: Mapping[str, Field]) -> str | None:
-    """A column along the target that rows have beside their source, if they have one."""
+    """The column of the target sequence, for rows with a source and a target."""
     return next((n for n, spec in fields.items() if spec.axes[:1] == ("target_time",)), None)
 
 
@@ -41,9 +41,9 @@ def cast_columns(
     fields: Mapping[str, Field],
     column_of: Callable[[str], str] = str,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The row's columns in their Fields' dtypes; a RowFaultError where one does not fit.
+    """The row's columns in the dtypes of their Fields; a RowFaultError if one does not fit.
 
-    `column_of` gives the name the user knows a column by, for messages.
+    `column_of` returns the user's name of a column, for messages.
     """
     cast: dict[str, npt.NDArray[Any]] = {}
     for name, spec in fields.items():
@@ -54,7 +54,7 @@ def cast_columns(
             and given.ndim == spec.rank
             and given.dtype.kind == "i"
         ):
-            cast[name] = given  # tokens, as most columns are
+            cast[name] = given  # tokens: the common case
             continue
         shown = f"column {column_of(name)!r}"
         if name not in columns:
@@ -74,10 +74,10 @@ def _as_array(given: Any, spec: Field, name: str, shown: str) -> npt.NDArray[Any
     try:
         value = np.asarray(given)
     except ValueError:
-        what = f"{shown} holds lists of different lengths"
+        what = f"{shown} contains lists of different lengths"
         raise RowFaultError(WRONG_SHAPE, what, name) from None
     if value.dtype.kind not in "biuf":
-        what = f"{shown} holds {value.dtype} values, not numbers"
+        what = f"{shown} contains {value.dtype} values; expected numbers"
         raise RowFaultError(WRONG_TYPE, what, name)
     if value.ndim != spec.rank:
         axes = ", ".join(spec.axes) or "a single value"
@@ -87,16 +87,16 @@ def _as_array(given: Any, spec: Field, name: str, shown: str) -> npt.NDArray[Any
 
 
 def _cast(value: npt.NDArray[Any], spec: Field, name: str, shown: str) -> npt.NDArray[Any]:
-    """The array in the dtype of its Field, which must hold every value."""
+    """The array in the dtype of its Field, which must be able to hold every value."""
     with np.errstate(over="ignore"):
         narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
     if value.dtype.kind == "f" and not np.isfinite(narrow).all():
         place = [int(axis) for axis in np.argwhere(~np.isfinite(narrow))[0]]
         found = value[tuple(place)]
         tail = f", too large for {spec.dtype}" if np.isfinite(found) else ""
-        raise RowFaultError(NOT_FINITE, f"{shown} holds {found} at {place}{tail}", name)
+        raise RowFaultError(NOT_FINITE, f"{shown} contains {found} at {place}{tail}", name)
     if spec.numpy_dtype.kind in "iu" and value.dtype.kind == "f" and (value % 1).any():
-        what = f"{shown} holds fractions; expected whole numbers"
+        what = f"{shown} contains fractions; expected integers"
         raise RowFaultError(WRONG_TYPE, what, name)
     return narrow.astype(spec.numpy_dtype, copy=False)
 

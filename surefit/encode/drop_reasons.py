@@ -58,7 +58,7 @@ class DropReason(StrEnum):
         "mask_all_zero",
         "has a mask that is all zero",
         "have a mask that is all zero",
-        "Set the mask to 1 at the steps to use, or delete the rows.",
+        "Set the mask to 1 at the positions to use, or delete the rows.",
     )
     OVERLONG = (
         "overlong",

@@ -1,4 +1,4 @@
-"""The key by which encoded rows are found again in the cache."""
+"""The cache key of encoded rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encode_key(
     encode: RowEncoder,
     copies: AugmentedCopies | None = None,
 ) -> str:
-    """Changes when anything does that the encoded rows depend on."""
+    """A key that changes with everything that the encoded rows depend on."""
     encoder = encode.encoder
     code = (encode.encode, encode.count_targets, *(copies.code() if copies else ()))
     return fingerprint(
@@ -43,10 +43,9 @@ def encode_key(
 
 
 def code_key(function: Callable[..., Any]) -> str:
-    """Changes when the code that encodes rows changes, so that no stale cache is read.
+    """A key that changes with the code that encodes rows, so that no stale cache is read.
 
-    Plain values that a function closes over count as its code; where there is no source to read,
-    every key is a new one.
+    Simple values that a function closes over count as its code. Without source, every key is new.
     """
     try:
         source = inspect.getsource(sys.modules.get(function.__module__) or function)

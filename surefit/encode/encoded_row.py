@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Text, Tokenised
+from surefit.encode.text.batch_tokenizing import Text, Tokenized
+from surefit.errors import SurefitError
 from surefit.findings import Rule, rule
 
 OVERLONG_ROW = rule(
     "SF212",
     "error",
     "overlong row",
-    why="overlong=error was asked for, and a row is longer than the limit.",
+    why="A row is longer than max_seq_length, and overlong=error refuses such rows.",
     fix="Raise max_seq_length, shorten the row, or set overlong=truncate or drop.",
 )
 
@@ -36,7 +39,7 @@ class RowFaultError(Exception):
 
 @dataclass(frozen=True)
 class Remark:
-    """What is to be said of a row without stopping the rest: its Rule, what, column."""
+    """A Finding about a row that does not stop the others: its Rule, message and column."""
 
     rule: Rule
     message: str
@@ -47,7 +50,7 @@ class Remark:
 class SkipRowError(Exception):
     """One row that is dropped: the reason it is counted under, and what is worth a Finding.
 
-    surefit's own tasks give a DropReason. Another task may give any text; messages quote it.
+    The tasks of surefit use a DropReason. Another task may use any text; messages quote it.
     """
 
     def __init__(self, reason: str, remark: Remark | None = None) -> None:
@@ -56,9 +59,26 @@ class SkipRowError(Exception):
         self.remark = remark
 
 
+@contextmanager
+def naming_own_code(function: Callable[..., Any]) -> Iterator[None]:
+    """What a user's own function raises becomes a fault of the row it was called for."""
+    try:
+        yield
+    except (RowFaultError, SkipRowError, SurefitError):
+        raise
+    except Exception as error:
+        module = getattr(function, "__module__", None) or ""
+        if module.split(".")[0] == "surefit":
+            raise
+        name = getattr(function, "__qualname__", type(function).__name__)
+        message = f"{module}.{name} raised {type(error).__name__}: {error}"[:300]
+        fix = f"Repair {name}, or let it raise SkipRowError for rows to be dropped."
+        raise RowFaultError(USER_DATA_CODE_FAILED, message, fix=fix) from error
+
+
 @dataclass(frozen=True)
 class Encoded:
-    """The columns of one row, and what was done to it."""
+    """The columns of one row, and whether it was truncated."""
 
     columns: Mapping[str, Any]
     truncated: bool = False
@@ -68,13 +88,13 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A row as a task begins it: its texts, and how their tokens become the encoded row.
+    """A row before tokenization: its texts, and how their tokens become the encoded row.
 
     The texts of many rows are tokenized at once. With `special`, the tokenizer adds its own
     special tokens.
     """
 
-    finish: Callable[[list[Tokenised]], Encoded]
+    finish: Callable[[list[Tokenized]], Encoded]
     texts: Sequence[Text] = ()
     special: bool = True
 
@@ -94,7 +114,7 @@ EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoding | Mapping[str, Any]]
 def refuse_overlong(
     length: int, encoder: Encoder, unit: str = "tokens", column: str | None = None
 ) -> None:
-    """Raise what the user wants of a row over the limit; nothing where it is to be truncated."""
+    """Raise the error or drop the row, as `overlong` says; return if it is to be truncated."""
     policy = encoder.settings["overlong"]
     if policy == "error":
         message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
@@ -105,7 +125,7 @@ def refuse_overlong(
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """One row as the Store takes it: columns in their dtypes, and how much it teaches."""
+    """One row as the Store takes it: columns in their dtypes, and the number of targets."""
 
     columns: Mapping[str, npt.NDArray[Any]]
     num_targets: int
@@ -114,5 +134,5 @@ class EncodedRow:
     remarks: tuple[Remark, ...] = ()
 
     def content(self) -> bytes:
-        """The columns' values, by which two rows are alike."""
+        """The values of all columns, to compare rows."""
         return b"\0".join(np.ascontiguousarray(value).tobytes() for value in self.columns.values())

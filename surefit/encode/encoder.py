@@ -1,4 +1,4 @@
-"""The Encoder: what reads one row. Saved with the model, and the only reader of `predict`."""
+"""The Encoder: how one row is read. It is saved with the model, for `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from surefit.data.roles import role_of_batch_column
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
-    from surefit.encode.text.dialogues import Coder
+    from surefit.encode.text.dialogues import DialogueTokenizer
 
 FILE = "encoder.json"
 FORMAT_VERSION = 1
@@ -25,8 +25,8 @@ FORMAT_VERSION = 1
 class Encoder:
     """How rows of one task are read: columns by role, tokenizer, limits, what was fitted.
 
-    `fitted` holds what was learned from training rows only, such as the class names;
-    `settings` what the user chose, such as what becomes of overlong rows.
+    `fitted` is inferred from training rows only, such as the class names; `settings` are the
+    user's choices, such as the treatment of overlong rows.
     """
 
     task: str
@@ -36,9 +36,9 @@ class Encoder:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fitted: Mapping[str, Any] = field(default_factory=dict)
     whole_rows: bool = False
-    """Whether all columns are read, besides those that have a role."""
+    """Whether columns without a role are read, too."""
     extras: Mapping[str, Field] = field(default_factory=dict)
-    """Further columns that the model's forward names, and how they become tensors."""
+    """Other columns that the model's forward names, and how they become tensors."""
 
     @property
     def classes(self) -> list[Any]:
@@ -52,35 +52,35 @@ class Encoder:
 
     @cached_property
     def eos_id(self) -> int | None:
-        """The token that ends a text; asked once, as tokenizers look it up by its name."""
+        """The token that ends a text; cached, as tokenizers look it up by name."""
         return getattr(self.tokenizer, "eos_token_id", None)
 
     @cached_property
     def first_ids(self) -> list[int]:
-        """What a text begins with: bos where the tokenizer adds it."""
+        """The tokens that start a text: bos if the tokenizer adds it."""
         from surefit.encode.text.tokenizer import adds_bos
 
         return [self.tokenizer.bos_token_id] if adds_bos(self.tokenizer) else []
 
     @cached_property
-    def dialogues(self) -> Coder:
-        """What turns dialogues into tokens, by the template that was fitted."""
-        from surefit.encode.text.dialogues import Coder
+    def dialogues(self) -> DialogueTokenizer:
+        """Turns dialogues into tokens with the fitted template."""
+        from surefit.encode.text.dialogues import DialogueTokenizer
         from surefit.encode.text.template_rendering import read_template
 
-        return Coder(read_template(self.fitted.get("template"), self.tokenizer))
+        return DialogueTokenizer(read_template(self.fitted.get("template"), self.tokenizer))
 
     def column_of(self, name: str) -> str:
-        """The user's column behind a role or a column of the batch; else the name itself."""
+        """The user's column of a role or of a column in a batch; else the name itself."""
         return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
 
     def without(self, targets: Iterable[str]) -> Encoder:
-        """The Encoder for rows to predict for, which need not have the targets."""
+        """The Encoder for rows to predict for, which do not need the targets."""
         roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
         return replace(self, roles=roles, settings={**self.settings, "predicting": True})
 
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row by role; others are left out unless the model or the task asks."""
+        """The row by role; other columns only if the model or the task reads them."""
         read = {role: row[column] for role, column in self.roles.items() if column in row}
         kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
         return {**kept, **read}
@@ -115,8 +115,8 @@ def load_encoder(folder: Path) -> Encoder:
     path = folder / FILE
     if not path.is_file():
         raise UsageError(
-            f"{folder} has no {FILE}, so surefit cannot know how to read rows for it.",
-            "Give the folder of a run, or a model folder that surefit wrote.",
+            f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
+            "Pass the folder of a run, or a model folder that surefit wrote.",
         )
     state = json.loads(path.read_text(encoding="utf-8"))
     if state.pop("format_version") != FORMAT_VERSION:

@@ -1,4 +1,4 @@
-"""One row to its encoded columns: the only row encoder, whatever the command."""
+"""One row to its encoded columns: the row encoder of every command."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from surefit.encode.encoded_row import (
     RowFaultError,
     SkipRowError,
     encoded,
+    naming_own_code,
 )
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenised, tokenise_rows
+from surefit.encode.text.batch_tokenizing import Tokenized, tokenize_rows
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A row whose texts wait for the tokenizer; what failed is raised when the row is finished."""
+    """A row whose texts are not tokenized yet; a failure is raised when the row is finished."""
 
     row: Row
     """The row by role, as the task reads it."""
     extras: Row
-    """Further columns that the model's forward names."""
+    """Other columns that the model's forward names."""
     encoding: Encoding | None = None
     failure: RowFaultError | SkipRowError | None = None
 
@@ -57,28 +58,28 @@ class RowEncoder:
     def encode_read(self, row: Row, extras: Row) -> EncodedRow:
         """Encode a row by role, such as an augmented copy."""
         encoding = self._begin(row)
-        tokens = tokenise_rows([encoding], self.encoder.tokenizer)[0]
+        tokens = tokenize_rows([encoding], self.encoder.tokenizer)[0]
         return self._finish(encoding, tokens, extras)
 
     def many(self, raws: Sequence[Row]) -> Iterator[Callable[[], EncodedRow]]:
-        """For each row a function that gives it or raises its failure; tokenized together."""
+        """For each row a function that returns it or raises its failure; tokenized together."""
         begun = [self.begin(raw) for raw in raws]
         for row, tokens in zip(begun, self.tokenize(begun), strict=True):
             yield partial(self.finish, row, tokens)
 
     def begin(self, raw: Row) -> Begun:
-        """Encode a row of a Table as far as its texts."""
+        """Encode a row of a Table up to its texts."""
         row, extras = self.encoder.read(raw), self._extras(raw)
         try:
             return Begun(row, extras, self._begin(row))
         except (RowFaultError, SkipRowError) as failure:
             return Begun(row, extras, failure=failure)
 
-    def tokenize(self, rows: Sequence[Begun]) -> list[list[Tokenised]]:
+    def tokenize(self, rows: Sequence[Begun]) -> list[list[Tokenized]]:
         """The tokens of the texts of each row; a fast tokenizer uses every core."""
-        return tokenise_rows([row.encoding for row in rows], self.encoder.tokenizer)
+        return tokenize_rows([row.encoding for row in rows], self.encoder.tokenizer)
 
-    def finish(self, begun: Begun, tokens: list[Tokenised]) -> EncodedRow:
+    def finish(self, begun: Begun, tokens: list[Tokenized]) -> EncodedRow:
         """The encoded row, once its texts are tokenized; raises what failed."""
         if begun.encoding is None:
             assert begun.failure is not None
@@ -89,17 +90,19 @@ class RowEncoder:
         return {name: raw[name] for name in self.encoder.extras}
 
     def _begin(self, row: Row) -> Encoding:
-        made = self.encode(row, self.encoder)
+        with naming_own_code(self.encode):
+            made = self.encode(row, self.encoder)
         return made if isinstance(made, Encoding) else encoded(made)
 
-    def _finish(self, encoding: Encoding, tokens: list[Tokenised], extras: Row) -> EncodedRow:
+    def _finish(self, encoding: Encoding, tokens: list[Tokenized], extras: Row) -> EncodedRow:
         row = encoding.finish(tokens)
         columns = {**row.columns, **extras}
         fields = self.fields
         if not self.needs_targets:
             fields = {name: spec for name, spec in fields.items() if name in columns}
         cast = cast_columns(columns, fields, self.encoder.column_of)
-        num_targets = self.count_targets(cast) if self.needs_targets else 0
+        with naming_own_code(self.count_targets):
+            num_targets = self.count_targets(cast) if self.needs_targets else 0
         if self.needs_targets and num_targets == 0:
             raise SkipRowError(reason_without_targets(fields))
         return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)

@@ -1,7 +1,7 @@
 """Encoded columns on disk: flat values and offsets per column, memory-mapped.
 
 A store is a folder: `columns.json`, and for each column `NAME.values`, with `NAME.offsets` if
-rows have axes and `NAME.shapes` if they have two or more.
+rows have axes and `NAME.shapes` if they have several.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WHOLE = {**_SYSTEM, "offsets": np.dtype(np.int64), "shapes": np.dtype(np.int32)
 
 
 BOOKMARK = "bookmark.json"
-WAITING_ROWS, WAITING_BYTES = 512, 1 << 20
-"""What a writer gathers at most before it writes."""
+BUFFER_ROWS, BUFFER_BYTES = 512, 1 << 20
+"""The most that a writer buffers before it writes."""
 
 
 class Store:
@@ -69,7 +69,7 @@ class Store:
         yield from self.fields.items()
 
     def row(self, index: int) -> dict[str, Array]:
-        """One encoded row: a view of the values on disk per column."""
+        """One encoded row: per column, an array over the values on disk."""
         return {name: self.value(name, index) for name in self.fields}
 
     def value(self, name: str, index: int) -> Array:
@@ -82,15 +82,15 @@ class Store:
         return flat.reshape(self._shapes[name][index]) if name in self._shapes else flat
 
     def values(self, name: str) -> Array:
-        """All values of a column, end to end."""
+        """All values of a column, concatenated."""
         return self._values[name]
 
     def offsets(self, name: str) -> Array:
-        """Where each row of a column begins in its values, and the end of the last."""
+        """Where each row of a column starts in its values, and the end of the last row."""
         return self._offsets[name]
 
     def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
-        """Several encoded rows, column by column: a list of views of the values on disk."""
+        """Several encoded rows, column by column: lists of arrays over the values on disk."""
         chosen = np.asarray(indices, np.int64)
         found = {}
         for name, values in self._values.items():
@@ -110,10 +110,10 @@ class Store:
 
 
 class StoreWriter:
-    """Appends encoded rows to the files of a new store, or of one that was begun.
+    """Appends encoded rows to the files of a new store, or of an unfinished one.
 
-    `state` is what the caller last gave to `mark`, if the store was begun by a process that is
-    gone; what it wrote after the mark is cut off.
+    For the unfinished store of a killed process, `state` is the last value passed to `mark`; what
+    was written after that mark is discarded.
     """
 
     def __init__(self, folder: Path, fields: Mapping[str, Field], stack: ExitStack) -> None:
@@ -123,10 +123,15 @@ class StoreWriter:
         for name, spec in fields.items():
             names.append(f"{name}.values")
             names += [f"{name}.offsets"] * (spec.rank > 0) + [f"{name}.shapes"] * (spec.rank > 1)
-        self._waiting: dict[str, list[Any]] = {name: [] for name in names}
-        find = self._waiting.get
+        self._buffered: dict[str, list[Any]] = {name: [] for name in names}
+        find = self._buffered.get
         self._columns = [
-            (name, self._waiting[f"{name}.values"], find(f"{name}.offsets"), find(f"{name}.shapes"))
+            (
+                name,
+                self._buffered[f"{name}.values"],
+                find(f"{name}.offsets"),
+                find(f"{name}.shapes"),
+            )
             for name in fields
         ]
         self._size = 0
@@ -140,7 +145,7 @@ class StoreWriter:
         self._ends = {name: 0 for name, spec in fields.items() if spec.rank}
         if begun is None:
             for name in self._ends:
-                self._waiting[f"{name}.offsets"].append(0)
+                self._buffered[f"{name}.offsets"].append(0)
             return
         self.num_rows, self._ends, self.state = begun["num_rows"], begun["ends"], begun["state"]
         for name, file in self._files.items():
@@ -148,7 +153,7 @@ class StoreWriter:
             file.seek(0, os.SEEK_END)
 
     def mark(self, state: Any) -> None:
-        """Note, safely on disk, all that was appended so far, and the caller's own `state`."""
+        """Record on disk what was appended so far, with a `state` of the caller's."""
         self.flush()
         for file in self._files.values():
             file.flush()
@@ -167,7 +172,7 @@ class StoreWriter:
         copy: int = 0,
     ) -> None:
         """Add a row, or an augmented copy of one; `columns` has the fields in their dtypes."""
-        waiting = self._waiting
+        buffered = self._buffered
         for name, values, offsets, shapes in self._columns:
             value = columns[name]
             values.append(value)
@@ -177,17 +182,17 @@ class StoreWriter:
                 offsets.append(self._ends[name])
             if shapes is not None:
                 shapes.append(value.shape)
-        waiting["source_row"].append(source_row)
-        waiting["copy"].append(copy)
-        waiting["num_targets"].append(num_targets)
-        waiting["length"].append(length)
+        buffered["source_row"].append(source_row)
+        buffered["copy"].append(copy)
+        buffered["num_targets"].append(num_targets)
+        buffered["length"].append(length)
         self.num_rows += 1
-        if len(waiting["length"]) >= WAITING_ROWS or self._size > WAITING_BYTES:
+        if len(buffered["length"]) >= BUFFER_ROWS or self._size > BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been waiting: many rows at once take a third of the time."""
-        for name, values in self._waiting.items():
+        """Write the buffered rows: many rows at once take a third of the time."""
+        for name, values in self._buffered.items():
             kind = name if name in _SYSTEM else name.rpartition(".")[2]
             if kind == "values":
                 self._files[name].writelines([value.tobytes() for value in values])
@@ -199,10 +204,10 @@ class StoreWriter:
 
 @contextmanager
 def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) -> Iterator[Any]:
-    """Write a store at `folder`; it appears whole when the block ends well.
+    """Write a store at `folder`; it appears when the block ends without an error.
 
-    One that was begun and marked by a process that was killed is gone on with. `notes` may be
-    filled while the block runs; it is kept with the columns.
+    The unfinished store of a killed process is resumed from its last mark. `notes` may be filled
+    while the block runs; they are stored with the columns.
     """
     with atomic.resumable_folder(folder) as temporary:
         with ExitStack() as stack:
@@ -221,5 +226,5 @@ def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) 
 def _map(path: Path, dtype: np.dtype[Any]) -> Array:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
-    # A plain array over the mapped file: slicing a memmap object takes ten times as long.
+    # A plain array over the mapped file: slicing a memmap takes ten times as long.
     return np.asarray(np.memmap(path, dtype, mode="r"))

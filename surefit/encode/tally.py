@@ -15,7 +15,7 @@ from surefit.findings import RULES, Finding
 
 @dataclass
 class Faults:
-    """The first row of each kind of fault, and how many more there are."""
+    """The first row of each kind of fault, and how many rows have it."""
 
     table: Table
     encoder: Encoder
@@ -58,7 +58,7 @@ class Faults:
 
 @dataclass
 class Tally:
-    """What became of rows and of their copies; rows count once, however many copies they have."""
+    """What became of rows and their augmented copies; a row counts once, with all its copies."""
 
     remarks: Faults
     counts: Counter[str] = field(default_factory=Counter)
@@ -81,7 +81,7 @@ class Tally:
         for remark in first.remarks:
             self.remarks.add(number, remark)
         kept = [(0, first)]
-        if not copies:  # as most rows
+        if not copies:  # the common case
             self._count(first.num_targets, first.truncated, first.learns_eos)
             return kept
         for copy, made, is_equal in copies:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import relaid
+from surefit.encode.features.feature_layout import adapt_layout
 from surefit.encode.images.image_files import with_files
 from surefit.findings import Finding
 from surefit.tasks.task_spec import TaskSpec
@@ -27,7 +27,7 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
     table = _named_as_read(table, task, encoder)
     check_columns(table, task, encoder.roles, encoder.extras)
-    encoder, notes = relaid(encoder, table)
+    encoder, notes = adapt_layout(encoder, table)
     return Accepted(with_files(table, encoder.roles), encoder, tuple(notes))
 
 

@@ -14,7 +14,7 @@ from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_r
 from surefit.data.table import Table
 from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.encode.encode_table import collect_texts
-from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.encoded_row import RowFaultError, naming_own_code
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import with_files
 from surefit.encode.store import Store
@@ -225,7 +225,8 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
             yield encoder.read(row)
 
     try:
-        return fit(read(), encoder)
+        with naming_own_code(fit):
+            return fit(read(), encoder)
     except RowFaultError as fault:
         where = table.where(at)
         raise fault.rule.error(

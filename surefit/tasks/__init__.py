@@ -50,5 +50,8 @@ def get_task(name: str) -> TaskSpec | tuple[TaskSpec, ...]:
     if spec is None:
         close = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise UsageError(f"Unknown task {name!r}.{hint}", f"Choose one of: {', '.join(TASKS)}.")
+        raise UsageError(
+            f"Unknown task {name!r}.{hint}",
+            f"Choose one of: {', '.join(TASKS)}; or name your own TaskSpec as module:SPEC.",
+        )
     return spec

@@ -11,7 +11,7 @@ from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenised
+from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -36,7 +36,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         raise SkipRowError(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
-    def finish(tokens: list[Tokenised]) -> Encoded:
+    def finish(tokens: list[Tokenized]) -> Encoded:
         ids = np.array([*encoder.first_ids, *tokens[0].ids, *end], np.int64)
         return _within_limit(ids, ids, encoder)
 

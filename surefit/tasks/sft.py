@@ -19,8 +19,8 @@ from surefit.encode.encoded_row import (
     refuse_overlong,
 )
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenised
-from surefit.encode.text.dialogues import Dialogue, Tokens, fit_template
+from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.encode.text.dialogues import Dialogue, DialogueTokens, fit_template
 from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, read_dialogue, read_tools
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.findings import rule
@@ -88,7 +88,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     except TemplateError as fault:
         raise _unsuited(fault) from None
 
-    def finish(parts: list[Tokenised]) -> Encoded:
+    def finish(parts: list[Tokenized]) -> Encoded:
         ids = [part.ids for part in parts]
         tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
@@ -97,7 +97,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def _encoded(
-    row: Mapping[str, Any], dialogue: Dialogue, tokens: Tokens, encoder: Encoder
+    row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Encoded:
     predicting = bool(encoder.settings.get("predicting"))
     overlong = is_overlong(len(tokens.ids), encoder)
@@ -143,7 +143,7 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     return [asked, {"role": "assistant", "content": answer}], None
 
 
-def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
+def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
     """What is left of a row over the limit, as the user wants it."""
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
@@ -159,21 +159,21 @@ def _shorten(dialogue: Dialogue, tokens: Tokens, encoder: Encoder) -> Tokens:
         return shorter
     if predicting:
         kept = tokens.ids[-limit:]
-        return Tokens(kept, [False] * len(kept), len(kept), ())
+        return DialogueTokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
     raise SkipRowError(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
 
 
-def _labels(tokens: Tokens, loss_on: str) -> npt.NDArray[np.int64]:
+def _labels(tokens: DialogueTokens, loss_on: str) -> npt.NDArray[np.int64]:
     if loss_on == "all":
         return np.array(tokens.ids)
     return np.where(
-        tokens.learned, tokens.ids if loss_on == "answers" else IGNORE_INDEX, IGNORE_INDEX
+        tokens.labelled, tokens.ids if loss_on == "answers" else IGNORE_INDEX, IGNORE_INDEX
     )
 
 
 def _remarks(
-    row: Mapping[str, Any], messages: Sequence[Message], tokens: Tokens, encoder: Encoder
+    row: Mapping[str, Any], messages: Sequence[Message], tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
     column = encoder.column_of("messages")
@@ -213,7 +213,7 @@ def _readable(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Iterator[D
 
 
 def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
-    """Rows that are tokenised already: `input_ids`, and `labels` where some are masked."""
+    """Rows that are tokenized already: `input_ids`, and `labels` where some are masked."""
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)

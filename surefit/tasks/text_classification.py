@@ -18,7 +18,7 @@ from surefit.encode.encoded_row import (
     refuse_overlong,
 )
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenised
+from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -61,7 +61,7 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
         texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
     names = text_fields(encoder)
 
-    def finish(tokens: list[Tokenised]) -> Encoded:
+    def finish(tokens: list[Tokenized]) -> Encoded:
         read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
         length = len(tokens[0].ids)
         overlong = encoder.max_length is not None and length > encoder.max_length

@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "an empty model": (["train", *SFT[:3], ""], "--model is empty.", "leave it out"),
     "an empty task": (["train", *SFT, "--task", ""], "--task is empty.", "leave it out"),
-    "an empty path": (["inspect", ""], "The path of the data is empty.", "Give a file"),
+    "an empty path": (["inspect", ""], "The path of the data is empty.", "Pass a file"),
     "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
     "metric the task does not have": (
         ["train", *FEATURES, "--set", "early_stopping.metric=acuracy"],
@@ -107,7 +107,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "file of an unknown kind": (
         ["train", "--data", "net.py", "--model", "tiny:llama"],
-        "net.py ends in '.py'; expected .jsonl, ",
+        "net.py has the ending '.py'; expected .jsonl, ",
         "Convert",
     ),
     "text for a module without tokenizer": (
@@ -381,7 +381,7 @@ def test_too_many_empty_rows_are_refused(folder: Path, capsys: pytest.CaptureFix
 
 
 def tokens(place: int, ids: Any, labels: Any) -> list[dict[str, Any]]:
-    """Tokenised rows, one of them odd."""
+    """Tokenized rows, one of them odd."""
     rows: list[dict[str, Any]] = [
         {"input_ids": [5, 6, 7 + n], "labels": [-100, 6, 7 + n]} for n in range(20)
     ]
@@ -434,7 +434,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF213",
         0,
         "input_ids",
-        "not numbers",
+        "expected numbers",
     ),
     "longer than the model's positions": (
         tokens(8, [5] * 600, [5] * 600),
@@ -520,14 +520,14 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         [],
         "SF207",
         {"row": 21, "column": "features"},
-        "column 'features' holds nan at [0, 2]",
+        "column 'features' contains nan at [0, 2]",
     ),
     "a missing value": (
         steps(21, features=[[1.0, 2.0, None, 4.0]]),
         [],
         "SF207",
         {"row": 21, "column": "features"},
-        "holds nan at [0, 2]",
+        "contains nan at [0, 2]",
     ),
     "a mask of another length": (
         [{**row, "mask": [1] * (len(row["features"]) + (n == 5))} for n, row in enumerate(steps())],
@@ -603,12 +603,12 @@ def test_fault_of_feature_rows_is_a_finding_with_its_row(
 
 
 ARRAY_FAULTS: dict[str, tuple[tuple[int, ...], list[str], str, str]] = {
-    "flat rows": ((30, 22), [], "SF421", "as steps × width they may be 11 × 2, 2 × 11."),
+    "flat rows": ((30, 22), [], "SF421", "sequence length × feature size may be 11 × 2, 2 × 11."),
     "flat rows cut unevenly": (
         (30, 20),
         ["--set", "features.steps=7"],
         "SF435",
-        "[20], which cannot be cut where features.steps is 7",
+        "[20], which does not fit: features.steps is 7",
     ),
     "a width that no axis has": (
         (30, 5, 6),

@@ -106,8 +106,8 @@ def test_tokenised_rows_are_taken_as_they_are(
     rows: list[dict[str, str]], tmp_path: Path, capsys: Any
 ) -> None:
     ids = [[5 + place % 50, 6, 7 + place % 90] for place in range(40)]
-    tokenised = [{"input_ids": row, "labels": [-100, *row[1:]]} for row in ids]
-    write_jsonl(tmp_path / "ids.jsonl", tokenised)
+    tokenized = [{"input_ids": row, "labels": [-100, *row[1:]]} for row in ids]
+    write_jsonl(tmp_path / "ids.jsonl", tokenized)
     start = ["train", "--data", "ids.jsonl", "--model", "qwen", "--lora_r", "16"]
     assert command([*start, "--max-steps", "2", "--output", "run"]) == 0
     assert "sft (input_ids = input_ids, labels = labels)" in capsys.readouterr().err

@@ -39,12 +39,12 @@ CHOICES: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "sft",
         {"prompt": "Instruction", "answer": "Output"},
     ),
-    "tokenised rows": (
+    "tokenized rows": (
         {"input_ids": [1], "labels": [1]},
         "sft",
         {"input_ids": "input_ids", "labels": "labels"},
     ),
-    "tokenised rows without labels": ({"input_ids": [1]}, "sft", {"input_ids": "input_ids"}),
+    "tokenized rows without labels": ({"input_ids": [1]}, "sft", {"input_ids": "input_ids"}),
     "text and label": (
         {"text": "a", "label": "b"},
         "text-classification",

@@ -435,7 +435,7 @@ def test_synonyms_of_a_file(tmp_path: Path, suffix: str) -> None:
     [
         ("big\n", "expected a word and its synonyms"),
         ("ice cream,sorbet\n", "expected single words"),
-        ("\n", "holds no synonyms"),
+        ("\n", "contains no synonyms"),
     ],
 )
 def test_faulty_table_of_synonyms(tmp_path: Path, content: str, message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
-from surefit.encode.text.dialogues import Tokens, fit_template
+from surefit.encode.text.dialogues import DialogueTokens, fit_template
 from surefit.encode.text.template_rendering import Template, TemplateError
 from surefit.encode.text.templates import TEMPLATES, read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
@@ -20,9 +20,9 @@ THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof S
 ANSWERS = ["Hello there!", "Paris.", "Madrid"]
 
 
-def learned(tokens: Tokens, tokenizer: Any) -> list[str]:
+def learned(tokens: DialogueTokens, tokenizer: Any) -> list[str]:
     """The text of each run of learned tokens."""
-    pairs = zip(tokens.learned, tokens.ids, strict=True)
+    pairs = zip(tokens.labelled, tokens.ids, strict=True)
     runs = [(kind, [token for _, token in run]) for kind, run in groupby(pairs, lambda p: p[0])]
     return [tokenizer.decode(ids) for kind, ids in runs if kind]
 
@@ -30,14 +30,14 @@ def learned(tokens: Tokens, tokenizer: Any) -> list[str]:
 @pytest.mark.parametrize("style", STYLES)
 def test_learned_are_the_answers_and_their_ends(style: str) -> None:
     tokenizer = chat_tokenizer(style)
-    tokens = coder_for(tokenizer).tokenise(THREE)
+    tokens = coder_for(tokenizer).tokenize(THREE)
     lead = {"mistral": " "}.get(style, "")  # what the template writes after the generation prompt
     expected = [f"{lead}{answer}{end_of(style)}" for answer in ANSWERS]
     if style == "qwen":  # which shows a thought, here an empty one, before the last answer
         expected[-1] = f"<think>\n\n</think>\n\n{expected[-1]}"
     assert learned(tokens, tokenizer) == expected
     assert tokens.ids[-1] == tokenizer.convert_tokens_to_ids(end_of(style))
-    assert tokens.learned[-1]
+    assert tokens.labelled[-1]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -45,8 +45,8 @@ def test_the_prompt_is_what_the_model_gets_when_it_is_to_answer(style: str) -> N
     tokenizer = chat_tokenizer(style)
     coder = coder_for(tokenizer)
     for turns in (2, 4, 6):
-        told = coder.tokenise(THREE[:turns])
-        asked = coder.tokenise(THREE[: turns - 1], generation=True)
+        told = coder.tokenize(THREE[:turns])
+        asked = coder.tokenize(THREE[: turns - 1], generation=True)
         assert told.ids[: told.last_answer] == asked.ids
         assert asked.last_answer == len(asked.ids)
         shown = tokenizer.apply_chat_template(
@@ -61,7 +61,7 @@ def test_the_prompt_is_what_the_model_gets_when_it_is_to_answer(style: str) -> N
 def test_one_bos(style: str, adds_bos: bool) -> None:
     tokenizer = chat_tokenizer(style, adds_bos)
     for template in (None, "plain"):
-        ids = coder_for(tokenizer, template).tokenise(THREE).ids
+        ids = coder_for(tokenizer, template).tokenize(THREE).ids
         expected = 1 if adds_bos or template is None else 0
         assert ids.count(tokenizer.bos_token_id) == expected
         assert (ids[0] == tokenizer.bos_token_id) == bool(expected)
@@ -74,8 +74,8 @@ def test_content_that_begins_or_ends_with_breaks_shares_no_token_with_the_templa
         tokenizer(part, add_special_tokens=False)["input_ids"]
         for part in ("assistant\n", "\n\nHello")
     ]
-    assert whole != parts[0] + parts[1]  # one token lies across, were it tokenised as a whole
-    tokens = coder_for(tokenizer).tokenise(said("Hi", "\n\nHello\n"))
+    assert whole != parts[0] + parts[1]  # one token lies across, were it tokenized as a whole
+    tokens = coder_for(tokenizer).tokenize(said("Hi", "\n\nHello\n"))
     assert learned(tokens, tokenizer) == ["\n\nHello\n<|im_end|>"]
 
 
@@ -109,25 +109,25 @@ def test_dialogues_after_the_first_are_found_as_if_they_were_the_first(style: st
 
 def _located(template: Template, dialogue: Any, generation: bool) -> Any:
     try:
-        return template.locate(dialogue, None, generation)
+        return template.find_answers(dialogue, None, generation)
     except TemplateError as error:
         return error.message
 
 
 def test_a_dialogue_with_known_roles_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     template = coder_for(chat_tokenizer("chatml")).template
-    template.locate(said("Hi.", "Hello there!"))
+    template.find_answers(said("Hi.", "Hello there!"))
     rendered: list[Any] = []
     render = Template.render
     monkeypatch.setattr(Template, "render", lambda *a: rendered.append(a) or render(*a))
-    template.locate(said("What?", "Paris."))
+    template.find_answers(said("What?", "Paris."))
     assert len(rendered) == 1
 
 
 @pytest.mark.parametrize("style", ["llama3", "gemma"])
 def test_template_that_trims(style: str) -> None:
     tokenizer = chat_tokenizer(style)
-    tokens = coder_for(tokenizer).tokenise(said(" Hi ", " Hello \n", "So?", "\nSo."))
+    tokens = coder_for(tokenizer).tokenize(said(" Hi ", " Hello \n", "So?", "\nSo."))
     assert learned(tokens, tokenizer) == [f"Hello{end_of(style)}", f"So.{end_of(style)}"]
 
 
@@ -135,7 +135,7 @@ def test_system_message_joins_the_prompt_where_the_template_refuses_it() -> None
     tokenizer = chat_tokenizer("gemma")
     coder = coder_for(tokenizer)
     assert coder.template.joins_system
-    text = tokenizer.decode(coder.tokenise(said("Hi", "Hello", system="Be brief.")).ids)
+    text = tokenizer.decode(coder.tokenize(said("Hi", "Hello", system="Be brief.")).ids)
     assert "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>" in text
     assert not coder_for(chat_tokenizer("mistral")).template.joins_system
 
@@ -144,10 +144,10 @@ def test_thoughts_of_earlier_answers_are_left_out_and_that_is_known() -> None:
     tokenizer = chat_tokenizer("qwen")
     coder = coder_for(tokenizer)
     thought = "<think>\nhm\n</think>\n\nHello"
-    tokens = coder.tokenise(said("Hi", thought, "So?", thought))
+    tokens = coder.tokenize(said("Hi", thought, "So?", thought))
     assert learned(tokens, tokenizer) == ["Hello<|im_end|>", f"{thought}<|im_end|>"]
     assert not tokens.whole
-    assert coder.tokenise(said("Hi", thought)).whole
+    assert coder.tokenize(said("Hi", thought)).whole
 
 
 @pytest.mark.parametrize("style", ["qwen", "llama3"])
@@ -160,7 +160,7 @@ def test_tool_calls_are_learned_and_their_results_are_read(style: str) -> None:
         {"role": "tool", "content": "42"},
         {"role": "assistant", "content": "Two."},
     ]
-    first, second = learned(coder_for(tokenizer).tokenise(messages), tokenizer)
+    first, second = learned(coder_for(tokenizer).tokenize(messages), tokenizer)
     assert '"add"' in first
     assert first.endswith(end_of(style))
     assert second.endswith(f"Two.{end_of(style)}")
@@ -171,20 +171,20 @@ def test_answer_without_weight_is_read_and_not_learned() -> None:
     tokenizer = chat_tokenizer("chatml")
     messages = [dict(message) for message in THREE]
     messages[1]["weight"] = 0
-    tokens = coder_for(tokenizer).tokenise(messages)
+    tokens = coder_for(tokenizer).tokenize(messages)
     assert learned(tokens, tokenizer) == ["Paris.<|im_end|>", "Madrid<|im_end|>"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_of_ours(name: str) -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)  # which has no <|im_end|>
-    tokens = coder_for(tokenizer, name).tokenise(THREE)
+    tokens = coder_for(tokenizer, name).tokenize(THREE)
     assert learned(tokens, tokenizer) == [f"{answer}</s>" for answer in ANSWERS]
 
 
 def test_plain_is_prompt_break_answer_eos() -> None:
     tokenizer = chat_tokenizer("mistral")
-    ids = coder_for(tokenizer, "plain").tokenise(said("Hi", "Hello")).ids
+    ids = coder_for(tokenizer, "plain").tokenize(said("Hi", "Hello")).ids
     assert tokenizer.decode(ids) == "<s>Hi\nHello</s>"
 
 
@@ -192,7 +192,7 @@ def test_alpaca_tells_instruction_and_input_apart() -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
     messages = said("Add.\n1 2", "3")
     messages[0] |= {"instruction": "Add.", "input": "1 2"}
-    ids = coder_for(tokenizer, "alpaca").tokenise(messages).ids
+    ids = coder_for(tokenizer, "alpaca").tokenize(messages).ids
     expected = "### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:\n3</s>"
     assert tokenizer.decode(ids) == expected
 
@@ -200,10 +200,10 @@ def test_alpaca_tells_instruction_and_input_apart() -> None:
 def test_marks_in_the_data_do_not_confuse() -> None:
     tokenizer = chat_tokenizer("chatml")
     text = "".join(chr(code) for code in range(0xFDD0, 0xFDEE))
-    tokens = coder_for(tokenizer).tokenise(said(text, f"a{text}b"))
+    tokens = coder_for(tokenizer).tokenize(said(text, f"a{text}b"))
     assert learned(tokens, tokenizer) == [f"a{text}b<|im_end|>"]
     with pytest.raises(TemplateError, match="every character"):
-        coder_for(tokenizer).tokenise(said(text + "\ufdee\ufdef", "b"))
+        coder_for(tokenizer).tokenize(said(text + "\ufdee\ufdef", "b"))
 
 
 REFUSED = {
@@ -237,12 +237,12 @@ def test_the_day_is_no_part_of_the_rows() -> None:
     tokenizer = chat_tokenizer("llama3")
     _, (found, *_) = fit_template(None, tokenizer, [])
     assert "26 Jul 2024" in found.message
-    assert "Today: 26 Jul 2024" in tokenizer.decode(coder_for(tokenizer).tokenise(THREE).ids)
+    assert "Today: 26 Jul 2024" in tokenizer.decode(coder_for(tokenizer).tokenize(THREE).ids)
 
 
 def test_tokenizer_that_puts_a_space_first(shared: Path) -> None:
     tokenizer = load_tokenizer(str(shared / "weights" / "stories260K"))
-    tokens = coder_for(tokenizer, "plain").tokenise(said("Once", "upon", "a", "time"))
+    tokens = coder_for(tokenizer, "plain").tokenize(said("Once", "upon", "a", "time"))
     assert tokens.ids == tokenizer("Once\nupon</s>a\ntime</s>")["input_ids"]
     apart = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("\n", "upon")]
     assert tokenizer("\nupon", add_special_tokens=False)["input_ids"] != apart[0] + apart[1]
@@ -255,13 +255,13 @@ def test_shortened_dialogue_loses_its_oldest_turns_first(style: str, generation:
     coder = coder_for(tokenizer)
     messages = said("one", "1", "two", "2", "three", "3", system="Be brief.")
     messages = messages[:-1] if generation else messages
-    whole = coder.tokenise(messages, None, generation)
+    whole = coder.tokenize(messages, None, generation)
     without = [messages[0], *messages[3:]]
-    room = len(coder.tokenise(without, None, generation).ids)
+    room = len(coder.tokenize(without, None, generation).ids)
     shorter = coder.shorten((messages, None), whole, room, generation)
-    assert shorter == coder.tokenise(without, None, generation)
+    assert shorter == coder.tokenize(without, None, generation)
     least = [messages[0], *messages[5:]]
-    room = len(coder.tokenise(least, None, generation).ids) - 2
+    room = len(coder.tokenize(least, None, generation).ids) - 2
     cut = coder.shorten((messages, None), whole, room, generation)
     assert cut is not None
     assert len(cut.ids) <= room

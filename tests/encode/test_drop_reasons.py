@@ -65,7 +65,7 @@ def test_mask_that_is_all_zero_is_not_called_empty() -> None:
     assert plan.ledger.dropped_rows == {"mask_all_zero": 1}
     finding = found(plan, "SF203")
     assert finding.message == "1 of 40 rows is dropped: 1 row has a mask that is all zero."
-    assert finding.fix == "Set the mask to 1 at the steps to use, or delete the rows."
+    assert finding.fix == "Set the mask to 1 at the positions to use, or delete the rows."
 
 
 def test_lost_rows_have_a_fix_for_each_reason() -> None:

@@ -124,14 +124,14 @@ def test_fault_names_the_users_column_not_the_batchs() -> None:
             encoder=encoder,
         )
     (found,) = caught.value.findings
-    assert found.message == "row 0: column 'X' holds inf at [0, 1]"
+    assert found.message == "row 0: column 'X' contains inf at [0, 1]"
     assert found.where["column"] == "X"
 
 
 CAST_FAULTS: dict[str, tuple[Any, Field, str, str]] = {
     "lists of two lengths": ([[1], [1, 2]], Field(("a", "b")), "SF208", "different lengths"),
-    "text": (["a"], Field(("a",)), "SF213", "not numbers"),
-    "missing": (None, Field(("a",)), "SF213", "not numbers"),
+    "text": (["a"], Field(("a",)), "SF213", "expected numbers"),
+    "missing": (None, Field(("a",)), "SF213", "expected numbers"),
     "one axis too few": (1.0, Field(("a",)), "SF208", "has shape []; expected 1 axes (a)"),
     "one axis too many": ([1.0], Field(), "SF208", "expected 0 axes (a single value)"),
     "fractions": ([1.5], Field(("a",), "int64"), "SF213", "fractions"),

@@ -16,8 +16,8 @@ from surefit.data.open_data import open_table
 from surefit.data.python.dataframes import open_columns
 from surefit.data.row_shapes import Axis, RowShape, fixed_shape, row_shape
 from surefit.encode.features.feature_layout import (
+    FeatureLayout,
     Hints,
-    Layout,
     plan_layout,
     planned_axes,
     read_layout,
@@ -31,85 +31,100 @@ def axis(*sizes: int) -> Axis:
     return Axis(min(sizes), max(sizes), math.gcd(*sizes), 1 / len(sizes))
 
 
-PLANNED: dict[str, tuple[RowShape, Hints, Layout, list[str]]] = {
-    "as it should be": (fixed_shape(20, 271), SEED, Layout(), []),
-    "another width": (fixed_shape(999, 4000), SEED, Layout(), []),
-    "flat by vocab_size": (fixed_shape(5420), SEED, Layout(width=271), ["SF420"]),
-    "flat by hidden_size": (fixed_shape(512), SEED, Layout(width=256), ["SF420"]),
-    "flat by positions": (fixed_shape(20 * 7), SEED, Layout(width=7), ["SF420"]),
-    "flat by training": (fixed_shape(600), Hints(trained=6), Layout(width=6), ["SF420"]),
-    "flat by width": (fixed_shape(600), Hints(width=6), Layout(width=6), ["SF420"]),
-    "flat by steps": (fixed_shape(600), Hints(steps=100), Layout(width=6), ["SF420"]),
-    "flat, one divisor": (fixed_shape(49), Hints(), Layout(width=7), ["SF420"]),
-    "flat and ragged": (RowShape((axis(84, 120),)), Hints(width=12), Layout(width=12), ["SF420"]),
+PLANNED: dict[str, tuple[RowShape, Hints, FeatureLayout, list[str]]] = {
+    "as it should be": (fixed_shape(20, 271), SEED, FeatureLayout(), []),
+    "another width": (fixed_shape(999, 4000), SEED, FeatureLayout(), []),
+    "flat by vocab_size": (fixed_shape(5420), SEED, FeatureLayout(width=271), ["SF420"]),
+    "flat by hidden_size": (fixed_shape(512), SEED, FeatureLayout(width=256), ["SF420"]),
+    "flat by positions": (fixed_shape(20 * 7), SEED, FeatureLayout(width=7), ["SF420"]),
+    "flat by training": (fixed_shape(600), Hints(trained=6), FeatureLayout(width=6), ["SF420"]),
+    "flat by width": (fixed_shape(600), Hints(width=6), FeatureLayout(width=6), ["SF420"]),
+    "flat by steps": (fixed_shape(600), Hints(steps=100), FeatureLayout(width=6), ["SF420"]),
+    "flat, one divisor": (fixed_shape(49), Hints(), FeatureLayout(width=7), ["SF420"]),
+    "flat and ragged": (
+        RowShape((axis(84, 120),)),
+        Hints(width=12),
+        FeatureLayout(width=12),
+        ["SF420"],
+    ),
     "flat and ragged, by a prime": (
         RowShape((axis(14, 21),)),
         Hints(),
-        Layout(width=7),
+        FeatureLayout(width=7),
         ["SF420"],
     ),
-    "transposed by vocab_size": (fixed_shape(271, 20), SEED, Layout(transposed=True), ["SF422"]),
+    "transposed by vocab_size": (
+        fixed_shape(271, 20),
+        SEED,
+        FeatureLayout(transposed=True),
+        ["SF422"],
+    ),
     "transposed by training": (
         fixed_shape(6, 100),
         Hints(trained=6),
-        Layout(transposed=True),
+        FeatureLayout(transposed=True),
         ["SF422"],
     ),
     "transposed by width": (
         fixed_shape(6, 100),
         Hints(width=6),
-        Layout(transposed=True),
+        FeatureLayout(transposed=True),
         ["SF422"],
     ),
     "transposed by steps": (
         fixed_shape(6, 100),
         Hints(steps=100),
-        Layout(transposed=True),
+        FeatureLayout(transposed=True),
         ["SF422"],
     ),
     "transposed and ragged": (
         RowShape((axis(12), axis(7, 29))),
         Hints(),
-        Layout(transposed=True),
+        FeatureLayout(transposed=True),
         ["SF422"],
     ),
-    "ragged": (RowShape((axis(7, 29), axis(12))), Hints(), Layout(), []),
-    "hidden_size is no reason to turn": (fixed_shape(256, 64), SEED, Layout(), []),
+    "ragged": (RowShape((axis(7, 29), axis(12))), Hints(), FeatureLayout(), []),
+    "hidden_size is no reason to turn": (fixed_shape(256, 64), SEED, FeatureLayout(), []),
     "one odd row is no reason to turn": (
         RowShape((axis(20), Axis(270, 271, 1, 0.99))),
         Hints(),
-        Layout(),
+        FeatureLayout(),
         [],
     ),
-    "square": (fixed_shape(271, 271), SEED, Layout(), []),
-    "stray axis first": (fixed_shape(1, 20, 271), SEED, Layout(drop=(0,)), ["SF423"]),
-    "stray axis between": (fixed_shape(20, 1, 271), SEED, Layout(drop=(1,)), ["SF423"]),
+    "square": (fixed_shape(271, 271), SEED, FeatureLayout(), []),
+    "stray axis first": (fixed_shape(1, 20, 271), SEED, FeatureLayout(drop=(0,)), ["SF423"]),
+    "stray axis between": (fixed_shape(20, 1, 271), SEED, FeatureLayout(drop=(1,)), ["SF423"]),
     "stray and transposed": (
         fixed_shape(1, 271, 20),
         SEED,
-        Layout(drop=(0,), transposed=True),
+        FeatureLayout(drop=(0,), transposed=True),
         ["SF423", "SF422"],
     ),
-    "one step is no stray axis": (fixed_shape(1, 271), SEED, Layout(), []),
-    "ids": (RowShape((axis(20),), (0, 49)), Hints(), Layout(places=50), ["SF424"]),
-    "ids of a vocabulary": (RowShape((axis(20),), (0, 49)), SEED, Layout(places=271), ["SF424"]),
+    "one step is no stray axis": (fixed_shape(1, 271), SEED, FeatureLayout(), []),
+    "ids": (RowShape((axis(20),), (0, 49)), Hints(), FeatureLayout(places=50), ["SF424"]),
+    "ids of a vocabulary": (
+        RowShape((axis(20),), (0, 49)),
+        SEED,
+        FeatureLayout(places=271),
+        ["SF424"],
+    ),
     "flat one-hot in whole numbers": (
         RowShape((axis(5420),), (0, 1)),
         SEED,
-        Layout(width=271),
+        FeatureLayout(width=271),
         ["SF420"],
     ),
     "whole numbers cut as asked": (
         RowShape((axis(20),), (0, 49)),
         Hints(width=5),
-        Layout(width=5),
+        FeatureLayout(width=5),
         ["SF420"],
     ),
 }
 
 
 @pytest.mark.parametrize(("shape", "hints", "layout", "codes"), PLANNED.values(), ids=PLANNED)
-def test_planned(shape: RowShape, hints: Hints, layout: Layout, codes: list[str]) -> None:
+def test_planned(shape: RowShape, hints: Hints, layout: FeatureLayout, codes: list[str]) -> None:
     got, found = plan_layout(shape, hints, "x")
     assert got == layout
     assert [each.code for each in found] == codes
@@ -118,7 +133,7 @@ def test_planned(shape: RowShape, hints: Hints, layout: Layout, codes: list[str]
 
 REFUSED: dict[str, tuple[RowShape, Hints, str, str]] = {
     "many divisors": (fixed_shape(12), Hints(), "SF421", "6 × 2, 4 × 3, 3 × 4, 2 × 6"),
-    "a prime": (fixed_shape(13), Hints(), "SF421", "one step of 13, or 13 steps of 1"),
+    "a prime": (fixed_shape(13), Hints(), "SF421", "may be 1 × 13 or 13 × 1"),
     "two sizes of the model": (
         fixed_shape(271 * 256),
         Hints(vocab_size=271, hidden_size=256),
@@ -135,9 +150,14 @@ REFUSED: dict[str, tuple[RowShape, Hints, str, str]] = {
         "features.steps is 10 and features.width is 6",
     ),
     "a width of no axis": (fixed_shape(100, 6), Hints(width=7), "SF435", "[100, 6]"),
-    "another width than trained on": (fixed_shape(25), Hints(trained=6), "SF435", "width 6 of"),
-    "three axes": (fixed_shape(3, 4, 5), Hints(), "SF208", "[3, 4, 5]; expected [steps, width]"),
-    "ids of a language": (RowShape((axis(20),), (0, 30_000)), Hints(), "SF436", "30,001 wide"),
+    "another width than trained on": (fixed_shape(25), Hints(trained=6), "SF435", "feature size 6"),
+    "three axes": (
+        fixed_shape(3, 4, 5),
+        Hints(),
+        "SF208",
+        "[3, 4, 5]; expected [sequence length, feature size]",
+    ),
+    "ids of a language": (RowShape((axis(20),), (0, 30_000)), Hints(), "SF436", "30,001 elements"),
 }
 
 

@@ -145,12 +145,15 @@ JPEG = encoded(Image.fromarray(PICTURE), "JPEG")
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no image"),
-        (b"not a picture", "no image"),
+        (b"", "does not recognise an image format"),
+        (b"not a picture", "does not recognise an image format"),
         (PNG[:60], "cannot be read"),
         (PNG[: len(PNG) // 2], "cannot be read"),
         (JPEG[: len(JPEG) // 2], "cannot be read"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image"),
+        (
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            "does not recognise an image format",
+        ),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, says: str) -> None:
@@ -199,7 +202,7 @@ def test_damaged_bytes_are_a_picture_or_a_fault(content: bytes, changes: Any) ->
         (np.zeros((5, 4, 7), np.uint8), r"shape \[5, 4, 7\]"),
         (np.zeros(9, np.uint8), r"shape \[9\]"),
         (np.full((4, 4), -1.0), "from -1 to -1"),
-        (np.full((4, 4), 300), "300 where 0 to 255"),
+        (np.full((4, 4), 300), "300; expected 0 to 255"),
         ([[1, 2], [3]], "different lengths"),
         (np.array([["a"]]), "<U1"),
     ],
@@ -214,7 +217,7 @@ def test_the_range_of_fractions_is_kept() -> None:
     dark = np.full((2, 2), 1.0)
     assert pixels(dark, float_range=255).max() == 1
     assert pixels(dark, float_range=1).max() == 255
-    with pytest.raises(RowFaultError, match="2 where 0 to 1"):
+    with pytest.raises(RowFaultError, match="2; expected 0 to 1"):
         decode(2 * dark, float_range=1)
     with pytest.raises(RowFaultError) as caught:
         decode(np.full((2, 2), np.nan))

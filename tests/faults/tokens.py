@@ -1,4 +1,4 @@
-"""Faults of tokenised rows: ids, labels and masks that do not suit each other or the model."""
+"""Faults of tokenized rows: ids, labels and masks that do not suit each other or the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from faults.case import Case
 
 
 def tokens(place: int, ids: Any, labels: Any, **more: Any) -> list[dict[str, Any]]:
-    """Tokenised rows, one of them odd; `more` are functions of the row's number."""
+    """Tokenized rows, one of them odd; `more` are functions of the row's number."""
     rows: list[dict[str, Any]] = [
         {"input_ids": [5, 6, 7 + n], "labels": [-100, 6, 7 + n]} for n in range(20)
     ]

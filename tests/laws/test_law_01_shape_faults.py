@@ -13,7 +13,7 @@ from builders import MeanPool, feature_rows
 
 
 def tokens(row: int | None = None, **changes: Any) -> list[dict[str, Any]]:
-    """Tokenised rows, one of them changed."""
+    """Tokenized rows, one of them changed."""
     rows: list[dict[str, Any]] = [
         {"input_ids": [5, 6, 7 + i], "labels": [-100, 6, 7 + i]} for i in range(12)
     ]

@@ -101,7 +101,7 @@ def test_a_module_says_how_flat_and_turned_rows_lie() -> None:
     plan = surefit.check(data=flat, model=MeanPool(width=4))
     assert plan.ok
     told = next(found.message for found in plan.findings if found.code == "SF420")
-    assert "cut into [6, 4]: the module takes it" in told
+    assert "read as [6, 4]: the module accepts it" in told
     turned = [{**row, "features": random.normal(size=(4, 9))} for row in feature_rows(30)]
     plan = surefit.check(data=turned, model=MeanPool(width=4))
     assert plan.ok

@@ -141,7 +141,7 @@ def test_flat_rows_are_cut_as_the_config_says(tmp_path: Path, body: str) -> None
     assert plan.task is not None
     assert plan.task.name == "feature-pretraining"
     assert (
-        "cut into [20, 271]: the model's vocab_size is 271"
+        "read as [20, 271]: the model's vocab_size is 271"
         in of_code(plan.findings, "SF420").message
     )
     assert "distribution over 271 places" in of_code(plan.findings, "SF425").message

@@ -227,3 +227,13 @@ def test_python_objects_must_be_passed_again_to_resume(tmp_path: Path) -> None:
         surefit.train(resume=path)
     run = surefit.train(resume=path, data=feature_rows(40), model=MeanPool())
     assert run.finished
+
+
+def test_a_row_that_the_users_own_encode_fails_on_is_named() -> None:
+    rows = [*MOLECULES[:20], {"smiles": "CO", "carbons": "two"}, *MOLECULES[20:]]
+    rows = [{**row, "carbons": str(row["carbons"])} for row in rows]
+    plan = surefit.check(data=rows, model=Sum(), task=_own_task())
+    (found,) = [found for found in plan.findings if found.severity == "error"]
+    assert (found.code, found.where["row"]) == ("SF120", 20)
+    assert "encode raised ValueError: could not convert string to float: 'two'" in found.message
+    assert "SkipRowError" in found.fix

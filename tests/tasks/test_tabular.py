@@ -205,7 +205,7 @@ def test_check_warns_and_ignore_leaves_columns_out(tmp_path: Path) -> None:
     assert read == {"own", "temp"}
     plan = surefit.check(**options, ignore="nope")
     assert [f.code for f in plan.findings] == ["SF202"]
-    assert "ignore names 'nope'; the data has hired, own" in plan.findings[0].message
+    assert "ignore names the column 'nope'; the data has hired, own" in plan.findings[0].message
 
 
 def test_only_training_rows_are_fitted_on() -> None:

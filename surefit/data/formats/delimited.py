@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.delimited_layout import TABLE_LAYOUT_INFERRED, Layout, find_layout
+from surefit.data.formats.delimited_layout import (
+    TABLE_LAYOUT_INFERRED,
+    DelimitedLayout,
+    find_layout,
+)
 from surefit.data.formats.number_columns import Cells, infer_columns
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_records import Records
@@ -54,7 +58,7 @@ def _convert(cell: str, kind: type) -> Any:
 
 
 def _open_cells(
-    file: TextFile, layout: Layout
+    file: TextFile, layout: DelimitedLayout
 ) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
     """Column names, line number and cells of each row, and findings about the names."""
     reader = layout.reader(line for _, line in file.lines())
@@ -66,7 +70,9 @@ def _open_cells(
     return names, _rows(file.path, reader, names, layout), found
 
 
-def _rows(path: Path, reader: Reader, names: Sequence[str], layout: Layout) -> Iterator[Cells]:
+def _rows(
+    path: Path, reader: Reader, names: Sequence[str], layout: DelimitedLayout
+) -> Iterator[Cells]:
     with _named_line(path, reader):
         for cells in reader:
             if not cells:
@@ -109,7 +115,7 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
 
 
 def _other_width(
-    path: Path, line: int, width: int, names: Sequence[str], layout: Layout
+    path: Path, line: int, width: int, names: Sequence[str], layout: DelimitedLayout
 ) -> Exception:
     source = "the header names" if layout.names is None else "there are"
     shown = ", ".join(names)[:80]

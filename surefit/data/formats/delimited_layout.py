@@ -48,7 +48,7 @@ Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class DelimitedLayout:
     """How cells are separated; `names` are the columns of a file without a header line."""
 
     delimiter: str
@@ -66,7 +66,9 @@ def _reader(lines: Iterable[str], delimiter: str, quoting: bool, strict: bool) -
     return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
 
 
-def find_layout(path: Path, default: str, reading: Reading) -> tuple[Layout, list[Finding]]:
+def find_layout(
+    path: Path, default: str, reading: Reading
+) -> tuple[DelimitedLayout, list[Finding]]:
     """The layout of a file whose ending suggests the delimiter `default`; what was inferred."""
     found: list[Finding] = []
     csv.field_size_limit(2**31 - 1)
@@ -85,15 +87,15 @@ def find_layout(path: Path, default: str, reading: Reading) -> tuple[Layout, lis
         raise too_many_columns(str(path), len(rows[0]), line=1)
     if reading.names:
         headed = bool(rows) and tuple(rows[0]) == reading.names
-        return Layout(delimiter, quoting, None if headed else reading.names), found
+        return DelimitedLayout(delimiter, quoting, None if headed else reading.names), found
     reason = _looks_like_data(rows)
     if reason is None:
-        return Layout(delimiter, quoting, None), found
+        return DelimitedLayout(delimiter, quoting, None), found
     names = _name_columns(rows)
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
     message = f"{path.name} has no header line ({reason}); the columns are named {shown}."
     found.append(TABLE_LAYOUT_INFERRED.finding(message, file=str(path), line=1))
-    return Layout(delimiter, quoting, names), found
+    return DelimitedLayout(delimiter, quoting, names), found
 
 
 def _chosen_delimiter(reading: Reading) -> str | None:

@@ -1,7 +1,7 @@
 """Augmented copies of a training row: the prompt in other words, the answer unchanged.
 
-One file per change, and `CHANGES` their registry. A change gets the text, the words it must keep
-and a random generator, and returns the text anew, or as it was where there is nothing to change.
+One file per change; `CHANGES` is the registry. A change gets the text, the words it must keep and
+a random generator. It returns the changed text, or the same text if nothing can be changed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ CHANGES: dict[str, Callable[..., str]] = {
     "punctuation": change_punctuation,
     "typos": add_typos,
 }
-"""In the order in which they are applied; typos last, so that no change meets a misspelt word."""
+"""In the order of application; typos last, so that no other change gets a misspelt word."""
 
 __all__ = ["CHANGES", "read_synonyms"]

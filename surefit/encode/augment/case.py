@@ -1,4 +1,4 @@
-"""case: sentences that begin in lower or in upper case."""
+"""case: the first letter of sentences in lower or upper case."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from surefit.encode.augment.words import free_words, put
 
 
 def change_case(text: str, kept: Collection[str], rng: np.random.Generator) -> str:
-    """Sentences begun in the other case; names within them keep their capitals.
+    """The first letter of sentences in the other case; names keep their capitals.
 
-    Words all in capitals would cost several times the tokens, and may read as anger.
+    Words in capitals are avoided: they take several times as many tokens.
 
     >>> change_case("Tell me who Ada was. Be brief!", (), np.random.default_rng(0))
     'tell me who Ada was. be brief!'

@@ -1,4 +1,4 @@
-"""punctuation: the mark at the very end left out, put there, or set apart."""
+"""punctuation: the final mark removed, added, or separated by a space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OTHER_ENDS = {"": (".",), ".": ("", " ."), "?": ("", " ?", "??"), "!": ("", "."
 
 
 def change_punctuation(text: str, kept: Collection[str], rng: np.random.Generator) -> str:
-    """Another ending where the text ends with a free word and at most one mark.
+    """Another final mark, if the text ends with a free word and at most one mark.
 
     >>> change_punctuation("Who was it?", (), np.random.default_rng(0))
     'Who was it??'

@@ -1,4 +1,4 @@
-"""spacing: a space too many between words."""
+"""spacing: extra spaces between words."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from surefit.encode.augment.words import free_words
 
 SHARE = 0.2
-"""Of the gaps between two free words that are widened; one at least."""
+"""The share of gaps between free words that are doubled; at least one."""
 
 
 def change_spacing(text: str, kept: Collection[str], rng: np.random.Generator) -> str:
-    """Some single spaces between free words doubled; line breaks and indents stay.
+    """Some single spaces between free words doubled; line breaks and indents are kept.
 
     >>> change_spacing("name the sea", (), np.random.default_rng(0))
     'name the  sea'

@@ -1,4 +1,4 @@
-"""synonyms: words replaced from a table of the user's own."""
+"""synonyms: words replaced from a table that the user provides."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from surefit.encode.augment.words import free_words, put
 from surefit.errors import UsageError
 
 SHARE = 0.5
-"""Of the words with synonyms that are replaced; one at least."""
+"""The share of words with synonyms that are replaced; at least one."""
 
 Table = Mapping[str, tuple[str, ...]]
 
 
 def replace_words(text: str, kept: Collection[str], rng: np.random.Generator, table: Table) -> str:
-    """Some free words replaced by one of their synonyms, a capital kept.
+    """Some free words replaced by one of their synonyms; a capital letter is kept.
 
     >>> replace_words("Big cat", (), np.random.default_rng(0), {"big": ("large",)})
     'Large cat'
@@ -39,7 +39,7 @@ def replace_words(text: str, kept: Collection[str], rng: np.random.Generator, ta
 
 
 def read_synonyms(given: str | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Word to synonyms, from a mapping, or a JSON, CSV or TSV file with the word first."""
+    """Words and their synonyms, from a mapping, or a JSON, CSV or TSV file with the word first."""
     rows: Sequence[Any]
     where = "augment.synonyms"
     if isinstance(given, str):
@@ -59,11 +59,13 @@ def read_synonyms(given: str | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         if len(word.split()) > 1:
             raise UsageError(
                 f"{where}: expected single words to replace, found {cells[0][:80]!r}.",
-                "Give one word per line; what it is replaced by may be several.",
+                "Write one word per line; its synonyms may have several words.",
             )
         table[word] = (*table.get(word, ()), *cells[1:])
     if not table:
-        raise UsageError(f"{where} holds no synonyms.", "Write one line per word: big,large,huge")
+        raise UsageError(
+            f"{where} contains no synonyms.", "Write one line per word: big,large,huge"
+        )
     return table
 
 

@@ -1,4 +1,4 @@
-"""typos: slips inside words, at a rate."""
+"""typos: typing errors inside words, at a rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from surefit.encode.augment.words import Word, free_words, put
 
 SHORTEST = 4
-_WITHOUT = {
+_NEGATIONS = {
     "never",
     "none",
     "nothing",
@@ -30,36 +30,36 @@ _OTHER_WORDS = frozenset(
         *("grater", "steal", "salve", "slave", "sacred", "scared", "marital", "martial", "too"),
     }
 )
-"""Words that a slip of another word may turn into, and which mean something else."""
+"""Words with another meaning that a typing error may produce."""
 
 
 def add_typos(text: str, kept: Collection[str], rng: np.random.Generator, rate: float) -> str:
-    """A slip in a `rate` of the words that may have one, and in one at least.
+    """A typing error in a `rate` of the words that may have one, and in at least one.
 
-    These are free words in small letters of four or more; their first and last letters stay, so
-    that they can still be read. Words that turn a question round (never, without) stay.
+    These are free lower-case words of four letters or more. Their first and last letters are kept,
+    so that they stay readable. Words that negate (never, without) are kept.
 
     >>> add_typos("please describe the weather", (), np.random.default_rng(1), rate=0.1)
     'please describe the weatehr'
     """
-    words = [word for word in free_words(text, kept) if _can_slip(word)]
+    words = [word for word in free_words(text, kept) if _may_change(word)]
     if not words:
         return text
     hit = rng.random(len(words)) < rate
     hit[rng.integers(len(words))] = True
-    slips = [(word, _slip(word.text, rng)) for word, slips in zip(words, hit, strict=True) if slips]
-    return put(text, slips)
+    changed = [(w, _misspell(w.text, rng)) for w, is_hit in zip(words, hit, strict=True) if is_hit]
+    return put(text, changed)
 
 
-def _can_slip(word: Word) -> bool:
+def _may_change(word: Word) -> bool:
     letters = word.text
-    has_case = letters.lower() != letters.upper()  # other scripts have no letters to spare
+    has_case = letters.lower() != letters.upper()  # scripts without case have short words
     long_enough = len(letters) >= SHORTEST and letters.isalpha()
-    return long_enough and has_case and letters.islower() and letters not in _WITHOUT
+    return long_enough and has_case and letters.islower() and letters not in _NEGATIONS
 
 
-def _slip(word: str, rng: np.random.Generator) -> str:
-    """Two neighbouring letters swapped, or one doubled; a letter left out makes other words."""
+def _misspell(word: str, rng: np.random.Generator) -> str:
+    """Two neighbouring letters swapped, or one doubled; a missing letter would make other words."""
     place = int(rng.integers(1, len(word) - 2))
     swapped = word[:place] + word[place + 1] + word[place] + word[place + 2 :]
     doubled = word[: place + 1] + word[place:]

@@ -1,4 +1,4 @@
-"""wording: the same instruction or question in another frame."""
+"""wording: the same instruction or question with other words around it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _VERBS = re.compile(
 def change_wording(
     text: str, kept: Collection[str], rng: np.random.Generator, frames: Sequence[str] = ()
 ) -> str:
-    """The text in one of the frames that suit it, or in one of the user's own `frames`.
+    """The text in one of the frames that fit it, or in one of the user's `frames`.
 
     >>> change_wording("Name a river.", (), np.random.default_rng(0), ())
     'Could you name a river?'

@@ -1,4 +1,4 @@
-"""Which words of a text may be changed without changing what is asked for."""
+"""The words of a text that may be changed without changing its meaning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-# Code, quotations, tags and placeholders are what a prompt is about, not how it is put.
+# Code, quotations, tags and placeholders carry the meaning of a prompt.
 _QUOTED = re.compile(
     r"""```[\s\S]*?(?:```|\Z)|`[^`\n]*`|^(?:[ ]{4}|\t|>>>).*$"""
     r"""|"[^"\n]*"|“[^”\n]*”|«[^»\n]*»|(?<!\w)'[^'\n]+'(?!\w)"""
@@ -20,7 +20,7 @@ _SENTENCE_END = re.compile(r"(?:^|[.!?…]\s+|\n\s*)\Z")
 
 @dataclass(frozen=True)
 class Word:
-    """A word that may be changed, and where it stands."""
+    """A word that may be changed, and its position."""
 
     text: str
     start: int
@@ -31,8 +31,8 @@ class Word:
 def free_words(text: str, kept: Collection[str]) -> list[Word]:
     """The words that may be changed: plain ones, outside code and quotations.
 
-    Left alone are words in `kept` (lower case), anything with a digit, an underscore or a symbol
-    in it (numbers, addresses, paths, formulas), single letters, and words with capitals inside.
+    Not changed are words in `kept` (lower case), anything with a digit, an underscore or a symbol
+    (numbers, addresses, paths, formulas), single letters, and words with capitals inside.
 
     >>> [word.text for word in free_words("Add 3 to x in `sum.py`, see NASA's page", {"page"})]
     ['Add', 'to', 'in', 'see']
@@ -61,7 +61,7 @@ def _overlaps(word: Word, spans: list[tuple[int, int]]) -> bool:
 
 
 def put(text: str, changed: list[tuple[Word, str]]) -> str:
-    """The text with words replaced, which come in the order of the text."""
+    """The text with some words replaced; they come in the order of the text."""
     parts, at = [], 0
     for word, new in changed:
         parts += [text[at : word.start], new]

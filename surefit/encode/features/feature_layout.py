@@ -1,4 +1,4 @@
-"""How rows of features become [steps, width]: planned from their shape and the model's sizes."""
+"""How rows of features become [sequence length, feature size], inferred from shape and model."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ from surefit.findings import Finding, rule
 FLAT_ROWS_RESHAPED = rule(
     "SF420",
     "fixed",
-    "flat rows cut into steps",
-    why="Rows were saved as [steps * width]; a sequence model reads [steps, width].",
-    fix="Overrule it with features.steps or features.width.",
+    "flat rows reshaped",
+    why="Rows are flat arrays; a sequence model reads [sequence length, feature size].",
+    fix="Set features.steps or features.width if the shape is wrong.",
 )
 
 AMBIGUOUS_FLAT_ROWS = rule(
     "SF421",
     "error",
-    "flat rows with more than one reading",
-    why="Cut at the wrong places, every step would mix values of two; a guess would train on that.",
-    fix="Say what they are: --set features.width=W, or --set features.steps=T.",
+    "flat rows of ambiguous shape",
+    why="With the wrong feature size, every time step would mix the values of several steps.",
+    fix="Set the feature size (--set features.width=W) or sequence length (features.steps=T).",
 )
 
 AXES_EXCHANGED = rule(
     "SF422",
     "fixed",
-    "axes exchanged",
-    why="Rows were saved as [width, steps]; steps come first.",
-    fix="Overrule it with features.width.",
+    "rows transposed",
+    why="Rows are [feature size, sequence length]; models read the sequence first.",
+    fix="Set features.width if this is wrong.",
 )
 
 IDS_READ_AS_ONE_HOT = rule(
     "SF424",
     "fixed",
-    "ids read as one-hot steps",
-    why="Ids are names, not amounts: as numbers, id 8 would count as twice id 4.",
-    fix="Give features.width to cut the rows into numbers instead.",
+    "ids read as one-hot vectors",
+    why="Ids are categories: as numbers, id 8 would be twice id 4.",
+    fix="Set features.width to read them as numbers instead.",
 )
 
 WRONG_FEATURE_AXES = rule(
     "SF435",
     "error",
-    "rows do not have the axes that were given",
-    why="features.steps and features.width name the axes of every row.",
-    fix="Give the sizes the rows have, or leave the keys out.",
+    "rows do not match features.steps and features.width",
+    why="features.steps and features.width state the shape of every row.",
+    fix="Set them to the sizes of the rows, or remove them.",
 )
 
 TOO_MANY_IDS = rule(
     "SF436",
     "error",
     "too many ids to be features",
-    why="Features are numbers; ids of a large vocabulary need an embedding.",
+    why="Ids of a large vocabulary need an embedding, not one-hot vectors.",
     fix="Use a task that reads tokens.",
 )
 
 
-MOST_PLACES = 4096
-"""Ids from here on are too many to be written out as one-hot steps."""
+MAX_ONE_HOT = 4096
+"""The largest size of one-hot vectors."""
 SHOWN_ANSWERS = 8
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known of the axes besides the rows themselves.
+    """What is known about the axes besides the rows themselves.
 
-    `steps` and `width` are the user's. `trained` is the width a model was trained on. The others
-    are of the model's config; `accepts(steps, width)` tries the model, where it is a module.
+    `steps` and `width` are set by the user. `trained` is the feature size of a trained model. The
+    others are from the model's config; `accepts(steps, width)` tries a module on such an input.
     """
 
     steps: int | None = None
@@ -84,33 +84,33 @@ class Hints:
     hidden_size: int | None = None
     positions: int | None = None
     layers: tuple[int, ...] = ()
-    """Widths that layers of a module take."""
+    """Feature sizes that layers of a module take."""
     accepts: Callable[[int, int], bool] | None = None
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What is done to every row, in this order: axes dropped, a flat row cut, axes exchanged."""
+class FeatureLayout:
+    """What is done to every row, in this order: drop axes, reshape a flat row, transpose."""
 
     drop: tuple[int, ...] = ()
-    """Axes of length 1 that are no part of [steps, width]."""
+    """Axes of length 1 to drop."""
     width: int | None = None
-    """Width of the steps that a flat row is cut into."""
+    """The feature size of a flat row."""
     places: int | None = None
-    """Length of the one-hot steps that a flat row of ids becomes."""
+    """The size of the one-hot vectors of a flat row of ids."""
     transposed: bool = False
-    """Whether rows are [width, steps]."""
+    """Whether rows are [feature size, sequence length]."""
 
     def as_dict(self) -> dict[str, Any]:
         """The layout as the Encoder keeps it."""
         return {**asdict(self), "drop": list(self.drop)}
 
     def apply(self, row: Any) -> Any:
-        """One row as [steps, width]; a ValueError says why it is none.
+        """One row as [sequence length, feature size]; a ValueError if it cannot be.
 
-        >>> Layout(width=2).apply(np.arange(6)).tolist()
+        >>> FeatureLayout(width=2).apply(np.arange(6)).tolist()
         [[0, 1], [2, 3], [4, 5]]
-        >>> Layout(places=3).apply(np.array([2, 0])).tolist()
+        >>> FeatureLayout(places=3).apply(np.array([2, 0])).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
         """
         if self.drop and row.ndim > 2:
@@ -120,7 +120,9 @@ class Layout:
             return _one_hot(row, self.places)
         if row.ndim == 1 and self.width is not None:
             if row.size % self.width:
-                raise ValueError(f"{row.size} values cannot be cut into steps of {self.width}")
+                raise ValueError(
+                    f"{row.size} values are not a multiple of the feature size {self.width}"
+                )
             return row.reshape(-1, self.width)
         return row.T if self.transposed and row.ndim == 2 else row
 
@@ -128,22 +130,24 @@ class Layout:
 def _one_hot(ids: Any, places: int) -> Any:
     if len(ids) and not (ids.min() >= 0 and ids.max() < places):
         wrong = ids[(ids < 0) | (ids >= places)][0]
-        raise ValueError(f"the id {wrong} is not among 0 to {places - 1}")
+        raise ValueError(f"the id {wrong} is not between 0 and {places - 1}")
     steps = np.zeros((len(ids), places), np.float32)
     steps[np.arange(len(ids)), ids] = 1
     return steps
 
 
-def read_layout(state: dict[str, Any] | None) -> Layout:
-    """The layout that an Encoder keeps; rows as they are where it keeps none."""
-    return Layout() if not state else Layout(**{**state, "drop": tuple(state["drop"])})
+def read_layout(state: dict[str, Any] | None) -> FeatureLayout:
+    """The layout that an Encoder keeps; by default, rows are not changed."""
+    return (
+        FeatureLayout() if not state else FeatureLayout(**{**state, "drop": tuple(state["drop"])})
+    )
 
 
-def relaid(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
-    """The Encoder for rows that may lie otherwise than those it was fitted on.
+def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
+    """The Encoder for rows whose layout may differ from that of the training rows.
 
-    A file for evaluation or prediction may be flat where the training rows were not; the width
-    that the model was trained on says how it is to be read.
+    A file for evaluation or prediction may be flat although the training rows were not; the feature
+    size of the trained model decides how it is read.
     """
     column, width = encoder.roles.get("features"), encoder.fitted.get("width")
     if column not in table.columns or column is None or not isinstance(width, int):
@@ -157,8 +161,8 @@ def relaid(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
     return replace(encoder, settings=settings), notes
 
 
-def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list[Finding]]:
-    """Plan how rows of `shape` become [steps, width]; what two answers are possible for is refused.
+def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
+    """Plan how rows become [sequence length, feature size]; ambiguous shapes are refused.
 
     >>> from surefit.data.row_shapes import fixed_shape
     >>> plan_layout(fixed_shape(20 * 271), Hints(vocab_size=271, positions=20), "x")[0].width
@@ -178,13 +182,15 @@ def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, lis
     elif len(shape.axes) == 2:
         layout, note = _plan_axes(shape, hints, column)
     else:
-        message = f"rows of column {column!r} are {shape}; expected [steps, width]."
+        message = (
+            f"rows of column {column!r} are {shape}; expected [sequence length, feature size]."
+        )
         raise WRONG_SHAPE.error(message, column=column)
     return replace(layout, drop=tuple(drop)), [*found, *note]
 
 
-def planned_axes(shape: RowShape, layout: Layout) -> tuple[Axis, Axis]:
-    """The axes [steps, width] of rows that the layout was applied to."""
+def planned_axes(shape: RowShape, layout: FeatureLayout) -> tuple[Axis, Axis]:
+    """The axes [sequence length, feature size] of rows after the layout was applied."""
     axes = [axis for at, axis in enumerate(shape.axes) if at not in layout.drop]
     if len(axes) == 2:
         first, last = axes
@@ -195,20 +201,20 @@ def planned_axes(shape: RowShape, layout: Layout) -> tuple[Axis, Axis]:
     return steps, Axis(width, width, width)
 
 
-def _plan_axes(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list[Finding]]:
+def _plan_axes(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     first, last = shape.axes
     if hints.width is not None or hints.steps is not None:
         why = _given(hints) if _given_order(shape, hints, column) else None
     else:
         why = _why_transposed(first, last, hints)
     if why is None:
-        return Layout(), []
-    message = f"rows of column {column!r} are [width, steps] = {shape}: {why}."
-    return Layout(transposed=True), [AXES_EXCHANGED.finding(message, column=column)]
+        return FeatureLayout(), []
+    message = f"rows of column {column!r} are {shape}; they are transposed: {why}."
+    return FeatureLayout(transposed=True), [AXES_EXCHANGED.finding(message, column=column)]
 
 
 def _given_order(shape: RowShape, hints: Hints, column: str) -> bool:
-    """Whether rows are [width, steps] by what the user gave, the width before the steps."""
+    """Whether the sizes that the user set mean transposed rows; the feature size decides first."""
     first, last = shape.axes
     named, usual, turned = (hints.width, last, first)
     if named is None:
@@ -227,10 +233,10 @@ def _given(hints: Hints) -> str:
 
 
 def _why_transposed(first: Axis, last: Axis, hints: Hints) -> str | None:
-    """What says that rows are [width, steps]; None where nothing does."""
+    """Why rows are [feature size, sequence length]; None if nothing indicates it."""
     if last.size is None:
         sure = first.size is not None and last.is_ragged
-        return "only the number of steps may differ between rows" if sure else None
+        return "only the sequence length may vary between rows" if sure else None
     if first.size is None:
         return None
     if hints.accepts is not None:
@@ -238,14 +244,17 @@ def _why_transposed(first: Axis, last: Axis, hints: Hints) -> str | None:
         if first.size != last.size and not hints.accepts(*as_is) and hints.accepts(*turned):
             return f"the module fails on {list(as_is)} and works on {list(turned)}"
         return None
-    known = {"the model was trained on width": hints.trained, "vocab_size is": hints.vocab_size}
+    known = {
+        "the model's feature size is": hints.trained,
+        "vocab_size is": hints.vocab_size,
+    }
     for what, width in known.items():
         if width is not None and width in (first.size, last.size):
             return None if width == last.size else f"{what} {width}"
     return None
 
 
-def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list[Finding]]:
+def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     (axis,) = shape.axes
     if hints.steps is None and hints.width is None and _are_ids(shape):
         return _plan_ids(shape, hints, column)
@@ -254,23 +263,23 @@ def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list
         raise _undecided(axis, hints, answers, column)
     ((width, why),) = answers.items()
     steps = Axis(axis.least // width, axis.most // width, max(1, axis.divisor // width))
-    message = f"rows of column {column!r} are flat, {shape}; cut into [{steps}, {width}]: {why}."
-    return Layout(width=width), [FLAT_ROWS_RESHAPED.finding(message, column=column)]
+    message = f"rows of column {column!r} are flat, {shape}; read as [{steps}, {width}]: {why}."
+    return FeatureLayout(width=width), [FLAT_ROWS_RESHAPED.finding(message, column=column)]
 
 
 def _flat_answers(axis: Axis, hints: Hints) -> dict[int, str]:
-    """Every width that a flat row may have, by the best source that names one."""
-    size = axis.divisor  # a width must divide every row
+    """Every feature size that a flat row may have, by the best source that names one."""
+    size = axis.divisor  # the feature size must divide the size of every row
     if hints.width is not None or hints.steps is not None:
         return _given_width(axis, hints)
     if hints.trained is not None:
         fits = size % hints.trained == 0
-        return {hints.trained: f"the model was trained on width {hints.trained}"} if fits else {}
+        return {hints.trained: f"the model's feature size is {hints.trained}"} if fits else {}
     accepts = hints.accepts
     if accepts is not None:
         fitting = [w for w in hints.layers if w > 1 and size % w == 0]
         return {
-            w: "the module takes it" for w in fitting if accepts(axis.most // w, w)
+            w: "the module accepts it" for w in fitting if accepts(axis.most // w, w)
         } or _by_divisors(axis)
     found: dict[int, str] = {}
     room = hints.positions or size
@@ -299,45 +308,46 @@ def _by_divisors(axis: Axis) -> dict[int, str]:
     widths = [w for w in range(2, axis.divisor // 2 + 1) if axis.divisor % w == 0]
     if axis.size is None and axis.divisor > 1:
         widths.append(axis.divisor)
-    return dict.fromkeys(widths, "nothing else divides their length")
+    return dict.fromkeys(widths, "it is the only divisor of their size")
 
 
 def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -> Exception:
     what = f"rows of column {column!r} are flat, [{axis}]"
     if hints.steps is not None or hints.width is not None:
-        message = f"{what}, which cannot be cut where {_given(hints)}."
+        message = f"{what}, which does not fit: {_given(hints)}."
         return WRONG_FEATURE_AXES.error(message, column=column)
     if hints.trained is not None:
-        message = f"{what}, which cannot be cut into the width {hints.trained} of the model."
-        return WRONG_FEATURE_AXES.error(message, fix="Give rows of that width.", column=column)
+        message = f"{what}, which is no multiple of the model's feature size {hints.trained}."
+        return WRONG_FEATURE_AXES.error(message, fix="Pass rows of that size.", column=column)
     if not answers:
-        message = f"{what}: one step of {axis}, or {axis} steps of 1; nothing between divides it."
-        fix = f"Give --set features.width=1, or --set features.steps=1 for a single step of {axis}."
+        message = f"{what}: sequence length × feature size may be 1 × {axis} or {axis} × 1."
+        fix = f"Set features.width=1, or features.steps=1 for one time step of {axis} features."
         return AMBIGUOUS_FLAT_ROWS.error(message, fix=fix, column=column)
     shown = [f"{axis.most // w} × {w}" for w in answers][:SHOWN_ANSWERS]
     more = f" and {len(answers) - len(shown)} more" if len(answers) > len(shown) else ""
-    message = f"{what}: as steps × width they may be {', '.join(shown)}{more}."
+    message = f"{what}: sequence length × feature size may be {', '.join(shown)}{more}."
     return AMBIGUOUS_FLAT_ROWS.error(message, column=column)
 
 
 def _are_ids(shape: RowShape) -> bool:
-    """Whether a flat row holds whole numbers from 0 on, beyond the 0 and 1 of one-hot steps."""
+    """Whether flat rows contain integers from 0 up, and not only 0 and 1."""
     return shape.value_range is not None and shape.value_range[0] >= 0 and shape.value_range[1] > 1
 
 
-def _plan_ids(shape: RowShape, hints: Hints, column: str) -> tuple[Layout, list[Finding]]:
+def _plan_ids(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     assert shape.value_range is not None
     largest = shape.value_range[1]
     sizes = (hints.trained, hints.vocab_size)
-    places = next((n for n in sizes if n and largest < n <= MOST_PLACES), largest + 1)
-    if places > MOST_PLACES:
+    places = next((n for n in sizes if n and largest < n <= MAX_ONE_HOT), largest + 1)
+    if places > MAX_ONE_HOT:
         message = (
-            f"column {column!r} holds ids up to {largest}; as one-hot steps they would be "
-            f"{places:,} wide."
+            f"column {column!r} contains ids up to {largest}; one-hot vectors would have "
+            f"{places:,} elements."
         )
-        fix = "Ids are for masked-lm or causal-lm: name the column input_ids. Or give features."
+        fix = "Use masked-lm or causal-lm with the column named input_ids, or pass features."
         raise TOO_MANY_IDS.error(message, fix=fix, column=column)
     message = (
-        f"column {column!r} holds ids up to {largest}; each becomes a step of {places} places."
+        f"column {column!r} contains ids up to {largest}; each becomes a one-hot vector of "
+        f"{places} elements."
     )
-    return Layout(places=places), [IDS_READ_AS_ONE_HOT.finding(message, column=column)]
+    return FeatureLayout(places=places), [IDS_READ_AS_ONE_HOT.finding(message, column=column)]

@@ -1,4 +1,4 @@
-"""Pictures of every kind (files, bytes, arrays) to one kind: 8-bit RGB, upright, on white."""
+"""Images of every kind (files, bytes, arrays) as 8-bit RGB, upright, on white."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 UNREADABLE_IMAGE = rule(
     "SF250",
     "error",
-    "image that cannot be read",
-    why="A damaged or missing picture is lost data, and a loader would stop on it mid-run.",
-    fix="Repair, replace or remove the named file, or set on_bad_file=skip.",
+    "unreadable image",
+    why="A damaged or missing image is lost data, and would stop the run during training.",
+    fix="Replace or remove the named file, or set on_bad_file=skip.",
 )
 
-ARRAY_IS_NO_IMAGE = rule(
+ARRAY_NOT_AN_IMAGE = rule(
     "SF251",
     "error",
-    "array that is no picture",
-    why="Pictures are [height, width], with 1, 3 or 4 channels, of values up to 255 or 1.",
-    fix="Save the pixels as uint8 [height, width, channels], not scaled or normalised.",
+    "array that is not an image",
+    why="Images are [height, width] with 1, 3 or 4 channels, and values up to 255 or 1.",
+    fix="Save the pixels as uint8 [height, width, channels], without normalization.",
 )
 
 IMAGE_TOO_LARGE = rule(
     "SF252",
     "error",
-    "picture too large",
-    why="A small file can unpack to more pixels than fit in memory.",
-    fix="Shrink the picture, or set on_bad_file=skip.",
+    "image too large",
+    why="A small file can decompress to more pixels than fit into memory.",
+    fix="Shrink the image, or set on_bad_file=skip.",
 )
 
 
-# Those Pillow reads by itself; EPS is left out, for which it would run Ghostscript.
+# Formats that Pillow reads itself; for EPS it would run Ghostscript.
 FORMATS = (
     *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG"),
     *("PPM", "QOI", "SGI", "TGA", "TIFF", "WEBP", "XBM", "XPM"),
@@ -58,11 +58,11 @@ CHANNELS = (1, 3, 4)
 
 
 def decode(value: Any, float_range: float = 0) -> Image.Image:
-    """A file, bytes, `{bytes, path}` or an array as an upright RGB picture.
+    """A file, bytes, `{bytes, path}` or an array as an upright RGB image.
 
-    Transparent parts become white, 16 bits become 8, of an animation the first frame counts.
-    Arrays are [H, W], [H, W, C] or [C, H, W]; those of fractions run from 0 to `float_range`
-    (1 or 255; 0 to tell by the largest value). What is no picture raises a RowFaultError.
+    Transparent pixels become white, 16 bits become 8, and of an animation the first frame is used.
+    Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
+    (1 or 255; 0 to infer it from the largest value). Anything else raises a RowFaultError.
     """
     if isinstance(value, Mapping):
         value = value["path"] if value.get("bytes") is None else value["bytes"]
@@ -92,8 +92,8 @@ def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
         raise RowFaultError(IMAGE_TOO_LARGE, f"{shown}: {error}", "image") from None
     except FileNotFoundError:
         raise RowFaultError(UNREADABLE_IMAGE, f"there is no file {shown}", "image") from None
-    except Exception as error:  # damaged bytes make the decoders raise errors of every kind
-        reason = "it is no image that Pillow can read" if "identify" in str(error) else error
+    except Exception as error:  # decoders raise all kinds of errors on damaged bytes
+        reason = "Pillow does not recognise an image format" if "identify" in str(error) else error
         raise RowFaultError(
             UNREADABLE_IMAGE, f"{shown} cannot be read: {reason}", "image"
         ) from None
@@ -102,7 +102,7 @@ def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
 def _as_rgb(image: Image.Image, float_range: float = 0) -> Image.Image:
     from PIL import Image
 
-    if image.mode.startswith("I"):  # Pillow would cut these off at 255
+    if image.mode.startswith("I"):  # Pillow would clip these at 255
         return from_array(np.asarray(image).astype(np.uint16), float_range)
     if image.mode == "F":
         return from_array(np.asarray(image), float_range)
@@ -113,18 +113,18 @@ def _as_rgb(image: Image.Image, float_range: float = 0) -> Image.Image:
 
 
 def from_array(value: Any, float_range: float = 0) -> Image.Image:
-    """An array as an RGB picture; whole numbers run to 255, those of uint16 to 65535."""
+    """An array as an RGB image; integers range to 255, those of uint16 to 65535."""
     from PIL import Image
 
     try:
         array = np.asarray(value)
     except ValueError:
-        raise _no_picture("rows of pixels of different lengths") from None
+        raise _not_an_image("rows of pixels of different lengths") from None
     if array.dtype.kind not in "biuf" or array.ndim not in (2, 3) or array.size == 0:
-        raise _no_picture(f"shape {list(array.shape)} of {array.dtype}")
+        raise _not_an_image(f"shape {list(array.shape)} of {array.dtype}")
     if array.ndim == 3 and array.shape[2] not in CHANNELS:
         if array.shape[0] not in CHANNELS:
-            raise _no_picture(f"shape {list(array.shape)}")
+            raise _not_an_image(f"shape {list(array.shape)}")
         array = array.transpose(1, 2, 0)
     pixels = _as_bytes(array, float_range)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
@@ -138,37 +138,37 @@ def _as_bytes(array: Any, float_range: float) -> Any:
     if array.dtype == bool:
         return array.astype(np.uint8) * np.uint8(255)
     if not np.isfinite(array).all():
-        raise RowFaultError(NOT_FINITE, "the picture holds values that are not finite", "image")
+        raise RowFaultError(NOT_FINITE, "the image contains values that are not finite", "image")
     low, high = array.min(), array.max()
     top: float = 65535 if array.dtype == np.uint16 else 255
     if array.dtype.kind == "f":
         top = float_range or float_range_of(array)
     if low < 0 or high > top:
-        raise _no_picture(f"values from {low:g} to {high:g} where 0 to {top:g} was expected")
+        raise _not_an_image(f"values from {low:g} to {high:g}; expected 0 to {top:g}")
     return np.rint(array * (255 / top)).astype(np.uint8)
 
 
 def float_range_of(value: Any) -> float:
-    """1 or 255, whichever the fractions of an array run to; 0 for what is no such array."""
+    """The largest value of a floating-point image: 1 or 255; 0 for other values."""
     array = np.asarray(value) if isinstance(value, np.ndarray | list) else None
     if array is None or array.dtype.kind != "f" or array.size == 0:
         return 0
     return 255 if array.max() > 1 else 1
 
 
-def _no_picture(found: str) -> RowFaultError:
-    return RowFaultError(ARRAY_IS_NO_IMAGE, f"the array is no picture: {found}", "image")
+def _not_an_image(found: str) -> RowFaultError:
+    return RowFaultError(ARRAY_NOT_AN_IMAGE, f"the array is not an image: {found}", "image")
 
 
 def holds_files(kind: pa.DataType) -> bool:
-    """Whether a column may name image files: text, or a struct with a path."""
+    """Whether a column may contain paths of image files: text, or a struct with a path."""
     return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
 
 
 def with_files(table: Table, roles: Mapping[str, str]) -> Table:
-    """The table with the files that its image column names found, and in its key.
+    """The table with its image paths resolved; its key covers the files.
 
-    A relative path is looked for beside the data file that names it, then in the working folder.
+    A relative path is searched next to the data file, then in the working folder.
     """
     column = roles.get("image")
     if column in table.files:
@@ -181,7 +181,7 @@ def with_files(table: Table, roles: Mapping[str, str]) -> Table:
         value = row[column]
         path = value.get("path") if isinstance(value, dict) and not value["bytes"] else value
         if isinstance(path, str):
-            where = os.path.abspath(path)  # the same file whatever folder it is named from
+            where = os.path.abspath(path)  # the same file from any working folder
             digest.update(f"{where}\0{_stamp(path)}\0".encode("utf-8", "surrogatepass"))
     return replace(table, key=fingerprint(table.key, digest.hexdigest()), files=(column,))
 
@@ -195,7 +195,7 @@ def _stamp(path: str) -> str:
 
 
 def names_images(table: Table, column: str, look_at: int = 16) -> bool:
-    """Whether one of the first texts of a column ends like an image, or names a file."""
+    """Whether one of the first texts of a column has an image ending, or is the path of a file."""
     rows = range(min(look_at, table.num_rows))
     named = replace(table, arrow=table.arrow.select([column]), files=(column,))
     for row in named.rows(rows):

@@ -1,4 +1,4 @@
-"""Pictures to the numbers a model sees: size, mean and scale, fitted once and saved."""
+"""Images to `pixel_values`: size, mean and scale, fitted once and saved."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BILINEAR = 2
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How a picture becomes `pixel_values`: (pixel * scale - mean) / std, channels first.
+    """How an image becomes `pixel_values`: (pixel * scale - mean) / std, channels first.
 
-    The picture is stretched to height × width; with `edge` its shorter side is brought to that
-    length first and the middle cut out.
+    The image is resized to height × width. With `edge`, its shorter side is resized to that length,
+    and the center is cropped.
     """
 
     height: int
@@ -38,10 +38,10 @@ class PixelFormat:
     edge: int | None = None
     reversed_channels: bool = False
     float_range: float = 0
-    """What arrays of fractions run to: 1 or 255; 0 where there were none."""
+    """The largest value of floating-point arrays: 1 or 255; 0 if there were none."""
 
     def pixel_values(self, value: Any) -> npt.NDArray[np.float32]:
-        """Anything that `decode` reads as float32 [3, height, width]."""
+        """Any value that `decode` reads, as float32 [3, height, width]."""
         pixels = np.asarray(self._resized(decode(value, self.float_range)), np.float32)
         if self.reversed_channels:
             pixels = pixels[:, :, ::-1]
@@ -49,20 +49,20 @@ class PixelFormat:
         normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(normal.transpose(2, 0, 1))
 
-    def _resized(self, picture: Image.Image) -> Image.Image:
+    def _resized(self, image: Image.Image) -> Image.Image:
         from PIL import Image
 
         how = Image.Resampling(self.resample)
         if self.edge is None:
-            return picture.resize((self.width, self.height), how)
-        width, height = picture.size
+            return image.resize((self.width, self.height), how)
+        width, height = image.size
         short = min(width, height)
         size = (int(self.edge * width / short), int(self.edge * height / short))
         left, top = (size[0] - self.width) // 2, (size[1] - self.height) // 2
-        return picture.resize(size, how).crop((left, top, left + self.width, top + self.height))
+        return image.resize(size, how).crop((left, top, left + self.width, top + self.height))
 
     def processor_config(self) -> dict[str, Any]:
-        """The same numbers as transformers' preprocessor_config.json has them."""
+        """The settings in the format of transformers' preprocessor_config.json."""
         exact = {"height": self.height, "width": self.width}
         cropped = self.edge is not None
         return {
@@ -82,12 +82,12 @@ class PixelFormat:
 
 
 def read_format(state: Mapping[str, Any]) -> PixelFormat:
-    """A PixelFormat from what `asdict` gave."""
+    """A PixelFormat from the result of `asdict`."""
     return PixelFormat(**{**state, "mean": tuple(state["mean"]), "std": tuple(state["std"])})
 
 
 def from_processor(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """What a transformers image processor decides of a PixelFormat.
+    """The settings of a transformers image processor, as fields of a PixelFormat.
 
     >>> from_processor({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224},
     ...                 "do_center_crop": True, "do_normalize": False})["edge"]
@@ -105,7 +105,7 @@ def from_processor(processor: Mapping[str, Any]) -> dict[str, Any]:
     size, edge = _two_sides(processor.get("size")), None
     crop = _two_sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
     shortest = (processor.get("size") or {}).get("shortest_edge")
-    if shortest and processor.get("crop_pct"):  # ConvNeXt's way, for all but large pictures
+    if shortest and processor.get("crop_pct"):  # as ConvNeXt does, except for large images
         size, edge = (shortest, shortest), int(shortest / processor["crop_pct"])
         if shortest >= 384:
             edge = None
@@ -125,7 +125,7 @@ def _two_sides(size: Any) -> tuple[int, int] | None:
 
 
 class PixelSample:
-    """Sizes and brightness of a sample of pictures, spread evenly however many rows there are."""
+    """Sizes and pixel statistics of a sample of images, spread evenly over the rows."""
 
     def __init__(self) -> None:
         self._stride = 1
@@ -133,9 +133,9 @@ class PixelSample:
         self._fault: RowFaultError | None = None
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The rows as they are; every so many, the picture is looked at on the way.
+        """The rows, unchanged; every n-th image is measured on the way.
 
-        One that cannot be read is left to the encoding, which names all of them.
+        Unreadable images are reported later, by the encoding.
         """
         for place, row in enumerate(rows):
             if place % self._stride == 0 and row["image"] is not None:
@@ -146,18 +146,18 @@ class PixelSample:
             yield row
 
     def _add(self, value: Any) -> None:
-        picture = decode(value)
-        pixels = np.asarray(picture, np.float64) / 255
+        image = decode(value)
+        pixels = np.asarray(image, np.float64) / 255
         means, squares = pixels.mean((0, 1)), np.square(pixels).mean((0, 1))
-        self._seen.append((picture.size, means, squares, float_range_of(value)))
+        self._seen.append((image.size, means, squares, float_range_of(value)))
         if len(self._seen) == 2 * SAMPLE_ROWS:
             self._seen, self._stride = self._seen[::2], 2 * self._stride
 
     def fitted(self, asked: tuple[int, int] | None, model: Mapping[str, Any]) -> dict[str, Any]:
-        """A PixelFormat as JSON: what the user asked, else the model, else the sample says."""
+        """A PixelFormat as JSON: set by the user, else by the model, else by the sample."""
         if not self._seen:
             fault = self._fault or RowFaultError(UNREADABLE_IMAGE, "the image column is empty")
-            message = f"No training row has a picture that can be read: {fault.message}"
+            message = f"No training row has a readable image: {fault.message}"
             raise fault.rule.error(message, fix=fault.fix)
         _, means, squares, ranges = zip(*self._seen, strict=True)
         mean = np.mean(means, 0)
@@ -172,7 +172,7 @@ class PixelSample:
         return asdict(read_format(known))
 
     def _common_size(self, multiple: int | None) -> tuple[int, int]:
-        """Height and width of most pictures, none above 224; square for models that need it."""
+        """The most common height and width, at most 224; square for models that need it."""
         (width, height), _ = Counter(size for size, *_ in self._seen).most_common(1)[0]
         shrink = min(1.0, LARGEST_DEFAULT / max(width, height))
         height, width = max(1, round(height * shrink)), max(1, round(width * shrink))

@@ -1,4 +1,4 @@
-"""Dialogues to tokens: no token lies across the beginning or the end of an answer."""
+"""Dialogues to tokens; no token crosses the start or the end of an answer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from surefit.encode.text.template_rendering import (
     ANSWERS_NOT_FOUND,
     DATE,
     TEMPLATE_REFUSES_ROW,
+    AnswerSpan,
     Template,
     TemplateError,
-    Turn,
 )
 from surefit.encode.text.templates import choose_template
 from surefit.encode.text.tokenizer import adds_bos
@@ -22,69 +22,69 @@ from surefit.findings import Finding, rule
 UNUSABLE_TEMPLATE = rule(
     "SF274",
     "error",
-    "template that cannot be used",
-    why="It is no valid Jinja text, asks for what the sandbox forbids, or fails on a dialogue.",
-    fix="Repair it, or choose another one with template.",
+    "unusable template",
+    why="It is not valid Jinja, needs what the sandbox forbids, or fails on a dialogue.",
+    fix="Correct it, or choose another one with template.",
 )
 
 TEMPLATE_CANNOT_BE_MASKED = rule(
     "SF275",
     "error",
-    "template that cannot be masked",
-    why="What is to be learned must be found in the template's text to the character.",
-    fix="Let it write every answer as it is, or put generation marks around it.",
+    "answers not found in the template",
+    why="For completion-only loss, the exact position of every answer must be known.",
+    fix="Let the template write answers unchanged, or mark them with {% generation %}.",
 )
 
 TEMPLATE_USED = rule(
     "SF278",
     "info",
     "template",
-    why="It decides the text the model learns from, and is kept with the model.",
-    fix="Set template to plain, chat or another one if it was meant otherwise.",
+    why="It determines the text that the model is trained on, and is saved with the model.",
+    fix="Set template to plain, chat or another one if this one is wrong.",
 )
 
 EOS_ADDED = rule(
     "SF282",
     "fixed",
-    "eos put after answers",
-    why="Without an end that is learned, a model never stops.",
-    fix="Nothing to do; a template that writes the tokenizer's eos needs no such help.",
+    "eos added after answers",
+    why="Without a labelled end token, the model never learns to stop.",
+    fix="Nothing to do, or use a template that writes the tokenizer's eos token.",
 )
 
 
 Dialogue = tuple[Sequence[Message], Any]
-"""Messages, and the tools that are offered in them."""
+"""Messages, and the tools offered in them."""
 
-Part = tuple[str, Turn | None]
-"""A part of a text, and the answer that it is, if it is one."""
+Part = tuple[str, AnswerSpan | None]
+"""A part of a text, and its AnswerSpan if it is an answer."""
 
 _SAMPLE = 8
-_ASKED: Message = {"role": "user", "content": "Hi"}
-_TOLD: Message = {"role": "assistant", "content": "Hello"}
+_QUESTION: Message = {"role": "user", "content": "Hi"}
+_ANSWER: Message = {"role": "assistant", "content": "Hello"}
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """A dialogue's tokens, which of them are to be learned, and where the last answer begins.
+class DialogueTokens:
+    """A dialogue's tokens, which of them have a label, and where the last answer starts.
 
-    Where an answer is to be generated, that is behind all of them.
+    If an answer is to be generated, it starts after all of them.
     """
 
     ids: list[int]
-    learned: list[bool]
+    labelled: list[bool]
     last_answer: int
     sizes: tuple[int, ...]
-    """How many tokens lie before the first answer, in it, between it and the next, and so on."""
+    """The number of tokens before the first answer, in it, between it and the next, and so on."""
     whole: bool = True
-    """Whether the template shows all of every answer."""
+    """Whether the text contains every answer completely."""
 
 
-class Coder:
-    """Turns dialogues into tokens by one template.
+class DialogueTokenizer:
+    """Turns dialogues into tokens with one template.
 
-    The text is cut at the beginning and the end of every answer and each part is tokenised by
-    itself, so the prompt is what the model gets when it is to answer. An answer ends with the
-    template's end token, or with eos where it writes none; a text begins with one bos at most.
+    The text is split at the start and the end of every answer, and each part is tokenized
+    separately, so that prompts have the same tokens in training and generation. An answer ends
+    with the template's end token, else with eos. A text starts with at most one bos.
     """
 
     def __init__(self, template: Template) -> None:
@@ -96,7 +96,7 @@ class Coder:
         self._known_leads: dict[str, list[int]] = {}
 
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text alone, without special ones."""
+        """The tokens of each text, without special tokens."""
         ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return [list(row) for row in ids]
 
@@ -105,10 +105,10 @@ class Coder:
         return self._own_ids(texts, self.plain_ids(self.asked(texts)))
 
     def asked(self, texts: Sequence[str]) -> list[str]:
-        """What is tokenised for each part of one text.
+        """The text to tokenize for each part of one text.
 
-        SentencePiece puts a space before a text, so a part is tokenised behind what it follows:
-        the special token that ends the part before, else a line break.
+        SentencePiece adds a space before a text, so a part is tokenized after a lead: the special
+        token that ends the previous part, else a line break.
         """
         return [lead + text for lead, text in zip(self._leads(texts), texts, strict=True)]
 
@@ -118,7 +118,7 @@ class Coder:
         return ["", *(self._end_of(text) for text in texts[:-1])]
 
     def _own_ids(self, texts: Sequence[str], asked: Sequence[list[int]]) -> list[list[int]]:
-        """The tokens of each part alone, from those of what was `asked` for it."""
+        """The tokens of each part, from those of its `asked` text."""
         if not self._puts_space_first:
             return list(asked)
         leads = [self._lead_ids(lead) for lead in self._leads(texts)]
@@ -136,25 +136,27 @@ class Coder:
         known = self.template.special_tokens
         return next((token for token in known if text.endswith(token)), "\n")
 
-    def tokenise(
+    def tokenize(
         self,
         messages: Sequence[Message],
         tools: Any = None,
         generation: bool = False,
         limit: int | None = None,
-    ) -> Tokens:
-        """The tokens of a dialogue; with `limit`, the first user's text loses its beginning.
+    ) -> DialogueTokens:
+        """The tokens of a dialogue; with `limit`, the start of the user's text is truncated.
 
-        It loses as many tokens as it takes and it has, so the row may still be longer.
+        If that text is too short, the row is still longer than the limit.
         """
         cuts = self.cut(messages, tools, generation)
         ids = self.plain_ids(self.asked([part for part, _ in cuts]))
         return self.join(cuts, ids, messages, tools, generation, limit)
 
     def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
-        """The text of a dialogue in parts, cut where answers begin and end."""
-        text, turns = self.template.locate(self.template.prepared(messages), tools, generation)
-        if turns and not generation:  # behind the end of the last answer there is nothing to read
+        """The text of a dialogue, split where answers start and end."""
+        text, turns = self.template.find_answers(
+            self.template.prepared(messages), tools, generation
+        )
+        if turns and not generation:  # nothing after the last answer is read
             text = text[: turns[-1].end]
         return list(_cut(text, turns))
 
@@ -166,8 +168,8 @@ class Coder:
         tools: Any,
         generation: bool,
         limit: int | None = None,
-    ) -> Tokens:
-        """The tokens of a dialogue from those of what was `asked` for its parts."""
+    ) -> DialogueTokens:
+        """The tokens of a dialogue from those of the `asked` texts of its parts."""
         messages = self.template.prepared(messages)
         parts = self._own_ids([part for part, _ in cuts], ids)
         for place, (_, turn) in enumerate(cuts):
@@ -184,26 +186,26 @@ class Coder:
     def _without_beginning(
         self, text: str, ids: list[int], over: int, messages: Sequence[Message], tools: Any
     ) -> list[int]:
-        """The tokens of the first part without the first `over` ones of the user's content."""
+        """The tokens of the first part without the first `over` tokens of the user's content."""
         user = next(p for p, message in enumerate(messages) if message["role"] == "user")
         before, content = self.template.find_prompt(messages[: user + 1], user, tools)
         if not text.startswith(before + content):
             raise TemplateError(
-                ANSWERS_NOT_FOUND, "the prompt cannot be found in the text, to be cut"
+                ANSWERS_NOT_FOUND, "the prompt to truncate is not found in the text"
             )
         rest, behind = text[len(before) :], text[len(before) + len(content) :]
         head, tail, kept = self._part_ids([before, rest, behind])
         if head[:1] != self._bos:
             head = self._bos + head
-        over += len(head) + len(tail) - len(ids)  # cut in two, it may have other tokens
+        over += len(head) + len(tail) - len(ids)  # split in two, it may have other tokens
         return head + tail[min(max(over, 0), len(tail) - len(kept)) :]
 
     def shorten(
-        self, dialogue: Dialogue, tokens: Tokens, limit: int, generation: bool
-    ) -> Tokens | None:
-        """The dialogue within the limit: without its oldest turns, then the prompt's beginning.
+        self, dialogue: Dialogue, tokens: DialogueTokens, limit: int, generation: bool
+    ) -> DialogueTokens | None:
+        """The dialogue within the limit: without its oldest turns, then the start of the prompt.
 
-        A system message stays, and so does the end of the last answer; None where that is longer.
+        The system message and the last answer are kept; None if these are too long.
         """
         messages, tools = dialogue
         system = [message for message in messages[:1] if message["role"] == "system"]
@@ -211,17 +213,17 @@ class Coder:
         for place in users[1:]:
             answers = sum(message["role"] == "assistant" for message in messages[:place])
             if len(tokens.ids) - sum(tokens.sizes[: 2 * answers]) > limit:
-                continue  # too long even if the system message went, too
-            shorter = self.tokenise([*system, *messages[place:]], tools, generation)
+                continue  # too long even without the system message
+            shorter = self.tokenize([*system, *messages[place:]], tools, generation)
             if len(shorter.ids) <= limit:
                 return shorter
         rest = [*system, *messages[users[-1] :]]
-        shorter = self.tokenise(rest, tools, generation, limit)
+        shorter = self.tokenize(rest, tools, generation, limit)
         return shorter if len(shorter.ids) <= limit else None
 
 
-def _cut(text: str, turns: Sequence[Turn]) -> Iterator[Part]:
-    """The text in parts: before the first answer, the answer, between it and the next, …"""
+def _cut(text: str, turns: Sequence[AnswerSpan]) -> Iterator[Part]:
+    """The parts of the text: before the first answer, the answer, between it and the next, …"""
     place = 0
     for turn in turns:
         yield text[place : turn.start], None
@@ -232,26 +234,26 @@ def _cut(text: str, turns: Sequence[Turn]) -> Iterator[Part]:
 
 
 def _join(
-    parts: Sequence[list[int]], turns: Sequence[Turn | None], messages: Sequence[Message]
-) -> Tokens:
+    parts: Sequence[list[int]], turns: Sequence[AnswerSpan | None], messages: Sequence[Message]
+) -> DialogueTokens:
     answers = (message for message in messages if message["role"] == "assistant")
     ids: list[int] = []
-    learned: list[bool] = []
+    labelled: list[bool] = []
     last = None
     for part, turn in zip(parts, turns, strict=True):
         wanted = turn is not None and next(answers).get("weight") != 0
         last = last if turn is None else len(ids)
         ids += part
-        learned += [wanted] * len(part)
+        labelled += [wanted] * len(part)
     whole = all(turn is None or turn.whole for turn in turns)
     sizes = tuple(len(part) for part in parts)
-    return Tokens(ids, learned, len(ids) if last is None else last, sizes, whole)
+    return DialogueTokens(ids, labelled, len(ids) if last is None else last, sizes, whole)
 
 
 def fit_template(
     asked: str | None, tokenizer: Any, dialogues: Iterable[Dialogue]
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """The template as an Encoder keeps it, tried on a few rows, and what is to be said of it."""
+    """The template as an Encoder keeps it, tested on a few rows, and findings about it."""
     name, text = choose_template(asked, tokenizer)
     template = Template(text, tokenizer=tokenizer)
     try:
@@ -262,7 +264,7 @@ def fit_template(
             UNUSABLE_TEMPLATE if fault.rule == TEMPLATE_REFUSES_ROW else TEMPLATE_CANNOT_BE_MASKED
         )
         raise broken.error(f"The template {name!r} cannot be used: {fault.message}.") from None
-    date = f"; it shows {DATE} as the day" if template.asks_for_the_date else ""
+    date = f"; the current date is always {DATE}" if template.asks_for_the_date else ""
     ending = repr(end or tokenizer.eos_token)
     message = f"The template is {name!r}; answers end with {ending}{date}."
     found = [TEMPLATE_USED.finding(message)]
@@ -270,17 +272,17 @@ def fit_template(
         if tokenizer.eos_token_id is None:
             message = f"The template {name!r} writes no end token, and the tokenizer has no eos."
             raise TEMPLATE_CANNOT_BE_MASKED.error(message)
-        message = f"The template {name!r} ends answers with no token of the tokenizer; eos is put."
+        message = f"The template {name!r} ends answers without a special token; eos is added."
         found.append(EOS_ADDED.finding(message))
-    _try_out(template, name, dialogues)
+    _test_template(template, name, dialogues)
     return {"name": name, "text": text, "end": end, "joins_system": template.joins_system}, found
 
 
 def _find_end(template: Template) -> str | None:
-    """The token that the template writes after an answer, if the tokenizer has it as one token."""
-    text, turns = template.locate([_ASKED, _TOLD])
-    if len(turns) != 1 or _TOLD["content"] not in text:
-        raise TemplateError(ANSWERS_NOT_FOUND, "an answer is not in its text")
+    """The special token that the template writes after an answer, if there is one."""
+    text, turns = template.find_answers([_QUESTION, _ANSWER])
+    if len(turns) != 1 or _ANSWER["content"] not in text:
+        raise TemplateError(ANSWERS_NOT_FOUND, "its text does not contain the answer")
     inside, behind = text[: turns[0].end], text[turns[0].end :].lstrip()
     for token in template.special_tokens:
         if behind.startswith(token) or inside.endswith(token):
@@ -290,37 +292,39 @@ def _find_end(template: Template) -> str | None:
 
 
 def _refuses_system(template: Template) -> bool:
-    """Whether the template raises on a system message, or leaves it out."""
-    told = "Be brief"
+    """Whether the template raises on a system message, or omits it."""
+    system = "Be brief"
     try:
-        return told not in template.render([{"role": "system", "content": told}, _ASKED, _TOLD])
+        return system not in template.render(
+            [{"role": "system", "content": system}, _QUESTION, _ANSWER]
+        )
     except TemplateError:
         return True
 
 
-def _try_out(template: Template, name: str, dialogues: Iterable[Dialogue]) -> None:
-    """Tokenise a few rows in parts and as a whole: the text of both must be the same."""
-    coder = Coder(template)
+def _test_template(template: Template, name: str, dialogues: Iterable[Dialogue]) -> None:
+    """Tokenize a few rows in parts and as a whole: both must have the same text."""
+    coder = DialogueTokenizer(template)
     worked, faults = 0, []
     for (messages, tools), _ in zip(dialogues, range(_SAMPLE), strict=False):
         try:
-            ids = coder.tokenise(messages, tools).ids
-            text, turns = template.locate(template.prepared(messages), tools)
+            ids = coder.tokenize(messages, tools).ids
+            text, turns = template.find_answers(template.prepared(messages), tools)
         except TemplateError as fault:
             faults.append(fault)
             continue
         worked += 1
         if all(turn.ended for turn in turns):
             whole = coder.plain_ids([text[: turns[-1].end]])[0]
-            if _squashed(ids, template) != _squashed(whole, template):
-                message = f"The template {name!r}: a row's text is another when it is cut."
+            if _without_spaces(ids, template) != _without_spaces(whole, template):
+                message = f"The template {name!r}: tokenized in parts, the text of a row changes."
                 raise TEMPLATE_CANNOT_BE_MASKED.error(message)
     if faults and not worked:
         raise TEMPLATE_CANNOT_BE_MASKED.error(
-            f"The template {name!r} suits no row: {faults[0].message}."
+            f"The template {name!r} fails on every row: {faults[0].message}."
         )
 
 
-def _squashed(ids: Sequence[int], template: Template) -> str:
+def _without_spaces(ids: Sequence[int], template: Template) -> str:
     text = template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     return "".join(text.replace(template.tokenizer.bos_token or " ", "").split())

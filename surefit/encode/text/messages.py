@@ -1,4 +1,4 @@
-"""Dialogues as rows have them, to messages of one form: OpenAI's `messages`, ShareGPT's turns."""
+"""Dialogues in any form (OpenAI's `messages`, ShareGPT's turns) to messages of one form."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ EMPTY_PROMPT_OR_ANSWER = rule(
     "SF270",
     "warning",
     "answer or prompt missing",
-    why="There is nothing to learn from such a row, or nothing to learn it for; it is dropped.",
-    fix="Fill in the named row, or leave it out of the data.",
+    why="A row without a prompt or an answer cannot be trained on; it is dropped.",
+    fix="Add the missing text to the named row, or delete the row.",
 )
 
 WRONG_MESSAGE_ORDER = rule(
     "SF271",
     "warning",
-    "messages in a wrong order",
+    "messages in the wrong order",
     why=(
-        "Templates take one system message, then user and assistant in turn, tools after an "
-        "assistant; such a row is dropped."
+        "Templates expect one system message, then user and assistant in turn, and tool messages "
+        "after an assistant. Other rows are dropped."
     ),
-    fix="Put the messages of the named row in order.",
+    fix="Correct the order of the messages in the named row.",
 )
 
 UNREADABLE_MESSAGE = rule(
     "SF272",
     "warning",
-    "message that cannot be read",
-    why="A message has a role that is known and content that is text; such a row is dropped.",
-    fix="Repair the named message.",
+    "invalid message",
+    why="A message needs a known role, and text as its content. Other rows are dropped.",
+    fix="Correct the named message.",
 )
 
 
 Message = dict[str, Any]
-"""`role` and `content`, both text, and what else a template may read, such as `tool_calls`."""
+"""`role` and `content`, both text, and other keys that a template may read (`tool_calls`)."""
 
 ROLE_NAMES = {
     "system": ("system", "developer"),
@@ -48,7 +48,7 @@ ROLE_NAMES = {
     "assistant": ("assistant", "gpt", "model", "bot", "chatgpt", "function_call"),
     "tool": ("tool", "function", "observation", "function_response"),
 }
-"""A role, and what it is called in the data."""
+"""A role, and its names in the data."""
 
 _ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
 _NEXT = {
@@ -58,13 +58,13 @@ _NEXT = {
     "assistant": ("user", "tool"),
     "tool": ("tool", "assistant"),
 }
-"""Who may speak after whom."""
+"""The roles that may follow each role."""
 
 
 def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message]:
     """The messages of a row, up to its last answer; a row with faulty ones is skipped.
 
-    With `predicting`, up to what the answer is to be made for.
+    With `predicting`, up to the message to answer.
     """
     if turns is None or len(turns) == 0:
         raise SkipRowError(
@@ -97,7 +97,7 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
         raise SkipRowError(
             DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "no message is an assistant's", column)
         )
-    empty = next((p for p in answers if not _says_something(messages[p])), None)
+    empty = next((p for p in answers if not _has_content(messages[p])), None)
     if empty is not None:
         raise SkipRowError(
             DropReason.EMPTY,
@@ -107,7 +107,7 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
 
 
 def _read_message(turn: Any) -> Message | str:
-    """One message with `role` and `content` as text, or what is wrong with it."""
+    """One message with `role` and `content` as text, or a text that says what is wrong with it."""
     if not isinstance(turn, Mapping):
         return f"is {_shown(turn)}; expected an object with role and content"
     values = _without_missing(turn)
@@ -135,7 +135,7 @@ def _read_message(turn: Any) -> Message | str:
 
 
 def _without_missing(value: Any) -> Any:
-    """Without keys that only other rows have, and with JSON read."""
+    """The value without keys that only other rows have, and with its JSON parsed."""
     if isinstance(value, Mapping):
         return {
             name.removesuffix(JSON): _parsed(inner)
@@ -148,7 +148,7 @@ def _without_missing(value: Any) -> Any:
 
 
 def _parsed(text: Any) -> Any:
-    """What JSON text says; anything else as it is."""
+    """The value of a JSON text; anything else unchanged."""
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -156,14 +156,14 @@ def _parsed(text: Any) -> Any:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The text of content that is given in parts; the parts as they are if one is not text."""
+    """The text of content in parts; the parts unchanged if one is not text."""
     given = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     texts = [text for text in given if isinstance(text, str)]
     return "".join(texts) if texts and len(texts) == len(parts) else parts
 
 
 def _read_call(call: Any) -> Any:
-    """A tool call whose arguments are an object, as templates expect them, not JSON text."""
+    """A tool call with its arguments as an object, as templates expect, instead of JSON text."""
     if not isinstance(call, Mapping):
         return call
     inner = call.get("function", call)
@@ -173,7 +173,7 @@ def _read_call(call: Any) -> Any:
 
 
 def read_tools(value: Any, column: str) -> list[Any] | None:
-    """The tools a row offers, as a list of objects or as JSON text of one; None without any."""
+    """The tools of a row, given as a list of objects or as JSON; None if there are none."""
     tools = _without_missing(_parsed(value) if isinstance(value, str) and value.strip() else value)
     if not tools:
         return None
@@ -183,7 +183,7 @@ def read_tools(value: Any, column: str) -> list[Any] | None:
     raise SkipRowError(DropReason.BAD_MESSAGES, Remark(UNREADABLE_MESSAGE, fault, column))
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return bool(message["content"].strip() or message.get("tool_calls"))
 
 

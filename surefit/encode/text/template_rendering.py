@@ -1,8 +1,8 @@
-"""A dialogue rendered by a template, and where in the text its answers lie.
+"""A dialogue rendered by a template, and the positions of its answers in the text.
 
-A template is Jinja text, rendered in the sandbox of transformers. An answer begins where the
-generation prompt ends and ends with the template's end token, both found in the rendered text by
-rendering it again with marks around the answers and without them: the two must be equal.
+A template is Jinja text, rendered in the sandbox of transformers. An answer starts after the
+generation prompt and ends with the template's end token. To find answers, the dialogue is rendered
+with and without markers around them; without the markers, both texts must be equal.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from surefit.findings import Rule, rule
 TEMPLATE_REFUSES_ROW = rule(
     "SF276",
     "warning",
-    "row that the template refuses",
-    why="The template raises on it, as it would when the model is used; the row is dropped.",
+    "row refused by the template",
+    why="The template raises an error on the row, as it would at inference. It is dropped.",
     fix="Change the named row, or choose another template.",
 )
 
 ANSWERS_NOT_FOUND = rule(
     "SF277",
     "warning",
-    "row whose answers are not found",
-    why="The template changes its answers, so what is to be learned is unknown; it is dropped.",
+    "answers of a row not found",
+    why="The template changes the answers, so the labelled tokens are unknown. It is dropped.",
     fix="Change the named row, or choose another template.",
 )
 
 
-_MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode: never characters of a text
+_MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode noncharacters
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-# The date of the day would make encoded rows depend on when they were encoded.
+# With the current date, encoded rows would depend on the day of encoding.
 DATE = "26 Jul 2024"
 _NO_CLOCK = "{% macro strftime_now(format) %}" + DATE + "{% endmacro %}"
 
 
 class TemplateError(Exception):
-    """A dialogue that the template cannot show, or whose answers cannot be found in its text."""
+    """A dialogue that the template cannot render, or whose answers are not found in the text."""
 
     def __init__(self, rule: Rule, message: str) -> None:
         super().__init__(message)
@@ -51,11 +51,11 @@ class TemplateError(Exception):
 
 
 @dataclass(frozen=True)
-class Turn:
+class AnswerSpan:
     """An answer in a rendered text: from the end of the generation prompt to its end token.
 
-    `ended` is whether the template writes an end token there, `whole` whether all of the answer is
-    in the text.
+    `ended` is whether the template writes an end token there, `whole` whether the text contains
+    all of the answer.
     """
 
     start: int
@@ -66,19 +66,19 @@ class Turn:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a template writes around the contents of dialogues with the same roles.
+    """The text that a template writes around the contents of dialogues with the same roles.
 
-    A text that equals the frame filled with a dialogue's contents has its answers where the frame
-    has them, so that it need not be rendered again to find them.
+    If a rendered text equals the frame filled with the contents, the positions of its answers are
+    known without rendering it again.
     """
 
     pieces: tuple[str, ...]
-    """Before the first content, between contents, after the last one."""
+    """The text before the first content, between contents, and after the last one."""
     leads: tuple[int, ...]
     """Characters from each answer's start to its content."""
 
     def fill(self, contents: Sequence[str]) -> tuple[str, list[int]]:
-        """The text, and where each content begins."""
+        """The text, and where each content starts."""
         parts, begins, length = [], [], 0
         for piece, content in zip(self.pieces, contents, strict=False):
             parts += [piece, content]
@@ -101,7 +101,7 @@ class Template:
 
     @cached_property
     def end_ids(self) -> list[int]:
-        """The tokens at which a generated answer ends: the tokenizer's eos and the template's."""
+        """The tokens that end a generated answer: eos, and the template's end token."""
         found = [self.tokenizer.eos_token_id]
         if self.end is not None:
             found.append(self.tokenizer.convert_tokens_to_ids(self.end))
@@ -109,7 +109,7 @@ class Template:
 
     @cached_property
     def special_tokens(self) -> list[str]:
-        """The tokens that the tokenizer finds in a text before anything else, longest first."""
+        """The special and added tokens of the tokenizer, longest first."""
         known = {*self.tokenizer.get_added_vocab(), *self.tokenizer.all_special_tokens}
         return sorted((str(token) for token in known), key=len, reverse=True)
 
@@ -120,7 +120,7 @@ class Template:
 
     @property
     def asks_for_the_date(self) -> bool:
-        """Whether it would show the day on which it is rendered; it shows `DATE` instead."""
+        """Whether the template shows the current date; it gets `DATE` instead."""
         return "strftime_now" in self.text
 
     @cached_property
@@ -141,7 +141,7 @@ class Template:
                 return_assistant_tokens_mask=spans,
                 **self._variables,
             )
-        except Exception as error:  # the template is code of others, and may raise anything
+        except Exception as error:  # templates may raise any exception
             what = str(error).strip() or type(error).__name__
             raise TemplateError(TEMPLATE_REFUSES_ROW, what[:200].rstrip(".")) from error
         return rendered[0], list(found[0]) if found else []
@@ -149,32 +149,32 @@ class Template:
     def render(
         self, messages: Sequence[Message], tools: Any = None, generation: bool = False
     ) -> str:
-        """The text of the dialogue, with the generation prompt at its end if asked for."""
+        """The text of the dialogue; with `generation`, followed by the generation prompt."""
         return self._render(messages, tools, generation)[0]
 
     def prepared(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages as the template takes them: a system message may join the first user's."""
+        """The messages, with the system message merged into the first prompt if necessary."""
         first = messages[0]
         if not self.joins_system or first["role"] != "system" or len(messages) < 2:
             return list(messages)
         joined = {"role": "user", "content": f"{first['content']}\n\n{messages[1]['content']}"}
         return [joined, *messages[2:]]
 
-    def locate(
+    def find_answers(
         self, messages: Sequence[Message], tools: Any = None, generation: bool = False
-    ) -> tuple[str, list[Turn]]:
+    ) -> tuple[str, list[AnswerSpan]]:
         """The text of the dialogue and its answers, in order."""
         if self._is_plain and not any(message.get("tool_calls") for message in messages):
-            return self._locate_plain(messages)
+            return self._find_plain(messages)
         answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self.text):
             text, spans = self._render(messages, tools, generation, spans=True)
             if len(spans) != len(answers):
-                what = f"its generation marks hold {len(spans)} of {len(answers)} answers"
+                what = f"its generation blocks contain {len(spans)} of {len(answers)} answers"
                 raise TemplateError(ANSWERS_NOT_FOUND, what)
             return text, [self._marked_turn(text, *span) for span in spans]
         key = _frame_key(messages, tools, generation)
-        framed = self._locate_framed(messages, answers, key, generation)
+        framed = self._find_in_frame(messages, answers, key, generation)
         if framed is not None:
             return framed
         text, messages, marks = self._find(messages, answers, tools, generation)
@@ -194,17 +194,17 @@ class Template:
 
     def _turns(
         self, text: str, answers: Sequence[Message], starts: list[int], ends: Sequence[int | None]
-    ) -> list[Turn]:
+    ) -> list[AnswerSpan]:
         limits = [*starts[1:], len(text)][: len(starts)]
         return [
             self._turn(text, message, start, end, limit)
             for message, start, end, limit in zip(answers, starts, ends, limits, strict=True)
         ]
 
-    def _locate_framed(
+    def _find_in_frame(
         self, messages: Sequence[Message], answers: Sequence[int], key: Any, generation: bool
-    ) -> tuple[str, list[Turn]] | None:
-        """What `locate` finds, where a dialogue with the same roles has shown the frame."""
+    ) -> tuple[str, list[AnswerSpan]] | None:
+        """What `find_answers` returns, if the frame of these roles is known."""
         frame = self._frames.get(key)
         if frame is None:
             return None
@@ -226,7 +226,7 @@ class Template:
         starts: Sequence[int],
         generation: bool,
     ) -> Frame | None:
-        """The frame of a text with known answers; None if a content is changed or not shown."""
+        """The frame of a text with known answers; None if a content is changed or omitted."""
         begin, end = _unused_marks(text)
         marked = _marked(messages, range(len(messages)), begin, end)
         clean, marks = _read_marks(self.render(marked, None, generation), begin, end)
@@ -244,16 +244,16 @@ class Template:
     def _is_plain(self) -> bool:
         return self.text == TEMPLATES[PLAIN] and self.end == self._variables.get("eos_token", "")
 
-    def _locate_plain(self, messages: Sequence[Message]) -> tuple[str, list[Turn]]:
-        """What the template `plain` writes, without the detour of finding it: it is the default."""
+    def _find_plain(self, messages: Sequence[Message]) -> tuple[str, list[AnswerSpan]]:
+        """The text of the default template `plain`, without rendering."""
         parts: list[str] = []
-        turns: list[Turn] = []
+        turns: list[AnswerSpan] = []
         length = 0
         for message in messages:
-            told = message["role"] == "assistant"
-            part = message["content"] + ((self.end or "") if told else "\n")
-            if told:
-                turns.append(Turn(length, length + len(part)))
+            is_answer = message["role"] == "assistant"
+            part = message["content"] + ((self.end or "") if is_answer else "\n")
+            if is_answer:
+                turns.append(AnswerSpan(length, length + len(part)))
             parts.append(part)
             length += len(part)
         return "".join(parts), turns
@@ -261,9 +261,9 @@ class Template:
     def _find(
         self, messages: Sequence[Message], answers: Sequence[int], tools: Any, generation: bool
     ) -> tuple[str, Sequence[Message], list[tuple[int | None, int | None]]]:
-        """The text, and where each answer's content begins and ends in it.
+        """The text, and the start and end of each answer's content.
 
-        A template that trims contents shows trimmed ones alike, so these are tried next.
+        For templates that trim contents, trimmed contents are tried next.
         """
         plain = [place for place in answers if not messages[place].get("tool_calls")]
         for tried in (messages, _trimmed(messages)):
@@ -274,37 +274,41 @@ class Template:
             if clean == text and len(marks) == len(plain):
                 given = dict(zip(plain, marks, strict=True))
                 return text, tried, [given.get(place, (None, None)) for place in answers]
-        what = "it changes the answers, so that they cannot be found in its text"
+        what = "it changes the answers, so they are not found in its text"
         raise TemplateError(ANSWERS_NOT_FOUND, what)
 
-    def _turn(self, text: str, message: Message, start: int, end: int | None, limit: int) -> Turn:
-        """The answer that begins at `start` and whose content ends at `end`, if that is known."""
+    def _turn(
+        self, text: str, message: Message, start: int, end: int | None, limit: int
+    ) -> AnswerSpan:
+        """The answer that starts at `start` and whose content ends at `end`, if that is known."""
         at = -1
         if self.end is not None:
             at = text.find(self.end, start if end is None else end, limit)
         if end is None and at < 0:
-            raise TemplateError(ANSWERS_NOT_FOUND, "a tool call has no end")
+            raise TemplateError(ANSWERS_NOT_FOUND, "a tool call has no end token")
         if at >= 0 and (end is None or not text[end:at].strip()):
             whole = end is None or message["content"].strip() in text[start:end]
-            return Turn(start, at + len(self.end or ""), whole=whole)
+            return AnswerSpan(start, at + len(self.end or ""), whole=whole)
         assert end is not None
-        return Turn(start, end, ended=False, whole=message["content"].strip() in text[start:end])
+        return AnswerSpan(
+            start, end, ended=False, whole=message["content"].strip() in text[start:end]
+        )
 
-    def _marked_turn(self, text: str, start: int, end: int) -> Turn:
-        """An answer that the template itself marks, with its end token inside or behind."""
+    def _marked_turn(self, text: str, start: int, end: int) -> AnswerSpan:
+        """An answer inside a generation block, with its end token in the block or after it."""
         kept = text[start:end].rstrip()
         if self.end is None:
-            return Turn(start, start + len(kept), ended=False)
+            return AnswerSpan(start, start + len(kept), ended=False)
         if kept.endswith(self.end):
-            return Turn(start, start + len(kept))
+            return AnswerSpan(start, start + len(kept))
         at = text.find(self.end, end)
         ended = at >= 0 and not text[end:at].strip()
-        return Turn(start, at + len(self.end) if ended else end, ended=ended)
+        return AnswerSpan(start, at + len(self.end) if ended else end, ended=ended)
 
     def find_prompt(
         self, messages: Sequence[Message], place: int, tools: Any = None
     ) -> tuple[str, str]:
-        """What the text has before the content of a user's message, and that content."""
+        """The text before the content of a user's message, and that content."""
         for tried in (messages, _trimmed(messages)):
             text = self.render(tried, tools, generation=True)
             begin, end = _unused_marks(text)
@@ -312,11 +316,11 @@ class Template:
             clean, marks = _read_marks(marked, begin, end)
             if clean == text and len(marks) == 1 and marks[0][0] is not None:
                 return text[: marks[0][0]], text[marks[0][0] : marks[0][1]]
-        raise TemplateError(ANSWERS_NOT_FOUND, "it changes the prompt, so that it cannot be cut")
+        raise TemplateError(ANSWERS_NOT_FOUND, "it changes the prompt, so it cannot be truncated")
 
 
 def _frame_key(messages: Sequence[Message], tools: Any, generation: bool) -> Any:
-    """What decides a frame: the roles, of messages that are nothing but role and content."""
+    """The key of a frame: the roles; None if messages have more than role and content."""
     if tools is not None or any(message.keys() != {"role", "content"} for message in messages):
         return None
     return (generation, *(message["role"] for message in messages))
@@ -330,7 +334,7 @@ def _unused_marks(text: str) -> tuple[str, str]:
     free = [mark for mark in _MARKS if mark not in text]
     if len(free) < 2:
         raise TemplateError(
-            ANSWERS_NOT_FOUND, "the text holds every character that could mark its answers"
+            ANSWERS_NOT_FOUND, "the text contains every character that could mark its answers"
         )
     return free[0], free[1]
 
@@ -349,7 +353,7 @@ def _marked(
 
 
 def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | None, int]]]:
-    """The text without the marks, and the places of each pair; the first of a pair may be gone."""
+    """The text without the markers, and the positions of each pair; a start may be missing."""
     parts: list[str] = []
     pairs: list[tuple[int | None, int]] = []
     opened, length = None, 0
@@ -366,7 +370,7 @@ def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | 
 
 
 def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:
-    """The Template that was fitted, as an Encoder keeps it; `plain` where nothing was."""
+    """The Template from the state of an Encoder; `plain` without one."""
     if state is None:
         return Template(end=tokenizer.eos_token, tokenizer=tokenizer)
     return Template(state["text"], state["end"], state["joins_system"], tokenizer)

@@ -1,4 +1,4 @@
-"""Templates by name, from a file, or as Jinja text: which one a run uses."""
+"""The template that a run uses: by name, from a file, or as Jinja text."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ TEMPLATES = {
     "{% else %}{{ message.content + '\\n\\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}",
 }
-"""The templates that go by a name, besides `chat`, which is the tokenizer's own."""
+"""The templates with a name; `chat` is the tokenizer's own."""
 
 
 def is_file_name(asked: str) -> bool:
-    """Whether a template is asked for by the name of a file."""
+    """Whether the value of `template` is a file name."""
     return asked not in (CHAT, *TEMPLATES) and "{{" not in asked and "{%" not in asked
 
 
 def read_asked(asked: str | None) -> str | None:
-    """The template that the config asks for: a known name, or Jinja text, from a file if named."""
+    """The value of `template` in the config: a known name, or Jinja text, read from a file."""
     if asked is None or not is_file_name(asked):
         return asked
     if not Path(asked).is_file():
         raise UsageError(
-            f"template is {asked!r}: no file, no Jinja text, and none of "
+            f"template is {asked!r}, which is neither a file, nor Jinja text, nor one of "
             f"{', '.join((CHAT, *TEMPLATES))}.",
-            "Name one of these, a file, or write the template between quotes.",
+            "Use one of these names, a file, or Jinja text in quotes.",
         )
     try:
         return Path(asked).read_text(encoding="utf-8")
@@ -53,16 +53,16 @@ def read_asked(asked: str | None) -> str | None:
 def choose_template(asked: str | None, tokenizer: Any) -> tuple[str, str]:
     """Name and text of the template; `asked` is a name or Jinja text.
 
-    Left out, it is the tokenizer's own where it has one, else `plain`.
+    The default is the tokenizer's own template, else `plain`.
     """
     own = getattr(tokenizer, "chat_template", None)
     if asked is None:
         asked = CHAT if own else PLAIN
     if asked != CHAT:
-        return (asked, TEMPLATES[asked]) if asked in TEMPLATES else ("your own", asked)
+        return (asked, TEMPLATES[asked]) if asked in TEMPLATES else ("custom", asked)
     if not own:
         raise UsageError(
             "template is 'chat', but the tokenizer has no chat template.",
-            f"Choose one of {', '.join(TEMPLATES)}, or write one.",
+            f"Choose one of {', '.join(TEMPLATES)}, or pass Jinja text.",
         )
     return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()

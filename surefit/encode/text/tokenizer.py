@@ -1,4 +1,4 @@
-"""Tokenizers: loaded from a folder or hub id, or made from the training text."""
+"""Tokenizers: loaded from a folder or hub id, or trained on the training text."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
         first = str(error).strip().splitlines()[0]
         raise UsageError(
             f"No tokenizer could be loaded from {name!r}: {first}",
-            "Give one with --tokenizer.",
+            "Pass one with --tokenizer.",
         ) from None
     return use_eos_as_pad(_add_bos(tokenizer, path) if is_gguf else tokenizer)
 
 
 def _add_bos(tokenizer: Any, path: Path) -> Any:
-    """Let a text begin with bos where the GGUF file says so; some readers forget it."""
+    """Add bos to texts if the GGUF file asks for it; transformers does not always do so."""
     from transformers.integrations.gguf import read_gguf_metadata
 
     metadata, _ = read_gguf_metadata(str(path))
-    # What llama.cpp takes for granted where the file does not say: SentencePiece begins with bos.
+    # The default of llama.cpp if the file does not say: SentencePiece adds bos.
     default = metadata.get("tokenizer.ggml.model") == "llama"
     wanted = bool(metadata.get("tokenizer.ggml.add_bos_token", default))
     if wanted != adds_bos(tokenizer) and tokenizer.bos_token_id is not None:
@@ -48,7 +48,7 @@ def _add_bos(tokenizer: Any, path: Path) -> Any:
 
 
 def use_eos_as_pad(tokenizer: Any) -> Any:
-    """Let eos pad where no pad token is known; no token is added, so no embedding grows."""
+    """Use eos for padding if there is no pad token; no token is added, so no embedding grows."""
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -59,8 +59,8 @@ def train_tokenizer(
 ) -> Any:
     """A byte-level BPE tokenizer learned from `texts`; it can encode any text.
 
-    It has eos, which also pads, and those of `special_tokens` (`mask_token` and the like); where
-    `eos_token` is among them, it ends every text.
+    It has eos, which is also the pad token, and the `special_tokens` (such as `mask_token`). If
+    `eos_token` is among them, the tokenizer ends every text with it.
     """
     from tokenizers import (
         AddedToken,
@@ -76,7 +76,7 @@ def train_tokenizer(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    # A word's space belongs to the word, so one before a special token belongs to that, too.
+    # Words include their leading space, so special tokens do, too.
     more = {name: _written(name) for name in special_tokens if name != "eos_token"}
     added = [AddedToken(text, lstrip=True, special=True) for text in more.values()]
     trainer = trainers.BpeTrainer(
@@ -101,16 +101,16 @@ def train_tokenizer(
 
 
 def _written(name: str) -> str:
-    """How a special token is written: `[MASK]` for `mask_token`."""
+    """The text of a special token: `[MASK]` for `mask_token`."""
     return f"[{name.removesuffix('_token').upper()}]"
 
 
 def adds_bos(tokenizer: Any) -> bool:
-    """Whether the tokenizer itself begins a text with its bos token."""
+    """Whether the tokenizer adds its bos token to a text."""
     ids = tokenizer("a")["input_ids"]
     return bool(ids) and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
 
 
 def has_tokenizer(folder: str) -> bool:
-    """Whether a local folder holds a tokenizer."""
+    """Whether a local folder contains a tokenizer."""
     return any(Path(folder, n).is_file() for n in ("tokenizer.json", "tokenizer_config.json"))
