@@ -52,8 +52,8 @@ BREAKS = (
     Break(
         2,
         "encode/text/template_rendering.py",
-        'part = message["content"] + ((self.end or "") if told else "\\n")',
-        'part = message["content"] + ("" if told else "\\n")',
+        'part = message["content"] + ((self.end or "") if is_answer else "\\n")',
+        'part = message["content"] + ("" if is_answer else "\\n")',
     ),
     Break(
         3,
