@@ -31,5 +31,5 @@ def test_demo_learns_to_answer(tmp_path: Path) -> None:
     evals = [event for event in map(json.loads, lines) if event["event"] == "eval"]
     assert evals[0]["metrics"]["token_f1"] < 0.1
     assert evals[-1]["metrics"]["token_f1"] > 0.8
-    assert "Held-out rows" in done.stdout
+    assert "Validation rows" in done.stdout
     assert (tmp_path / "runs" / "demo" / "report.html").is_file()
