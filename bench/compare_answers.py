@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from surefit.tasks.metrics.text_scores import words  # noqa: E402
+from surefit.tasks.metrics.text_scores import words
 
 BATCH_ROWS = 16
 SCORES = ("precision", "recall", "token_f1")

@@ -145,11 +145,16 @@ def question_kinds(data: Path, work: Path) -> None:
         (work / f"{name}.jsonl").write_text(text, "utf-8")
 
 
-SMOLLM = (
-    "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size {} --max-seq-length 512 --lr {} "
-    "--set eval_at_start=true --set generate.rows={} --set generate.max_new_tokens={}"
+CHAT = (
+    "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 4 --max-seq-length 512 "
+    "--set eval_at_start=true --set generate.rows=16 --set generate.max_new_tokens=96"
 )
-TOKEN_F1 = (goals.before("token_f1"), goals.rises("token_f1"))
+CHAT_FIGURES = (
+    goals.before("loss"),
+    goals.falls("loss", 0.2),
+    goals.before("token_f1"),
+    goals.rises("token_f1"),
+)
 FASHION = "$DATA/fashion-mnist/t10k-images-idx3-ubyte.gz"
 XQUAD = {"prompt": "question", "answer": "answer"}
 WIKITEXT = "--max-seq-length {} --set max_dropped_share=0.6"
@@ -275,8 +280,9 @@ RUNS: tuple[RealRun, ...] = (
     RealRun(
         "trec as instructions (192 rows), SmolLM2-135M-Instruct, LoRA",
         ("$WORK/train.jsonl",),
-        SMOLLM.format(8, "5e-4", 200, 16)
-        + " --set generate.scorer=contains_answer:contains_answer",
+        "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 8 --max-seq-length 512 --lr 5e-4 "
+        "--set eval_at_start=true --set generate.rows=200 --set generate.max_new_tokens=16 "
+        "--set generate.scorer=contains_answer:contains_answer",
         (
             goals.before("exact_match"),
             goals.rises("exact_match", 0.4),
@@ -291,25 +297,25 @@ RUNS: tuple[RealRun, ...] = (
     RealRun(
         "gsm8k (120 rows), SmolLM2-135M-Instruct, LoRA",
         ("$WORK/train.jsonl",),
-        SMOLLM.format(4, "1e-3", 48, 128),
-        (goals.falls("loss", 0.4), *TOKEN_F1),
+        CHAT,
+        CHAT_FIGURES,
         {"prompt": "question", "answer": "answer"},
         eval_data=("$WORK/eval.jsonl",),
-        prepare=first_rows("gsm8k", train=("train.jsonl", 120), eval=("test.jsonl", 48)),
+        prepare=first_rows("gsm8k", train=("train.jsonl", 120), eval=("test.jsonl", 16)),
         repeated=False,
         tested=False,
     ),
     RealRun(
         "sgd-dialogues (60), SmolLM2-135M-Instruct, LoRA",
         ("$WORK/train.jsonl",),
-        SMOLLM.format(4, "1e-3", 48, 48),
-        (goals.falls("loss", 0.2), *TOKEN_F1),
+        CHAT,
+        CHAT_FIGURES,
         {"messages": "messages"},
         eval_data=("$WORK/eval.jsonl",),
         prepare=first_rows(
             "sgd-dialogues",
             train=("train.messages.jsonl", 60),
-            eval=("dev.messages.jsonl", 48),
+            eval=("dev.messages.jsonl", 16),
         ),
         repeated=False,
         tested=False,
