@@ -15,8 +15,8 @@ from surefit.memory.process_memory import trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.pipeline.evaluation import row_chunks
 from surefit.pipeline.job import Job
+from surefit.pipeline.row_groups import row_chunks
 from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
     if not len(job.validation):
         return
     size, tokens = job.batches.batch_size, job.batches.max_tokens
-    rows = next(row_chunks(job.validation.lengths, size, tokens))
+    rows = row_chunks(job.validation.lengths, size, tokens)[0]
     longest = int(job.validation.lengths[rows].max())
     per_position = training.activations / max(int(job.batches.positions().max()), 1)
 

@@ -31,6 +31,7 @@ from surefit.memory.limit import find_limit
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
+from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
@@ -55,7 +56,14 @@ from surefit.plan.prepare_data import (
     open_tables,
     split_tables,
 )
-from surefit.plan.probe_model import freeze_unreached, probe_model
+from surefit.plan.probe_model import (
+    choose_loss_terms,
+    choose_row_groups,
+    freeze_unreached,
+    keeps_loss_terms,
+    perturbed_pipeline,
+    probe_model,
+)
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
@@ -64,6 +72,9 @@ from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
 Made = TypeVar("Made")
+
+OWN_CHOICES = ("auxiliary_loss", "row_groups")
+"""Choices that are not about the head and the layout."""
 
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
@@ -288,17 +299,29 @@ class _Planner:
 
     def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
         """Try the model on a few rows: what is wrong with it, and which layout it allows."""
-        config, request = self.request.config, self.request
-        self.note(probe_model(built, train, longer=config.probes == "all"))
-        built = self.keep(freeze_unreached(built, train))
-        if request.objects.loss_fn is not None:
-            return built, {}
-        longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
-        may_join = config.padding_free != "off" and config.compile != "on"
-        pipeline, choices = self.keep(
-            choose_layout(built.pipeline, train, longest, may_join, request.choices)
-        )
-        return replace(built, pipeline=pipeline), choices
+        config, earlier = self.request.config, self.request.choices
+        own_loss_fn = self.request.objects.loss_fn is not None
+        with perturbed_pipeline(built, train) as probed:
+            self.note(probe_model(built, probed, train, longer=config.probes == "all"))
+            built = self.keep(freeze_unreached(built, train))
+            choices = {name: earlier[name] for name in OWN_CHOICES if name in earlier}
+            if not earlier:
+                choices = self.keep(choose_row_groups(probed, train))
+            if own_loss_fn:
+                return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices
+            if not earlier:
+                choices |= self.keep(choose_loss_terms(probed, train))
+            plain = apply_choices(probed, choices)
+            longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
+            may_join = config.padding_free != "off" and config.compile != "on"
+            chosen, layout = self.keep(choose_layout(plain, train, longest, may_join, earlier))
+            unproved = not earlier and "auxiliary_loss" in choices
+            if unproved and not keeps_loss_terms(plain, chosen, train):
+                chosen, layout = plain, {"head": {"positions": "all"}, "rows": "padded"}
+        choices |= layout
+        if chosen.module is not built.pipeline.module:  # chosen on the copy
+            chosen = apply_choices(built.pipeline, choices)
+        return replace(built, pipeline=chosen), choices
 
     def _fit_in_memory(self, job: Job) -> Job:
         """Predict peak and time; settle the batch size if it is to be chosen."""

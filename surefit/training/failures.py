@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import __version__, atomic
 from surefit.errors import RunFailedError, SurefitError, UsageError
 from surefit.explainer import Explanation, explain
+from surefit.models.call import compute_losses
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
 from surefit.request import PythonObjects, Request
@@ -232,9 +233,9 @@ def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: 
     report(f"batch: {', '.join(_shown(batch).values())}")
     with torch.set_grad_enabled(training):
         total: Any
-        total, count = pipeline.loss(pipeline.outputs(batch), batch)
+        total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         if training:
-            total.backward()
+            (total if added is None else total + added).backward()
     loss = float(total.detach()) / max(float(count), 1.0)
     report(f"loss: {loss}; forward and backward went through.")
     return loss
