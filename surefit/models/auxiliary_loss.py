@@ -89,7 +89,7 @@ def find_auxiliary_loss(module: Any) -> AuxiliaryLoss | None:
 @contextmanager
 def without_router_logits(module: Any) -> Iterator[None]:
     """Generation needs no router logits, and models fail to weigh them by a mask of the cache."""
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     if not getattr(config, "output_router_logits", False):
         yield
         return

@@ -29,7 +29,7 @@ from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.models.save_model import load_model, save_model
 from surefit.pipeline.pipeline import Pipeline
-from surefit.pipeline.row_groups import RowGroups
+from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
 
 ADAPTERS_FROZEN = rule(
@@ -83,7 +83,7 @@ def _is_finite(pipeline: Pipeline, train: Store) -> bool:
             total, _ = pipeline.loss(pipeline.outputs(batch), batch)
     except Exception:  # reported by the probe of the first batch, if it is a fault
         return False
-    return bool(torch.as_tensor(total).isfinite())
+    return bool(torch.as_tensor(total).isfinite().all())
 
 
 def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
@@ -144,23 +144,27 @@ def choose_row_groups(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any],
     """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
     if pipeline.collate_fn is not None:
         return {}, []
-    groups, found = RowGroups(), list[Finding]()
     with preserved_state(pipeline.module):
-        if padding_effect(_subject(pipeline, train)) > tolerance(
-            next(pipeline.module.parameters())
-        ):
-            groups = replace(groups, forward="equal_length")
+        forward: Together = "equal_length" if _needs_equal_length(pipeline, train) else "padded"
         generation, found = _choose_generation(pipeline, train)
-    return {"row_groups": asdict(replace(groups, generation=generation))}, found
+    return {"row_groups": asdict(RowGroups(forward, generation))}, found
 
 
-def _choose_generation(pipeline: Pipeline, train: Store) -> Any:
+def _needs_equal_length(pipeline: Pipeline, train: Store) -> bool:
+    try:
+        change = padding_effect(_subject(pipeline, train))
+    except Exception:  # the probe of padding reports it
+        return False
+    return change > tolerance(next(pipeline.module.parameters()))
+
+
+def _choose_generation(pipeline: Pipeline, train: Store) -> tuple[Together, list[Finding]]:
     module, encoder, generate = pipeline.module, pipeline.encoder, pipeline.task.generate
     if generate is None or not generate.possible(module, encoder):
         return "padded", []
     answer = generate.answer
     longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
-    prompts = tuple(train.value("input_ids", row) for row in (longest, shortest))
+    prompts = train.value("input_ids", longest), train.value("input_ids", shortest)
     try:
         with quiet_transformers(), without_router_logits(module):
             return choose_generation(

@@ -107,7 +107,8 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         # DDP averages over processes; the factor turns its mean back into a sum.
         factor = share.weight * accelerator.num_processes / divisor
         num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
-        total, added = None, None
+        total: Any = None
+        added: Any = None
         for number, micro_batch in enumerate(share.micro_batches):
             batch = next(loaded)
             is_last = number == len(share.micro_batches) - 1

@@ -7,6 +7,7 @@ position sees hardly changes the outputs. Noise on every weight makes such fault
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,18 +32,18 @@ def perturbed_copy(module: nn.Module, call: Any) -> Iterator[tuple[Any, Any] | N
         yield None
         return
     try:
-        _perturb(copied)
+        perturb(copied)
         yield copied, its_call
     finally:
         for weight in copied.parameters():  # cycles may keep the copy alive for long
             weight.data = weight.data.new_empty(0)
 
 
-def _perturb(module: nn.Module) -> None:
+def perturb(module: nn.Module, seed: int = 0) -> None:
     """Add noise that keeps the size of activations: 1/√(inputs) per weight of a matrix."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for part in module.modules():
             for weight in part.parameters(recurse=False):
@@ -59,4 +60,4 @@ def _noise_size(part: nn.Module, weight: torch.Tensor) -> float:
         return VECTOR_NOISE
     convolution = isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     inputs = weight[0].numel() if convolution else weight.shape[-1]
-    return float(max(inputs, 1)) ** -0.5
+    return 1.0 / math.sqrt(max(inputs, 1))
