@@ -252,7 +252,12 @@ class _Planner:
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
         batches = make_batches(
-            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            config.max_tokens,
+            config.order,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
