@@ -42,7 +42,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 FIT_SEEDS = 100
 """The first seed of --fit; the page uses those from 0."""
-CANDIDATES = ((2, 0.25), (4, 0.25), (8, 0.25), (16, 0.25), (4, 0.5), (8, 0.5))
+CANDIDATES = ((2, 0.5), (4, 0.5), (8, 0.5), (16, 0.5), (4, 1.0), (8, 1.0))
 """Steps per window and noise that --fit tries."""
 
 
@@ -122,7 +122,7 @@ def losses(data: Set, shape: tuple[int, int], seed: int, options: dict[str, Any]
             output=f"{folder}/run",
             **options,
         )
-    return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
+        return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
 
 
 @dataclass(frozen=True)
@@ -205,13 +205,13 @@ def fit(seeds: int) -> None:
     for data in FITTED:
         chosen = range(FIT_SEEDS, FIT_SEEDS + seeds)
         plain = [losses(data, (8, 1), seed, PLAIN) for seed in chosen]
-        for order.WINDOWED_STEPS, order.LENGTH_NOISE in CANDIDATES:
+        for order.WINDOWED_STEPS, order.WINDOWED_NOISE in CANDIDATES:
             own = [losses(data, (8, 1), seed, ORDERS["windowed"]) for seed in chosen]
             shown = [
                 str(Compared([run[place] for run in plain], [run[place] for run in own]))
                 for place in (0, -1)
             ]
-            print(data.name, order.WINDOWED_STEPS, order.LENGTH_NOISE, *shown, flush=True)
+            print(data.name, order.WINDOWED_STEPS, order.WINDOWED_NOISE, *shown, flush=True)
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ All rows are shuffled anew in every epoch. `order` then says how steps are made 
   padding-free ones get long and short rows in turn, so that all have about as many tokens.
 - `windowed` does the same for steps of several micro-batches. A step of a single padded micro-batch
   would be mostly padding, so the shuffled rows are cut into small windows, and each window into
-  micro-batches of rows of similar length. Lengths are compared with some noise, so that even data
-  that fill a single window form other batches in every epoch.
+  micro-batches of rows of similar length. Sorted rows are moved at random by about half a batch, so
+  that even data that fill a single window form other batches in every epoch.
 - `grouped` cuts large windows of sorted rows into micro-batches and neighbouring micro-batches into
   steps. It has the least padding, and each step has rows of one length only, which can harm
   training where the length says something about the target.
@@ -38,9 +38,9 @@ Order = Literal["shuffle", "windowed", "grouped"]
 GROUPED_STEPS = 128
 """Optimizer steps per window of `grouped`: enough for little padding."""
 WINDOWED_STEPS = 8
-"""Optimizer steps per window of `windowed`; fitted by `bench/order.py`."""
-LENGTH_NOISE = 0.25
-"""Standard deviation of the logarithm of what `windowed` multiplies lengths by."""
+"""Optimizer steps per window of `windowed`; fitted by `bench/order.py --fit`."""
+WINDOWED_NOISE = 0.5
+"""How far `windowed` moves rows that are sorted by length: standard deviation, in batches."""
 EXAMINED_ROWS = 2_000_000
 
 
@@ -189,8 +189,8 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     match batches.chosen_order, batches.micro_per_step:
         case "grouped", _:
             return _steps_of_similar_rows(rows, batches, random, GROUPED_STEPS, noise=0)
-        case "windowed", 1:
-            return _steps_of_similar_rows(rows, batches, random, WINDOWED_STEPS, LENGTH_NOISE)
+        case "windowed", 1 if len(np.unique(batches.lengths)) > 1:
+            return _steps_of_similar_rows(rows, batches, random, WINDOWED_STEPS, WINDOWED_NOISE)
         case _ if batches.max_tokens is None:
             return _steps_of_any_rows(rows, batches)
         case _:
@@ -283,8 +283,10 @@ def _steps_of_similar_rows(
     steps_by_window: list[Rows] = []
     for start, end in _windows(len(rows), batches, window_steps):
         window = rows[start:end]
-        factors = np.exp(noise * random.standard_normal(len(window))) if noise else 1
-        window[:] = window[np.argsort(lengths[window] * factors, kind="stable")]
+        window[:] = window[np.argsort(lengths[window], kind="stable")]
+        if noise:
+            moved = random.normal(scale=noise * batches.batch_size, size=len(window))
+            window[:] = window[np.argsort(np.arange(len(window)) + moved)]
         sizes = np.diff(_cut(lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))

@@ -70,6 +70,7 @@ def make_batches(
         )
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
+        order = "shuffle" if order == "auto" else order  # whatever the micro-batches will be
     chosen = None if order == "auto" else order
     return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
 

@@ -62,4 +62,4 @@ def test_padding_free_micro_batches_of_a_step_are_even() -> None:
     sizes = batches.positions().reshape(-1, 4)
     shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4, 8).sum(2)
     uneven = [(own.max(1) / own.mean(1)).mean() - 1 for own in (sizes, shuffled)]
-    assert uneven[0] < 0.2 * uneven[1]
+    assert uneven[0] < 0.3 * uneven[1]

