@@ -57,13 +57,13 @@ class Set:
     lr: float
 
 
-def some_rows(file: str, count: int) -> Callable[[], list[dict[str, Any]]]:
-    """The first rows of a file of the shared data."""
+def some_rows(file: str, count: int, first: int = 0) -> Callable[[], list[dict[str, Any]]]:
+    """Consecutive rows of a file of the shared data."""
 
     def read() -> list[dict[str, Any]]:
         from surefit.data.open_data import open_table
 
-        return list(islice(open_table(str(DATA / file)).rows(), count))
+        return list(islice(open_table(str(DATA / file)).rows(), first, first + count))
 
     return read
 
@@ -92,6 +92,13 @@ JUDGED = (
     Set("multi30k", sentence_pairs(600), "tiny:t5", "seq2seq", 3e-3),
 )
 FITTED = (
+    Set(
+        "sms-spam, other rows",
+        some_rows("sms-spam/sms.tsv", 600, first=3000),
+        "tiny:bert",
+        "text-classification",
+        1e-3,
+    ),
     Set("trec", some_rows("trec/TREC.train", 800), "tiny:bert", "text-classification", 1e-3),
     Set(
         "wnut17",
