@@ -119,8 +119,11 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
         )
     # A key-value cache is for generation; in training it would only be copied.
     inner = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
-    caches = "use_cache" in inspect.signature(inner.forward).parameters
-    fixed = {"use_cache": False} if caches else {}
+    parameters = inspect.signature(inner.forward).parameters
+    fixed = {"use_cache": False} if "use_cache" in parameters else {}
+    # Switch Transformers reads the argument, and not the setting of the same name.
+    if getattr(inner.config, "output_router_logits", False) is True:
+        fixed |= {name: True for name in ("output_router_logits",) if name in parameters}
     return Call({column: column for column in wanted}, fixed)
 
 

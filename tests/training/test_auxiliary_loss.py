@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 import surefit
 from builders import assert_same_weights, echo_rows
 from surefit.models.auxiliary_loss import find_auxiliary_loss
-from surefit.models.call import Call
+from surefit.models.call import match_arguments
 from surefit.models.tiny_config import TinySizes, tiny_config
 
 VOCABULARY = 64
@@ -204,21 +205,23 @@ def test_resumed_is_uninterrupted_to_the_bit(tmp_path: Path) -> None:
     assert_same_weights(resumed.model, whole.model)
 
 
-def test_terms_of_a_model_that_computes_its_cross_entropy_inline() -> None:
+@pytest.mark.parametrize(("arch", "every"), [("nllb-moe", 1), ("switch_transformers", 2)])
+def test_terms_of_models_that_compute_their_cross_entropy_inline(arch: str, every: int) -> None:
     torch.manual_seed(0)
-    config = tiny_config("nllb-moe", TinySizes(VOCABULARY, hidden_size=32), family="seq2seq")
-    config.encoder_sparse_step = config.decoder_sparse_step = 1
+    config = tiny_config(arch, TinySizes(VOCABULARY, hidden_size=32), family="seq2seq")
+    config.encoder_sparse_step = config.decoder_sparse_step = every
     config.output_router_logits, config.router_aux_loss_coef = True, 0.5
     module: Any = AutoModelForSeq2SeqLM.from_config(config).eval()
     ids = torch.randint(3, VOCABULARY, (2, 9))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     batch["decoder_input_ids"] = ids.roll(1, 1)
-    names = ["input_ids", "attention_mask", "decoder_input_ids"]
+    call, _ = match_arguments(module, list(batch))
     auxiliary = find_auxiliary_loss(module)
     assert auxiliary is not None
-    outputs = Call({name: name for name in names}, auxiliary=auxiliary)(module, batch)
-    own = module(**batch)
+    outputs = replace(call, auxiliary=auxiliary)(module, batch)
+    own = module(**batch, output_router_logits=True)
     token = cross_entropy(own.logits.flatten(0, 1), ids.flatten())
+    assert float(outputs.auxiliary_loss.detach()) > 0.01
     assert float(outputs.auxiliary_loss.detach()) == pytest.approx(
         float((own.loss - token).detach()), rel=1e-4
     )
