@@ -50,6 +50,10 @@ def summed(logits: Any, labels: Any, vocab_size: int, **_: Any) -> Any:
     return cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
+def unshifted(logits: Any, labels: Any, vocab_size: int, **_: Any) -> Any:
+    return cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
 def squared(logits: Any, labels: Any, vocab_size: int, **_: Any) -> Any:
     flat = logits[:, :-1].flatten(0, 1)
     z = flat.logsumexp(-1)
@@ -67,6 +71,7 @@ def test_the_plain_loss_of_a_model_is_no_finding() -> None:
     [
         (smoothed, "smooths its labels by 0.1"),
         (summed, "sum over targets"),
+        (unshifted, "at its own position"),
         (squared, "adds other terms"),
     ],
 )

@@ -130,12 +130,17 @@ def _describe(own: _Own, total: float, subject: Subject) -> str:
             return f"the model smooths its labels by {each['label_smoothing']:g}"
         if each.get("weight") is not None:
             return "the model weighs its classes"
+    labels = subject.batch["labels"].flatten()
+    for each in own.calls:
+        target = each["target"].flatten()
+        if subject.causal and target.shape == labels.shape and bool((target == labels).all()):
+            return "the model compares each label with the output at its own position"
     if len(own.calls) > 1:
         return f"the model's loss is made of {len(own.calls)} cross-entropies"
     divisors = {
         "sum over targets, not their mean": 1,
         "divided by the number of rows": subject.num_rows,
-        "divided by all positions, with those that have no label": subject.batch["labels"].numel(),
+        "divided by all positions, with those that have no label": labels.numel(),
     }
     for name, divisor in divisors.items():
         if abs(own.value - total / divisor) <= FLOAT_TOLERANCE * abs(own.value):
