@@ -97,9 +97,17 @@ class Generation(_Section):
     """Validation rows to generate answers for; 0 for none."""
     max_new_tokens: int = Field(64, ge=1)
     """Maximum number of tokens in a generated answer."""
+    from_model: tuple[str, ...] = ()
+    """Settings to take over from the model's generation config, such as repetition_penalty or
+    num_beams. Default: none; text is generated greedily."""
     scorer: str | None = None
     """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
     is better."""
+
+    @field_validator("from_model", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("scorer")
     @classmethod

@@ -44,6 +44,7 @@ from surefit.plan.fit_in_memory import (
     settle_batch_size,
 )
 from surefit.plan.garbage_collection import infrequent_collection
+from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
     SplitData,
@@ -148,6 +149,8 @@ class _Planner:
         task = try_scorer(scorer, task, validation, encoder)
         built = replace(built, pipeline=replace(built.pipeline, task=task))
         check_watched(metric, config.generate.rows, built.pipeline, source.name)
+        pipeline = self.keep(settle_generation(built.pipeline, config.generate))
+        built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
 

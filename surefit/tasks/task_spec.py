@@ -83,6 +83,8 @@ class Generate:
     `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
     samples as one; `names` are the names of both. Where there are none, text is made for
     predictions only. `possible(model, encoder)` returns whether this model can generate text.
+    `settings(model, encoder)` returns what text is generated with: settings of transformers'
+    GenerationConfig, which `answer` finds in `encoder.settings["generate"]`.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -90,6 +92,7 @@ class Generate:
     names: tuple[str, ...] = ()
     possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
     together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
+    settings: Callable[[Any, Encoder], Mapping[str, Any]] = lambda model, encoder: {}
 
 
 @dataclass(frozen=True)
