@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ def evaluate(
     finally:
         module.train(training)
     scores = _text_scores(pipeline.task, samples)
-    return Evaluation({**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]])
+    return Evaluation({**metrics, **scores}, [s.as_dict() for s in samples[:SHOWN_SAMPLES]])
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,9 +111,25 @@ def answer(
     got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
     asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]
     return [
-        Sample(prompt, wanted, made.strip())
-        for prompt, wanted, made in zip(asked, expected, got, strict=True)
+        Sample(prompt, wanted, made.strip(), read_references(row))
+        for prompt, wanted, made, row in zip(asked, expected, got, rows, strict=True)
     ]
+
+
+def store_references(answers: Sequence[str | None] | None) -> Any:
+    """Further right answers of a row as numbers, which a Store can hold."""
+    texts = [text for text in answers or () if text]
+    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
+
+
+def read_references(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that `store_references` stored.
+
+    >>> read_references({"references": store_references(["42", None, "forty-two"])})
+    ('42', 'forty-two')
+    """
+    stored = row.get("references")
+    return () if stored is None else tuple(json.loads(np.asarray(stored).tobytes()))
 
 
 def generation_settings(model: Any, encoder: Encoder) -> dict[str, Any]:

@@ -68,11 +68,17 @@ class Head:
 
 @dataclass(frozen=True)
 class Sample:
-    """One generated answer beside the expected one."""
+    """One generated answer beside the expected one, and further answers that are right, too."""
 
     prompt: str
     expected: str | None
     got: str
+    references: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sample as events have it."""
+        shown = {"prompt": self.prompt, "expected": self.expected, "got": self.got}
+        return {**shown, "references": list(self.references)} if self.references else shown
 
 
 @dataclass(frozen=True)

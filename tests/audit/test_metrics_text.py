@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import string
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sacrebleu
 from rouge_score import rouge_scorer
 
+import surefit
 from surefit.tasks.metrics.text_scores import (
     answer_tokens,
     corpus_scores,
@@ -170,3 +173,51 @@ def test_scores_of_a_sample() -> None:
         "exact_match": 1.0,
         "rouge_l": pytest.approx(2 / 3),
     }
+
+
+def squad_file(path: Path, count: int) -> str:
+    """Questions with several right answers, of which the model can learn only the first."""
+    asked = [
+        {
+            "id": str(n),
+            "question": f"Which number is {n}?",
+            "answers": [{"text": f"no {n}", "answer_start": 0}, {"text": "six", "answer_start": 1}],
+        }
+        for n in range(count)
+    ]
+    paragraphs = [{"context": "Numbers, such as six.", "qas": asked}]
+    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]}))
+    return str(path)
+
+
+def test_every_answer_of_squad_data_is_a_reference(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=squad_file(tmp_path / "squad.json", 40),
+        model="tiny:llama",
+        task="sft",
+        max_steps=2,
+        generate={"rows": 4, "max_new_tokens": 6},
+        output=str(tmp_path / "run"),
+    )
+    assert run.plan["roles"]["references"] == "references"
+    (event,) = [event for event in run.history if event["event"] == "eval"]
+    assert all(sample["references"][1] == "six" for sample in event["samples"])
+    for name, reference in (("token_f1", reference_f1), ("exact_match", reference_exact)):
+        best = [
+            max(reference(text, sample["got"]) for text in sample["references"])
+            for sample in event["samples"]
+        ]
+        assert event["metrics"][name] == pytest.approx(sum(best) / len(best))
+    assert surefit.evaluate(str(run.path)) == run.metrics
+    sample = Sample("?", "no 1", "It is six", ("no 1", "six"))
+    assert scores(sample)["token_f1"] == pytest.approx(0.5)
+    assert (
+        surefit.predict(run, [{"question": "Which?", "context": "six"}])[0]["prediction"]
+        is not None
+    )
+
+
+def test_choices_of_a_question_are_no_references() -> None:
+    rows = [{"question": f"{n}?", "answer": "B", "answers": ["A", "B", "C"]} for n in range(30)]
+    plan = surefit.check(data=rows, model="tiny:llama", task="sft")
+    assert "references" not in plan.roles
