@@ -152,7 +152,7 @@ def evaluate_run(
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
     settings = evaluation_settings(config)
-    with as_in_training(run, pipeline.module, compiled=True) as precision:
+    with as_in_training(run, pipeline.module, exactly=True) as precision:
         result = pipeline.evaluate(store, settings, progress=progress)
     return replace(result, precision=precision), store
 

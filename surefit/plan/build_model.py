@@ -19,9 +19,11 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
+from surefit.kernels.aligned_weights import align_weights
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_module_loss
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
+from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.pipeline import Pipeline, batch_columns
 from surefit.tasks.task_spec import Head, TaskSpec
@@ -73,6 +75,8 @@ def build_module(
             head.auto_class if head is not None else None,
         )
         found += notes
+    if adaptation is None or base_name(source) is None:
+        align_weights(built.module)  # frozen weights of a named base are read from the same file
     if checkpointing:
         enable_checkpointing(built.module)
     return (built.module, adaptation), found

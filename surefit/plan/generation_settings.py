@@ -93,6 +93,8 @@ def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline,
     _refuse_unset(wanted.from_model, known, pipeline)
     taken = {name: known[name] for name in wanted.from_model}
     settings = {**generate.settings(pipeline.module, encoder), **taken}
+    if taken:
+        _refuse_invalid(settings)
     encoder = replace(encoder, settings={**encoder.settings, "generate": settings})
     return replace(pipeline, encoder=encoder), _report_unused(known, settings)
 
@@ -122,6 +124,18 @@ def _refuse_unset(names: Sequence[str], known: Mapping[str, Any], pipeline: Pipe
             "set.",
             f"It sets: {', '.join(able)}." if able else "Leave generate.from_model out.",
         )
+
+
+def _refuse_invalid(settings: Mapping[str, Any]) -> None:
+    from transformers import GenerationConfig
+
+    try:
+        GenerationConfig(**settings)
+    except ValueError as error:
+        raise UsageError(
+            f"transformers refuses what generate.from_model names: {error}",
+            "Name settings that go together.",
+        ) from None
 
 
 def _report_unused(known: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Finding]:

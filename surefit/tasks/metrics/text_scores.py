@@ -25,7 +25,7 @@ _UNSPACED = (
     "\u3100-\u312f\u31a0-\u31bf"  # Bopomofo
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
     "\ua000-\ua4cf"  # Yi
-    "\U0001b000-\U0001b16f\U00020000-\U0003ffff"  # Kana and Han beyond the first plane
+    "\U0001aff0-\U0001b16f\U00020000-\U0003ffff"  # Kana and Han beyond the first plane
 )
 """Scripts that are written without spaces between words: each character is a token."""
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^{_UNSPACED}\s]+")
