@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from pictures import SHAPES, draw
+from safetensors.torch import load_file, save_file
 
 import surefit
 from builders import (
@@ -119,6 +120,20 @@ def test_evaluating_a_run_repeats_its_numbers(
     assert again["metrics"] == event["metrics"]
     assert again["samples"] == event.get("samples", [])
     assert again["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("lora", [[], ["lora.r=4"]])
+def test_a_model_that_was_loaded_from_a_folder(
+    lora: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights lay at other addresses in the file it came from than in the one it went to."""
+    data = str(write_jsonl(tmp_path / "rows.jsonl", amounts(60)))
+    (tmp_path / "first").mkdir()
+    first = train(tmp_path / "first", data, "regression", "tiny:bert", [])
+    weights = first / "model" / "model.safetensors"
+    save_file(load_file(weights), weights, metadata={"format": "pt", "longer": "header" * 5})
+    run = train(tmp_path, data, "regression", str(first / "model"), lora)
+    assert evaluated(run, capsys)["metrics"] == in_training(run)["metrics"]
 
 
 @pytest.mark.parametrize("case", ["image-classification", "feature-classification"])
