@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -271,6 +272,8 @@ class _Planner:
             built, choices = self._probe(built, train, validation)
         pipeline = built.pipeline
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
+        if config.batch_size != "auto":
+            self.note(check_padding(batches))
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = self._fit_in_memory(
             Job(
@@ -312,12 +315,8 @@ class _Planner:
         limit = find_limit(config.max_memory_gb, config.device_memory_gb)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
-            settings = {
-                "batch_size": job.batches.batch_size,
-                "grad_accum": job.batches.grad_accum,
-                "order": job.batches.chosen_order,
-            }
-            settled = replace(self.request, config=config.model_copy(update=settings))
+            sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
+            settled = replace(self.request, config=config.model_copy(update=sizes))
             self.plan = replace(self.plan, request=settled)
             self.note(check_batch_norm(job.pipeline.module, job.batches, config.epochs))
         fit = self.keep(predict_fit(job, limit))
