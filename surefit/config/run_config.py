@@ -239,6 +239,11 @@ class RunConfig(_Section):
     """Padded positions per micro-batch, instead of a fixed number of rows."""
     grad_accum: int = Field(1, ge=1)
     """Gradient accumulation: micro-batches per optimizer step per process."""
+    order: Literal["auto", "shuffle", "windowed", "grouped"] = "auto"
+    """The order of rows. shuffle: at random; windowed: the same steps, with the rows of each sorted
+    by length, so that its padded micro-batches have less padding; grouped: each step has rows of
+    similar length, which can harm training. auto: shuffle where batches are padding-free, else
+    windowed."""
     max_seq_length: int | None = Field(None, ge=2)
     """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
     overlong: Literal["truncate", "drop", "error"] = "truncate"

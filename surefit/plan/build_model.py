@@ -18,6 +18,7 @@ from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.aligned_weights import align_weights
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_module_loss
@@ -137,7 +138,7 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
     except Exception as error:
         columns = ", ".join(train.row(0))
         raise USER_DATA_CODE_FAILED.error(
-            f"collate_fn ({name}) raised {type(error).__name__}: {error}"[:300],
+            f"collate_fn ({name}) raised {describe_error(error)}"[:300],
             fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
         ) from error
     call, notes = match_arguments(pipeline.module, list(batch))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -255,7 +256,12 @@ class _Planner:
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
         batches = make_batches(
-            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            config.max_tokens,
+            config.order,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -269,6 +275,8 @@ class _Planner:
             built, choices = self._probe(built, train, validation)
         pipeline = built.pipeline
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
+        if config.batch_size != "auto":
+            self.note(check_padding(batches))
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = self._fit_in_memory(
             Job(
