@@ -30,6 +30,7 @@ from surefit.pipeline.evaluation import EvaluationSettings, Group
 from surefit.run.run_folder import open_run
 from surefit.training.as_in_training import as_in_training
 
+SLOW = pytest.mark.slow
 choose = random.Random(0)
 GENERATE = ["generate.rows=8", "generate.max_new_tokens=5"]
 
@@ -153,9 +154,9 @@ def test_images_and_features(case: str, tmp_path: Path, capsys: pytest.CaptureFi
     ("make", "task", "model", "more"),
     [
         (echo_rows, "sft", "tiny:llama", GENERATE),
-        (echo_rows, "sft", "tiny:llama", [*GENERATE, "lora.r=4"]),
-        (sentiment_rows, "text-classification", "tiny:bert", []),
-        (pairs, "seq2seq", "tiny:t5", GENERATE),
+        pytest.param(echo_rows, "sft", "tiny:llama", [*GENERATE, "lora.r=4"], marks=SLOW),
+        pytest.param(sentiment_rows, "text-classification", "tiny:bert", [], marks=SLOW),
+        pytest.param(pairs, "seq2seq", "tiny:t5", GENERATE, marks=SLOW),
     ],
 )
 def test_in_the_precision_of_the_run(
@@ -200,6 +201,7 @@ def test_a_module_is_left_as_it_was(tmp_path: Path) -> None:
     assert surefit.evaluate(run, echo_rows(9)) == surefit.evaluate(run, echo_rows(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["token-classification", "sft", "regression", "multi-label"])
 def test_neither_batch_size_nor_processes_change_a_metric(case: str, tmp_path: Path) -> None:
     """Sums over shares of the batches, added up as processes add them."""

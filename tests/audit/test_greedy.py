@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MBart50Tokenizer,
+    NllbTokenizer,
+)
 
 import surefit
 from builders import WORDS, write_jsonl
@@ -54,8 +60,9 @@ HOSTILE: dict[str, Any] = {
     "watermarking_config": {"greenlist_ratio": 0.25, "bias": 9.0},
     "cache_implementation": "static",
 }
-CAUSAL = ["llama", "gpt2", "qwen3", "gemma2", "mamba"]
-SEQ2SEQ = ["t5", "bart", "marian"]
+SLOW = pytest.mark.slow
+CAUSAL = ["llama", *(pytest.param(n, marks=SLOW) for n in ("gpt2", "qwen3", "gemma2", "mamba"))]
+SEQ2SEQ = ["t5", *(pytest.param(name, marks=SLOW) for name in ("bart", "marian"))]
 
 
 def rows(count: int, names: tuple[str, str], seed: int = 0) -> list[dict[str, str]]:
@@ -275,3 +282,13 @@ def test_the_language_of_a_translation_is_forced(
 ) -> None:
     config = type("Config", (), {"forced_bos_token_id": forced})
     assert forced_first_token(Targets(ids), config) == expected
+
+
+def test_language_codes_of_translation_tokenizers_are_recognised() -> None:
+    names = ("<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "b")
+    pieces = [(name, -1.0) for name in names]
+    mbart = MBart50Tokenizer(vocab=pieces, src_lang="en_XX", tgt_lang="ro_RO")
+    assert forced_first_token(mbart, None) == mbart.convert_tokens_to_ids("ro_RO")
+    vocab = {name: place for place, name in enumerate(names)}
+    nllb = NllbTokenizer(vocab=vocab, merges=[], src_lang="eng_Latn", tgt_lang="fra_Latn")
+    assert forced_first_token(nllb, None) == nllb.convert_tokens_to_ids("fra_Latn")
