@@ -86,20 +86,21 @@ def _is_finite(pipeline: Pipeline, train: Store) -> bool:
     return bool(torch.as_tensor(total).isfinite().all())
 
 
-def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
-    """The longest and the shortest training row go through the model together.
-
-    `probed` is the Pipeline of `perturbed_pipeline`.
-    """
+def probe_first_batch(built: Built, train: Store) -> list[Finding]:
+    """The longest and the shortest training row go through the model together, and back."""
     pipeline = built.pipeline
     batch, num_targets = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(pipeline.encoder)
-    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
-    subject = _subject(pipeline, train)
-    found += run_probes(subject, longer, _subject(probed, train))
+    return probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
+
+
+def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
+    """All other probes; `probed` is the Pipeline of `perturbed_pipeline`."""
+    subject = _subject(built.pipeline, train)
+    found = run_probes(subject, longer, _subject(probed, train))
     return [*found, *_reload(built, subject)] if longer else found
 
 

@@ -64,6 +64,7 @@ from surefit.plan.probe_model import (
     freeze_unreached,
     keeps_loss_terms,
     perturbed_pipeline,
+    probe_first_batch,
     probe_model,
 )
 from surefit.processes import main_first
@@ -312,6 +313,7 @@ class _Planner:
         """Try the model on a few rows: what is wrong with it, and which layout it allows."""
         config, earlier = self.request.config, self.request.choices
         own_loss_fn = self.request.objects.loss_fn is not None
+        self.note(probe_first_batch(built, train))
         with perturbed_pipeline(built, train) as probed:
             self.note(probe_model(built, probed, train, longer=config.probes == "all"))
             built = self.keep(freeze_unreached(built, train))
