@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.tasks.metrics.text_scores import words
+from surefit.tasks.metrics.text_scores import answer_tokens
 
 BATCH_ROWS = 16
 SCORES = ("precision", "recall", "token_f1")
@@ -53,12 +53,12 @@ def write_answers(run: Path, data: str, answers: Path, max_new_tokens: int) -> N
 
 
 def word_scores(expected: str, got: str) -> tuple[float, float, float]:
-    """Precision, recall and F1 of the words that two texts share.
+    """Precision, recall and F1 of the words that two texts share, as `token_f1` counts them.
 
-    >>> word_scores("the red house", "the house")
-    (1.0, 0.6666666666666666, 0.8)
+    >>> word_scores("the red house", "a house")
+    (1.0, 0.5, 0.6666666666666666)
     """
-    wanted, made = Counter(words(expected)), Counter(words(got))
+    wanted, made = Counter(answer_tokens(expected)), Counter(answer_tokens(got))
     shared = (wanted & made).total()
     return (
         shared / max(1, made.total()),
