@@ -19,6 +19,8 @@ class Tokenized:
 
     ids: list[int]
     type_ids: list[int] = field(default_factory=list)
+    offsets: list[tuple[int, int]] | None = None
+    """Start and end of each token in a single text, if asked for and known."""
 
 
 def plain_backend(tokenizer: Any) -> Any:
@@ -31,11 +33,19 @@ def plain_backend(tokenizer: Any) -> Any:
     return backend
 
 
-def tokenize(tokenizer: Any, texts: Sequence[Text], special: bool) -> list[Tokenized]:
-    """The tokens of each text, not truncated, as the tokenizer would return them one by one."""
+def tokenize(
+    tokenizer: Any, texts: Sequence[Text], special: bool, offsets: bool = False
+) -> list[Tokenized]:
+    """The tokens of each text, not truncated, as the tokenizer would return them one by one.
+
+    Offsets take time, and only fast tokenizers know them.
+    """
     backend = plain_backend(tokenizer)
     if backend is None:
         return [_one(tokenizer, text, special) for text in texts]
+    if offsets:
+        located = backend.encode_batch(list(texts), add_special_tokens=special)
+        return [Tokenized(made.ids, offsets=made.offsets) for made in located]
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=special)
     return [
         Tokenized(made.ids) if isinstance(text, str) else Tokenized(made.ids, made.type_ids)
@@ -53,14 +63,14 @@ def _one(tokenizer: Any, text: Text, special: bool) -> Tokenized:
 def tokenize_rows(rows: Sequence[Encoding | None], tokenizer: Any) -> list[list[Tokenized]]:
     """The tokens of the texts of each row, all texts tokenized together."""
     tokens: list[list[Tokenized]] = [[] for _ in rows]
-    for special in (True, False):
+    for special, offsets in ((True, False), (False, False), (False, True), (True, True)):
         mine = [
             (place, row.texts)
             for place, row in enumerate(rows)
-            if row is not None and row.texts and row.special == special
+            if row is not None and row.texts and (row.special, row.offsets) == (special, offsets)
         ]
         texts = [text for _, texts in mine for text in texts]
-        made = iter(tokenize(tokenizer, texts, special) if texts else ())
+        made = iter(tokenize(tokenizer, texts, special, offsets) if texts else ())
         for place, own in mine:
             tokens[place] = [next(made) for _ in own]
     return tokens
