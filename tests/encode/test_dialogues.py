@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from builders import encode_one
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
+from surefit.encode.encoder import Encoder
 from surefit.encode.text.dialogues import DialogueTokens, fit_template
 from surefit.encode.text.template_rendering import Template, TemplateError
 from surefit.encode.text.templates import TEMPLATES, read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
+from surefit.tasks.sft import encode
 
 THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof Spain?", "Madrid")
 ANSWERS = ["Hello there!", "Paris.", "Madrid"]
@@ -167,6 +170,11 @@ def test_without_offsets_a_difference_is_known() -> None:
         assert [text.strip() for text in learned(tokens, tokenizer)] == [
             f"{answer}{end_of(style)}" for answer in ANSWERS
         ]
+        settings = {"overlong": "truncate", "loss_on": "answers"}
+        state = {"template": fit_template(None, tokenizer, [])[0]}
+        encoder = Encoder("sft", {"messages": "m"}, InParts(tokenizer), None, settings, state)
+        (*_, remark) = [None, *encode_one(encode, {"messages": THREE}, encoder).remarks]
+        assert (remark.rule.code if remark else None) == ("SF291" if differs else None)
 
 
 ODD = [
