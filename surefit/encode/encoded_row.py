@@ -98,8 +98,8 @@ class Encoding:
     finish: Callable[[list[Tokenized]], Encoded | Sequence[Encoded]]
     texts: Sequence[Text] = ()
     special: bool = True
-    offsets: bool = False
-    """Whether `finish` needs to know where each token is in the text."""
+    ends: bool = False
+    """Whether `finish` is to be told where each token ends in the text."""
 
 
 def encoded(columns: Mapping[str, Any], truncated: int = 0, learns_eos: bool = False) -> Encoding:

@@ -103,7 +103,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         tokens = coder.join(parts, made, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
 
-    return Encoding(finish, coder.asked(parts), special=False, offsets=True)
+    return Encoding(finish, coder.asked(parts), special=False, ends=coder.asks_for_ends)
 
 
 def _encoded(

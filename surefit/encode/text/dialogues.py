@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from surefit.encode.text.batch_tokenizing import Tokenized, plain_backend, tokenize
+from surefit.encode.text.batch_tokenizing import (
+    Tokenized,
+    ends_by_size,
+    plain_backend,
+    token_sizes,
+    tokenize,
+)
 from surefit.encode.text.messages import Message
 from surefit.encode.text.template_rendering import (
     ANSWERS_NOT_FOUND,
@@ -137,6 +143,7 @@ class DialogueTokenizer:
         self.template = template
         self._tokenizer = template.tokenizer
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
+        self._sizes = token_sizes(self._tokenizer)
         newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
         self._puts_space_first = joined != newline + alone
         self._known_leads: dict[str, list[int]] = {}
@@ -145,6 +152,11 @@ class DialogueTokenizer:
         """The tokens of each text, without special tokens."""
         ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return [list(row) for row in ids]
+
+    @property
+    def asks_for_ends(self) -> bool:
+        """Whether the tokenizer has to report where tokens end, as their sizes are unknown."""
+        return self._sizes is None
 
     def asked(self, parts: Sequence[Part]) -> list[str]:
         """The text to tokenize for each part of one text.
@@ -185,7 +197,7 @@ class DialogueTokenizer:
         return self.join(parts, made, messages, tools, generation, limit)
 
     def _located(self, texts: Sequence[str]) -> list[Tokenized]:
-        return tokenize(self._tokenizer, texts, special=False, offsets=True)
+        return tokenize(self._tokenizer, texts, special=False, ends=True)
 
     def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
         """The text of a dialogue, split where eos is added."""
@@ -209,7 +221,8 @@ class DialogueTokenizer:
         messages = self.template.prepared(messages)
         located = self._without_leads(parts, made)
         if generation and parts[-1][0][-1:].isspace():
-            located[-1] = self._before_answer(parts[-1][0], located[-1])
+            is_led = len(parts) > 1 and self._puts_space_first
+            located[-1] = self._before_answer(parts[-1][0], located[-1], is_led)
         tokens = [self._find_answers(part, own) for part, own in zip(parts, located, strict=True)]
         bos = [] if tokens[0].ids[:1] == self._bos else self._bos
         if limit is not None:
@@ -228,38 +241,42 @@ class DialogueTokenizer:
             own = tokens
             ids = self._lead_ids(lead)
             if lead and tokens.ids[: len(ids)] == ids:
-                offsets = tokens.offsets and [
-                    (a - len(lead), b - len(lead)) for a, b in tokens.offsets[len(ids) :]
-                ]
-                own = Tokenized(tokens.ids[len(ids) :], offsets=offsets)
+                ends = None
+                if tokens.ends is not None:
+                    ends = [end - len(lead) for end in tokens.ends[len(ids) :]]
+                own = Tokenized(tokens.ids[len(ids) :], ends=ends)
             elif lead:
                 own = self._located([text])[0]
-            found.append(own)
+            found.append(own if self._sizes is None else self._with_ends(text, own, self._sizes))
         return found
 
-    def _before_answer(self, text: str, tokens: Tokenized) -> Tokenized:
+    def _with_ends(self, text: str, tokens: Tokenized, sizes: Any) -> Tokenized:
+        ends = ends_by_size(text, tokens.ids, sizes)
+        return replace(tokens, ends=ends) if ends is not None else self._located([text])[0]
+
+    def _before_answer(self, text: str, tokens: Tokenized, is_led: bool) -> Tokenized:
         """The tokens of a prompt as they are before an answer; only spaces may be left out."""
         backend = plain_backend(self._tokenizer)
-        if backend is None:
+        if backend is None or is_led:
             return tokens
         made = backend.encode(text + PROBE, add_special_tokens=False)
-        by_end = bisect_right(made.offsets, len(text), key=_end)
+        ends = [end for _, end in made.offsets]
+        by_end = bisect_right(ends, len(text))
         by_word = made.word_ids.index(made.word_ids[-1])
         for kept in (min(by_word, by_end), by_end):
-            covered = made.offsets[kept - 1][1] if kept else 0
+            covered = ends[kept - 1] if kept else 0
             if not text[covered:].strip():
-                return Tokenized(made.ids[:kept], offsets=made.offsets[:kept])
+                return Tokenized(made.ids[:kept], ends=ends[:kept])
         return tokens
 
     def _find_answers(self, part: Part, tokens: Tokenized) -> _PartTokens:
         """The tokens of a part, and those of each answer in it."""
         text, turns = part
-        if tokens.offsets is not None:
-            return _PartTokens(
-                tokens.ids, [_tokens_between(tokens.offsets, t.start, t.end) for t in turns]
-            )
+        if tokens.ends is not None:
+            answers = [_tokens_between(tokens.ends, turn.start, turn.end) for turn in turns]
+            return _PartTokens(tokens.ids, answers)
         ids: list[int] = []
-        answers: list[tuple[int, int]] = []
+        answers = []
         pieces = list(_pieces(text, turns))
         leads = self._leads([piece for piece, _ in pieces])
         for (piece, is_answer), lead in zip(pieces, leads, strict=True):
@@ -280,12 +297,13 @@ class DialogueTokenizer:
             raise TemplateError(
                 ANSWERS_NOT_FOUND, "the prompt to truncate is not found in the text"
             )
-        if tokens.offsets is None:
+        if tokens.ends is None:
             first, behind = self.plain_ids([before, before + content])
             return len(first), max(len(first), len(behind))
-        start = bisect_right(tokens.offsets, len(before), key=_end)
-        start += start < len(tokens.offsets) and tokens.offsets[start][0] < len(before)
-        end = bisect_right(tokens.offsets, len(before) + len(content), key=_end)
+        start = bisect_right(tokens.ends, len(before))
+        end = bisect_right(tokens.ends, len(before) + len(content))
+        if (tokens.ends[start - 1] if start else 0) < len(before):  # it holds the end of `before`
+            start += 1
         return start, max(start, end)
 
     def shorten(
@@ -332,21 +350,16 @@ def _pieces(text: str, turns: Sequence[AnswerSpan]) -> Iterator[tuple[str, bool]
     yield text[place:], False
 
 
-def _end(offset: tuple[int, int]) -> int:
-    return offset[1]
-
-
-def _tokens_between(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+def _tokens_between(ends: Any, start: int, end: int) -> tuple[int, int]:
     """The first token that holds a character from `start` on, and the one after the last.
 
-    A token that begins before `start` counts. Offsets may leave out the spaces of a token, and the
-    tokens of one character have the same ones, so ends are compared.
+    A token that begins before `start` counts.
 
-    >>> _tokens_between([(0, 2), (2, 4), (4, 5), (5, 6)], 3, 5)
+    >>> _tokens_between([2, 4, 5, 6], 3, 5)
     (1, 3)
     """
-    first, stop = (bisect_right(offsets, place, key=_end) for place in (start, end))
-    if stop < len(offsets) and offsets[stop][0] < end:  # an end token that takes spaces after it
+    first, stop = bisect_right(ends, start), bisect_right(ends, end)
+    if stop < len(ends) and stop and ends[stop - 1] < end:  # an end token with spaces after it
         stop += 1
     return first, stop
 
