@@ -248,11 +248,14 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """
     if "input_ids" in row:
         ids, labels = row["input_ids"], row.get("labels")
-        if ids is None or labels is None or len(labels) != len(ids):
+        if labels is None:
+            return [ids], None
+        try:
+            learned = np.flatnonzero(np.asarray(labels) != IGNORE_INDEX)
+            start = int(learned[0]) if len(learned) else len(ids)
+            return [ids[:start]], [ids[start:], labels[start:]]
+        except (TypeError, ValueError):  # not a label per token, which encoding reports
             return [ids], [labels]
-        learned = np.flatnonzero(np.asarray(labels) != IGNORE_INDEX)
-        start = int(learned[0]) if len(learned) else len(ids)
-        return [ids[:start]], [ids[start:], labels[start:]]
     if "messages" not in row:
         return [row.get("prompt"), row.get("input")], row.get("answer")
     messages = list(row["messages"]) if row["messages"] is not None else []

@@ -65,7 +65,7 @@ EOS_ADDED = rule(
 
 PROMPT_TOKENS_DIFFER = rule(
     "SF284",
-    "warning",
+    "info",
     "prompt has other tokens without its answer",
     why=(
         "Rows are trained on the tokens of the whole text, and `evaluate` and `predict` use the "
