@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
 from surefit.memory.process_memory import trim_heap
@@ -86,7 +87,7 @@ def predict(job: Job, limit: Limit) -> Fit:
         training = trace_worst(job)
         passes = (training, *_without_gradients(job, training, limit))
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        first = (str(error).strip().splitlines() or [""])[0]
+        first = (message_of(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
     fit = Fit(limit, parts=_breakdown(worst, base_bytes(job.pipeline.module, limit), limit))
@@ -176,7 +177,8 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
 
     trace_scoring = may_exceed_training(len(rows) * longest)
     wanted, new_tokens = job.generates or (0, 0)
-    num_prompts = min(len(rows), wanted)
+    beams = job.pipeline.encoder.settings.get("generate", {}).get("num_beams", 1)
+    num_prompts = min(len(rows), wanted) * beams
     trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
     if not trace_scoring and not trace_generation:
         return

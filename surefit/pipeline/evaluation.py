@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ class Evaluation:
 
     metrics: dict[str, Any]
     samples: list[dict[str, Any]] = field(default_factory=list)
+    precision: str | None = None
+    """Precision of the evaluation of a finished run: fp32, bf16 or fp16."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def evaluate(
     finally:
         module.train(training)
     scores = _text_scores(pipeline.task, samples)
-    return Evaluation({**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]])
+    return Evaluation({**metrics, **scores}, [s.as_dict() for s in samples[:SHOWN_SAMPLES]])
 
 
 def _measure(
@@ -144,7 +147,13 @@ def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> M
         total, count = metric(outputs, batch)
         return {"sum": total, "count": count}
 
-    return Metric(sums, lambda sums: float(sums["sum"]) / max(float(sums["count"]), 1.0))
+    return Metric(sums, _mean)
+
+
+def _mean(sums: Mapping[str, Any]) -> float:
+    """The mean per target; unknown, and never 0, where there is no target."""
+    count = float(sums["count"])
+    return float(sums["sum"]) / count if count else math.nan
 
 
 def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:

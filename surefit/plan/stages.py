@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -44,6 +45,7 @@ from surefit.plan.fit_in_memory import (
     settle_batch_size,
 )
 from surefit.plan.garbage_collection import infrequent_collection
+from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
     SplitData,
@@ -149,6 +151,8 @@ class _Planner:
         task = try_scorer(scorer, task, validation, encoder)
         built = replace(built, pipeline=replace(built.pipeline, task=task))
         check_watched(metric, config.generate.rows, built.pipeline, source.name)
+        pipeline = self.keep(settle_generation(built.pipeline, config.generate))
+        built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
 
@@ -253,7 +257,12 @@ class _Planner:
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
         batches = make_batches(
-            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            config.max_tokens,
+            config.order,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -267,6 +276,8 @@ class _Planner:
             built, choices = self._probe(built, train, validation)
         pipeline = built.pipeline
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
+        if config.batch_size != "auto":
+            self.note(check_padding(batches))
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = self._fit_in_memory(
             Job(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__, atomic
-from surefit.errors import RunFailedError, SurefitError, UsageError
+from surefit.errors import RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
@@ -115,7 +115,7 @@ def _cause(explained: Explanation) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    return (message_of(error).strip().splitlines() or [""])[0]
 
 
 def write_bundle(
@@ -134,7 +134,7 @@ def write_bundle(
         "stage": "training" if watch.is_training else "evaluation",
         "seed": plan.config.seed,
         "process": process,
-        "error": {"type": type(error).__name__, "message": str(error)},
+        "error": {"type": type(error).__name__, "message": message_of(error)},
         "explanation": explained.as_dict(),
         "batch": _shown(watch.batch or {}),
         "batch_not_saved": unreadable,

@@ -14,6 +14,7 @@ from surefit.checks.probes.overfit import check_overfit
 from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
 from surefit.checks.probes.row_independence import check_independence
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 
@@ -55,5 +56,5 @@ def _run(name: str, probe: Probe, subject: Subject) -> list[Finding]:
     try:
         return probe(subject)
     except Exception as error:
-        message = f"The probe {name!r} could not be run: {type(error).__name__}: {error}"
+        message = f"The probe {name!r} could not be run: {describe_error(error)}"
         return [PROBE_NOT_RUN.finding(message[:300])]
