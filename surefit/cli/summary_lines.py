@@ -61,10 +61,11 @@ def _lora_line(lora: Mapping[str, Any]) -> str:
 
 def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
     dropped = ledger.rows - ledger.used_rows
+    split = f", {ledger.split_rows:,} split into blocks" if ledger.split_rows else ""
     yield (
         "rows",
         f"{ledger.rows:,}: {ledger.train_rows:,} training, {ledger.eval_rows:,} validation, "
-        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated",
+        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated{split}",
     )
     factor = plan.config.augmentation_factor
     if factor > 1:

@@ -56,6 +56,7 @@ from surefit.plan.prepare_data import (
     length_limit,
     num_positions,
     open_tables,
+    overlong_policy,
     split_tables,
 )
 from surefit.plan.probe_model import (
@@ -212,7 +213,7 @@ class _Planner:
                 config.max_seq_length, config.max_tokens, positions, reads_tokens
             ),
             settings={
-                "overlong": config.overlong,
+                "overlong": overlong_policy(config.overlong, task),
                 "loss_on": config.loss_on,
                 "template": read_asked(config.template),
                 "decoder_start": source.decoder_start,
