@@ -1,0 +1,180 @@
+"""The models and rows of the audit, made by transformers and tokenizers alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+IGNORED = -100
+LENGTHS = (4, 45, 9, 26, 3, 33, 14, 6)
+"""Words of each row: very different, so that padding would show."""
+NUM_WORDS = 60
+SPECIAL = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>", "<eos>")
+CLASSES = 3
+WEIGHT_NOISE = 0.08
+"""Standard deviation of what is added to every initial weight.
+
+The outputs of freshly initialized models hardly depend on their inputs, so that a wrong mask or
+position would not show in the loss.
+"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture with a task, small enough for a step in milliseconds."""
+
+    name: str
+    task: str
+    arch: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    trained_in_full: tuple[str, ...] = ()
+    """Heads that are trained in full beside LoRA adapters."""
+    not_adapted: tuple[str, ...] = ()
+    """Linear layers that LoRA leaves alone."""
+    padding_free: bool = False
+    """Whether `padding_free=auto` must give padding-free batches."""
+    checkpoints: bool = True
+    """Whether transformers supports gradient checkpointing for it."""
+
+
+def _sizes(**more: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 96,
+        **more,
+    }
+
+
+_GPT2 = {"n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 96}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+_BART = {
+    "d_model": 32,
+    "max_position_embeddings": 96,
+    **{f"{side}_{size}": n for side in ("encoder", "decoder") for size, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))},
+}
+_DISTILBERT = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 96}
+_CLASSIFY = "text-classification"
+
+FAMILIES = (
+    Family("llama", "causal-lm", "llama", _sizes(num_key_value_heads=2), padding_free=True),
+    Family("gpt2", "causal-lm", "gpt2", _GPT2, padding_free=True),
+    Family("qwen3", "causal-lm", "qwen3", _sizes(num_key_value_heads=2, head_dim=8), padding_free=True),
+    Family("mistral", "causal-lm", "mistral", _sizes(num_key_value_heads=2), padding_free=True),
+    Family("mistral, window 8", "causal-lm", "mistral", _sizes(num_key_value_heads=2, sliding_window=8)),
+    Family("gemma2", "causal-lm", "gemma2", _sizes(num_key_value_heads=2, head_dim=8, sliding_window=8)),
+    Family("gemma3", "causal-lm", "gemma3_text", _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64), padding_free=True),
+    Family("opt", "causal-lm", "opt", {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32}, padding_free=True),
+    Family("gpt_neox", "causal-lm", "gpt_neox", _sizes(), padding_free=True),
+    Family("phi3", "causal-lm", "phi3", _sizes(num_key_value_heads=2), padding_free=True),
+    Family("mamba", "causal-lm", "mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, not_adapted=("out_proj", "dt_proj")),
+    Family("bert", _CLASSIFY, "bert", _sizes(), ("classifier",)),
+    Family("roberta", _CLASSIFY, "roberta", _sizes(), ("classifier",)),
+    Family("distilbert", _CLASSIFY, "distilbert", _DISTILBERT, ("pre_classifier", "classifier")),
+    Family("electra", _CLASSIFY, "electra", _sizes(embedding_size=16), ("classifier",)),
+    Family("modernbert", _CLASSIFY, "modernbert", _sizes(local_attention=8), ("head", "classifier")),
+    Family("deberta-v2", _CLASSIFY, "deberta-v2", _sizes(), ("pooler", "classifier")),
+    Family("bert, tags", "token-classification", "bert", _sizes(), ("classifier",)),
+    Family("t5", "seq2seq", "t5", _T5),
+    Family("bart", "seq2seq", "bart", _BART),
+)
+AUTO_CLASSES = {
+    "causal-lm": "AutoModelForCausalLM",
+    "sft": "AutoModelForCausalLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+}
+
+
+def word(number: int) -> str:
+    return f"w{number}"
+
+
+@lru_cache
+def make_tokenizer(task: str) -> Any:
+    """One token per word; encoders get <cls> … <sep>, translators … <eos>."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = [*SPECIAL, *map(word, range(NUM_WORDS))]
+    ids = {name: place for place, name in enumerate(names)}
+    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    shape = {
+        "text-classification": "<cls> $A <sep>",
+        "token-classification": "<cls> $A <sep>",
+        "seq2seq": "$A <eos>",
+    }.get(task)
+    if shape is not None:
+        used = [(name, ids[name]) for name in SPECIAL if name in shape]
+        backend.post_processor = processors.TemplateProcessing(
+            single=shape, pair=None, special_tokens=used
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        **{f"{name.strip('<>')}_token": name for name in SPECIAL},
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def make_model(family: Family, seed: int = 0) -> Any:
+    """A model without dropout, whose outputs depend on every token."""
+    import transformers
+
+    tokenizer = make_tokenizer(family.task)
+    known = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+        "num_labels": CLASSES,
+    }
+    config = transformers.AutoConfig.for_model(family.arch, **{**known, **family.settings})
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    torch.manual_seed(seed)
+    model = getattr(transformers, AUTO_CLASSES[family.task]).from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=WEIGHT_NOISE)
+    return model
+
+
+def save_model(family: Family, folder: Path, seed: int = 0) -> Path:
+    """The model's folder, as transformers writes it."""
+    make_model(family, seed).save_pretrained(folder)
+    make_tokenizer(family.task).save_pretrained(folder)
+    return folder
+
+
+def make_rows(task: str, lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, Any]]:
+    """The data as a user has it."""
+    choose = random.Random(5)
+    rows = []
+    for number, length in enumerate(lengths):
+        chosen = [choose.randrange(NUM_WORDS) for _ in range(length)]
+        text = " ".join(map(word, chosen))
+        if task in ("causal-lm", "sft"):
+            ids = [len(SPECIAL) + one for one in chosen]
+            kept = choose.randint(1, max(1, length // 2))
+            rows.append({"input_ids": ids, "labels": [IGNORED] * kept + ids[kept:]})
+        elif task == "text-classification":
+            rows.append({"text": text, "label": number % CLASSES})
+        elif task == "token-classification":
+            tags = [choose.randrange(CLASSES) for _ in chosen]
+            rows.append({"tokens": text.split(), "tags": tags})
+        else:
+            target = choose.choices(text.split(), k=1 + choose.randrange(2 * length) % 20)
+            rows.append({"source": text, "target": " ".join(target)})
+    return rows
