@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,12 +25,14 @@ position would not show in the loss.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """One architecture with a task, small enough for a step in milliseconds."""
 
     name: str
     task: str
+    rows: str
+    """What rows its data has; `make_rows` makes them."""
     arch: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     trained_in_full: tuple[str, ...] = ()
@@ -49,43 +51,123 @@ def _sizes(**more: Any) -> dict[str, Any]:
         "intermediate_size": 48,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "max_position_embeddings": 96,
+        "max_position_embeddings": 192,
         **more,
     }
 
 
-_GPT2 = {"n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 96}
+_GPT2 = {"n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 192}
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
 _BART = {
     "d_model": 32,
-    "max_position_embeddings": 96,
-    **{f"{side}_{size}": n for side in ("encoder", "decoder") for size, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))},
+    "max_position_embeddings": 192,
+    **{
+        f"{side}_{size}": n
+        for side in ("encoder", "decoder")
+        for size, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))
+    },
 }
-_DISTILBERT = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 96}
+_DISTILBERT = {
+    "dim": 32,
+    "hidden_dim": 48,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 192,
+}
 _CLASSIFY = "text-classification"
 
 FAMILIES = (
-    Family("llama", "causal-lm", "llama", _sizes(num_key_value_heads=2), padding_free=True),
-    Family("gpt2", "causal-lm", "gpt2", _GPT2, padding_free=True),
-    Family("qwen3", "causal-lm", "qwen3", _sizes(num_key_value_heads=2, head_dim=8), padding_free=True),
-    Family("mistral", "causal-lm", "mistral", _sizes(num_key_value_heads=2), padding_free=True),
-    Family("mistral, window 8", "causal-lm", "mistral", _sizes(num_key_value_heads=2, sliding_window=8)),
-    Family("gemma2", "causal-lm", "gemma2", _sizes(num_key_value_heads=2, head_dim=8, sliding_window=8)),
-    Family("gemma3", "causal-lm", "gemma3_text", _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64), padding_free=True),
-    Family("opt", "causal-lm", "opt", {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32}, padding_free=True),
-    Family("gpt_neox", "causal-lm", "gpt_neox", _sizes(), padding_free=True),
-    Family("phi3", "causal-lm", "phi3", _sizes(num_key_value_heads=2), padding_free=True),
-    Family("mamba", "causal-lm", "mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, not_adapted=("out_proj", "dt_proj")),
-    Family("bert", _CLASSIFY, "bert", _sizes(), ("classifier",)),
-    Family("roberta", _CLASSIFY, "roberta", _sizes(), ("classifier",)),
-    Family("distilbert", _CLASSIFY, "distilbert", _DISTILBERT, ("pre_classifier", "classifier")),
-    Family("electra", _CLASSIFY, "electra", _sizes(embedding_size=16), ("classifier",)),
-    Family("modernbert", _CLASSIFY, "modernbert", _sizes(local_attention=8), ("head", "classifier")),
-    Family("deberta-v2", _CLASSIFY, "deberta-v2", _sizes(), ("pooler", "classifier")),
-    Family("bert, tags", "token-classification", "bert", _sizes(), ("classifier",)),
-    Family("t5", "seq2seq", "t5", _T5),
-    Family("bart", "seq2seq", "bart", _BART),
+    Family("llama", "causal-lm", "ids", "llama", _sizes(num_key_value_heads=2), padding_free=True),
+    Family(
+        "llama, messages",
+        "sft",
+        "messages",
+        "llama",
+        _sizes(num_key_value_heads=2),
+        padding_free=True,
+    ),
+    Family("gpt2", "causal-lm", "ids", "gpt2", _GPT2, padding_free=True),
+    Family(
+        "qwen3",
+        "causal-lm",
+        "ids",
+        "qwen3",
+        _sizes(num_key_value_heads=2, head_dim=8),
+        padding_free=True,
+    ),
+    Family(
+        "mistral", "causal-lm", "ids", "mistral", _sizes(num_key_value_heads=2), padding_free=True
+    ),
+    Family(
+        "mistral, window 8",
+        "causal-lm",
+        "ids",
+        "mistral",
+        _sizes(num_key_value_heads=2, sliding_window=8),
+    ),
+    Family(
+        "gemma2",
+        "causal-lm",
+        "ids",
+        "gemma2",
+        _sizes(num_key_value_heads=2, head_dim=8, sliding_window=8),
+    ),
+    Family(
+        "gemma3",
+        "causal-lm",
+        "ids",
+        "gemma3_text",
+        _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64),
+        padding_free=True,
+    ),
+    Family(
+        "opt",
+        "causal-lm",
+        "ids",
+        "opt",
+        {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32},
+        padding_free=True,
+    ),
+    Family("gpt_neox", "causal-lm", "ids", "gpt_neox", _sizes(), padding_free=True),
+    Family("phi3", "causal-lm", "ids", "phi3", _sizes(num_key_value_heads=2), padding_free=True),
+    Family(
+        "mamba",
+        "causal-lm",
+        "ids",
+        "mamba",
+        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
+        not_adapted=("out_proj", "dt_proj"),
+    ),
+    Family("bert", _CLASSIFY, "classes", "bert", _sizes(), ("classifier",)),
+    Family("roberta", _CLASSIFY, "classes", "roberta", _sizes(), ("classifier",)),
+    Family(
+        "distilbert",
+        _CLASSIFY,
+        "classes",
+        "distilbert",
+        _DISTILBERT,
+        ("pre_classifier", "classifier"),
+    ),
+    Family("electra", _CLASSIFY, "classes", "electra", _sizes(embedding_size=16), ("classifier",)),
+    Family(
+        "modernbert",
+        _CLASSIFY,
+        "classes",
+        "modernbert",
+        _sizes(local_attention=8),
+        ("head", "classifier"),
+    ),
+    Family("deberta-v2", _CLASSIFY, "classes", "deberta-v2", _sizes(), ("pooler", "classifier")),
+    Family("bert, tags", "token-classification", "tags", "bert", _sizes(), ("classifier",)),
+    Family("t5", "seq2seq", "pairs", "t5", _T5),
+    Family("bart", "seq2seq", "pairs", "bart", _BART),
 )
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'user' %}{{ '<cls> ' + message.content }}"
+    "{% else %}{{ ' <sep> ' + message.content + ' <eos> ' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' <sep> ' }}{% endif %}"
+)
+"""A user's turn begins with <cls>; an answer begins with <sep> and ends with <eos>."""
 AUTO_CLASSES = {
     "causal-lm": "AutoModelForCausalLM",
     "sft": "AutoModelForCausalLM",
@@ -100,8 +182,8 @@ def word(number: int) -> str:
 
 
 @lru_cache
-def make_tokenizer(task: str) -> Any:
-    """One token per word; encoders get <cls> … <sep>, translators … <eos>."""
+def make_tokenizer(rows: str) -> Any:
+    """One token per word; encoders get <cls> … <sep>, translators … <eos>, dialogues a template."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -109,28 +191,27 @@ def make_tokenizer(task: str) -> Any:
     ids = {name: place for place, name in enumerate(names)}
     backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    shape = {
-        "text-classification": "<cls> $A <sep>",
-        "token-classification": "<cls> $A <sep>",
-        "seq2seq": "$A <eos>",
-    }.get(task)
+    shape = {"classes": "<cls> $A <sep>", "tags": "<cls> $A <sep>", "pairs": "$A <eos>"}.get(rows)
     if shape is not None:
         used = [(name, ids[name]) for name in SPECIAL if name in shape]
         backend.post_processor = processors.TemplateProcessing(
             single=shape, pair=None, special_tokens=used
         )
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         **{f"{name.strip('<>')}_token": name for name in SPECIAL},
         model_input_names=["input_ids", "attention_mask"],
     )
+    if rows == "messages":
+        tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 def make_model(family: Family, seed: int = 0) -> Any:
     """A model without dropout, whose outputs depend on every token."""
     import transformers
 
-    tokenizer = make_tokenizer(family.task)
+    tokenizer = make_tokenizer(family.rows)
     known = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -154,27 +235,55 @@ def make_model(family: Family, seed: int = 0) -> Any:
 def save_model(family: Family, folder: Path, seed: int = 0) -> Path:
     """The model's folder, as transformers writes it."""
     make_model(family, seed).save_pretrained(folder)
-    make_tokenizer(family.task).save_pretrained(folder)
+    make_tokenizer(family.rows).save_pretrained(folder)
     return folder
 
 
-def make_rows(task: str, lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, Any]]:
-    """The data as a user has it."""
+def make_rows(kind: str, lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, Any]]:
+    """The data as a user has it: every kind in rows of the same lengths."""
     choose = random.Random(5)
-    rows = []
-    for number, length in enumerate(lengths):
-        chosen = [choose.randrange(NUM_WORDS) for _ in range(length)]
-        text = " ".join(map(word, chosen))
-        if task in ("causal-lm", "sft"):
-            ids = [len(SPECIAL) + one for one in chosen]
-            kept = choose.randint(1, max(1, length // 2))
-            rows.append({"input_ids": ids, "labels": [IGNORED] * kept + ids[kept:]})
-        elif task == "text-classification":
-            rows.append({"text": text, "label": number % CLASSES})
-        elif task == "token-classification":
-            tags = [choose.randrange(CLASSES) for _ in chosen]
-            rows.append({"tokens": text.split(), "tags": tags})
-        else:
-            target = choose.choices(text.split(), k=1 + choose.randrange(2 * length) % 20)
-            rows.append({"source": text, "target": " ".join(target)})
-    return rows
+    return [MAKERS[kind](choose, number, length) for number, length in enumerate(lengths)]
+
+
+def _words(choose: random.Random, length: int) -> list[str]:
+    return [word(choose.randrange(NUM_WORDS)) for _ in range(length)]
+
+
+def _ids(choose: random.Random, number: int, length: int) -> dict[str, Any]:
+    """Token ids; the first of them carry no label."""
+    ids = [choose.randrange(len(SPECIAL), len(SPECIAL) + NUM_WORDS) for _ in range(length)]
+    kept = choose.randint(1, max(1, length // 2))
+    return {"input_ids": ids, "labels": [IGNORED] * kept + ids[kept:]}
+
+
+def _messages(choose: random.Random, number: int, length: int) -> dict[str, Any]:
+    """One or two questions, each with its answer."""
+    messages = []
+    for _ in range(1 + number % 2):
+        asked, answered = choose.randint(1, length), choose.randint(1, length)
+        messages.append({"role": "user", "content": " ".join(_words(choose, asked))})
+        messages.append({"role": "assistant", "content": " ".join(_words(choose, answered))})
+    return {"messages": messages}
+
+
+def _classes(choose: random.Random, number: int, length: int) -> dict[str, Any]:
+    return {"text": " ".join(_words(choose, length)), "label": number % CLASSES}
+
+
+def _tags(choose: random.Random, number: int, length: int) -> dict[str, Any]:
+    tags = [choose.randrange(CLASSES) for _ in range(length)]
+    return {"tokens": _words(choose, length), "tags": tags}
+
+
+def _pairs(choose: random.Random, number: int, length: int) -> dict[str, Any]:
+    source, target = _words(choose, length), _words(choose, choose.randint(1, 20))
+    return {"source": " ".join(source), "target": " ".join(target)}
+
+
+MAKERS: dict[str, Callable[[random.Random, int, int], dict[str, Any]]] = {
+    "ids": _ids,
+    "messages": _messages,
+    "classes": _classes,
+    "tags": _tags,
+    "pairs": _pairs,
+}

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from audit.families import IGNORED, Family, make_model, make_tokenizer
 from torch.nn.functional import cross_entropy
+
+from audit.families import IGNORED, Family, make_model, make_tokenizer
 
 Row = Mapping[str, Any]
 Loss = tuple[torch.Tensor, int]
@@ -31,38 +32,54 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trained:
-    """Each step's loss, the trained weights at the end, and how exact float32 can be on each."""
+    """Each step's loss, the trained weights at the end, and how AdamW amplifies errors in them.
+
+    AdamW divides a gradient by its own size. `amplified` is how far an error as large as the
+    model's largest gradient, in every step, would move each weight.
+    """
 
     losses: list[float]
     weights: dict[str, torch.Tensor]
-    rounding: dict[str, torch.Tensor]
+    amplified: dict[str, torch.Tensor]
 
 
-ROUNDING = 2e-6
-"""What float32 leaves of a gradient's exactness, as a share of the largest gradient."""
-
-
-def row_loss(model: Any, task: str, row: Row) -> Loss:
+def row_loss(model: Any, kind: str, row: Row) -> Loss:
     """Sum of cross-entropies of one row alone, and how many there are."""
-    tokenizer = make_tokenizer(task)
-    if task in ("causal-lm", "sft"):
-        logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
-        labels = torch.tensor(row["labels"][1:])
-    elif task == "text-classification":
+    tokenizer = make_tokenizer(kind)
+    if kind in ("ids", "messages"):
+        ids, labels = (row["input_ids"], row["labels"]) if kind == "ids" else read_dialogue(row)
+        logits, labels = model(input_ids=torch.tensor([ids])).logits[0, :-1], labels[1:]
+    elif kind == "classes":
         logits = model(input_ids=torch.tensor([tokenizer(row["text"])["input_ids"]])).logits
-        labels = torch.tensor([row["label"]])
-    elif task == "token-classification":
+        labels = [row["label"]]
+    elif kind == "tags":
         ids = tokenizer(row["tokens"], is_split_into_words=True)["input_ids"]
         logits = model(input_ids=torch.tensor([ids])).logits[0]
-        labels = torch.tensor([IGNORED, *row["tags"], IGNORED])
+        labels = [IGNORED, *row["tags"], IGNORED]
     else:
-        source = torch.tensor([tokenizer(row["source"])["input_ids"]])
-        target = tokenizer(row["target"])["input_ids"]
-        start = [tokenizer.pad_token_id, *target[:-1]]
-        logits = model(input_ids=source, decoder_input_ids=torch.tensor([start])).logits[0]
-        labels = torch.tensor(target)
-    total = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-    return total, int((labels != IGNORED).sum())
+        source, labels = (tokenizer(row[name])["input_ids"] for name in ("source", "target"))
+        start = [tokenizer.pad_token_id, *labels[:-1]]
+        given = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([start])}
+        logits = model(**given).logits[0]
+    targets = torch.tensor(labels)
+    total = cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return total, int((targets != IGNORED).sum())
+
+
+def read_dialogue(row: Row) -> tuple[list[int], list[int]]:
+    """Ids and labels of a dialogue: an answer's words and the end token after them are learned."""
+    tokenizer = make_tokenizer("messages")
+    ids: list[int] = []
+    labels: list[int] = []
+    for message in row["messages"]:
+        said = tokenizer(message["content"])["input_ids"]
+        if message["role"] == "user":
+            ids += [tokenizer.cls_token_id, *said]
+            labels += [IGNORED] * (1 + len(said))
+        else:
+            ids += [tokenizer.sep_token_id, *said, tokenizer.eos_token_id]
+            labels += [IGNORED, *said, tokenizer.eos_token_id]
+    return ids, labels
 
 
 def sum_over_targets(losses: Sequence[Loss]) -> torch.Tensor:
@@ -99,7 +116,7 @@ def build(family: Family, settings: Settings, adapters: Mapping[str, Any]) -> An
 
 def train(
     model: Any,
-    task: str,
+    kind: str,
     rows: Sequence[Row],
     settings: Settings,
     divide: Callable[[Sequence[Loss]], torch.Tensor] = sum_over_targets,
@@ -108,10 +125,10 @@ def train(
     model.train()
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(named.values(), lr=settings.lr, weight_decay=0.0)
-    losses, rounding = [], {name: torch.zeros_like(p) for name, p in named.items()}
+    losses, amplified = [], {name: torch.zeros_like(p) for name, p in named.items()}
     for _ in range(settings.steps):
         optimizer.zero_grad()
-        loss = divide([row_loss(model, task, row) for row in rows])
+        loss = divide([row_loss(model, kind, row) for row in rows])
         loss.backward()
         losses.append(float(loss.detach()))
         reached = {name: p for name, p in named.items() if p.grad is not None}
@@ -122,5 +139,5 @@ def train(
         for name, parameter in reached.items():
             state = optimizer.state[parameter]
             size = (state["exp_avg_sq"] / (1 - 0.999 ** state["step"])).sqrt() + 1e-8
-            rounding[name] += settings.lr * (ROUNDING * largest / size).clamp(max=2.0)
-    return Trained(losses, {name: p.detach().clone() for name, p in named.items()}, rounding)
+            amplified[name] += settings.lr * largest / size
+    return Trained(losses, {name: p.detach().clone() for name, p in named.items()}, amplified)

@@ -12,20 +12,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from audit.families import FAMILIES, Family, make_rows, save_model
-from audit.reference import Settings, Trained, build, train
 
 import surefit
+from audit.families import FAMILIES, Family, make_rows, save_model
+from audit.reference import Settings, Trained, build, train
 
 LORA_R = 4
 LOSS_BOUND = 2e-6
 """Largest difference of a step's loss, relative to a loss above 1."""
 WEIGHT_BOUND = 1e-6
-"""Largest difference of a weight after three steps, where its gradient is not about zero.
+"""Largest difference of a weight after three steps, but for what AdamW amplifies."""
+GRADIENT_BOUND = 1e-6
+"""Largest error of a gradient, as a share of the model's largest, that explains all the others.
 
-AdamW divides a gradient by its own size. A gradient that is zero but for rounding, such as that of
-a key's bias, becomes a step of up to the learning rate in either direction. `Trained.rounding` adds
-to the bound what an error of `reference.ROUNDING` in the gradient can become.
+AdamW makes a step of up to the learning rate of a gradient that is zero but for rounding, such as
+that of a key's bias. So a weight that differs by more than WEIGHT_BOUND is not yet wrong; it is, if
+rounding of the gradient in float32 does not explain the difference.
 """
 
 
@@ -63,8 +65,8 @@ class Difference:
     loss: float
     weight: float
     """The largest difference of any weight."""
-    beyond: float
-    """The largest difference of a weight as a share of its bound; above 1 it is too large."""
+    gradient: float
+    """The gradient error that explains every difference above WEIGHT_BOUND; see GRADIENT_BOUND."""
     rows: str
     """The layout of the batches, as the plan has it."""
 
@@ -139,7 +141,7 @@ def reference_of(family: Family, lora: bool) -> Trained:
             assert plan.job is not None
             adapters = plan.job.pipeline.module.state_dict()
             adapters = {name: weight.clone() for name, weight in adapters.items()}
-    return train(build(family, settings, adapters), make_rows(family.rows), settings)
+    return train(build(family, settings, adapters), family.rows, make_rows(family.rows), settings)
 
 
 def compare(case: Case, folder: Path, reference: Trained | None = None) -> Difference:
@@ -153,17 +155,12 @@ def compare(case: Case, folder: Path, reference: Trained | None = None) -> Diffe
     trained = surefit.load(output).state_dict()
     counted: Any = run.plan["model"]
     assert counted["trainable_parameters"] == sum(w.numel() for w in reference.weights.values())
-    differences = {
-        name: (trained[name].double() - weight).abs() for name, weight in reference.weights.items()
-    }
+    found = [(n, (trained[n].double() - w).abs()) for n, w in reference.weights.items()]
     choices: Any = run.plan["choices"]
     return Difference(
         loss=max(_relative(pair) for pair in zip(losses, reference.losses, strict=True)),
-        weight=max(float(each.max()) for each in differences.values()),
-        beyond=max(
-            float((each / (WEIGHT_BOUND + reference.rounding[name])).max())
-            for name, each in differences.items()
-        ),
+        weight=max(float(each.max()) for _, each in found),
+        gradient=max(_explain(each, reference.amplified[name]) for name, each in found),
         rows=choices.get("rows", "padded"),
     )
 
@@ -173,12 +170,17 @@ def _relative(pair: tuple[float, float]) -> float:
     return abs(got - expected) / max(1.0, abs(expected))
 
 
+def _explain(difference: torch.Tensor, amplified: torch.Tensor) -> float:
+    large = difference > WEIGHT_BOUND
+    return float((difference[large] / amplified[large]).max()) if large.any() else 0.0
+
+
 def faults(found: Difference, case: Case) -> Iterator[str]:
     """What of a comparison is out of bounds."""
     if found.loss > LOSS_BOUND:
         yield f"a step's loss differs by {found.loss:.1e}; the bound is {LOSS_BOUND:.0e}"
-    if found.beyond > 1:
-        yield f"a weight differs by {found.weight:.1e}, {found.beyond:.1f} times its bound"
+    if found.gradient > GRADIENT_BOUND:
+        yield f"a weight differs by {found.weight:.1e}: a gradient is wrong by {found.gradient:.1e}"
     meant = "padding-free" if case.padding_free else "padded"
     if found.rows != meant:
         yield f"the batches are {found.rows}; expected {meant}"
