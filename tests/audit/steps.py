@@ -18,11 +18,11 @@ from audit.families import FAMILIES, Family, make_rows, save_model
 from audit.reference import Settings, Trained, build, train
 
 LORA_R = 4
-LOSS_BOUND = 2e-6
+LOSS_BOUND = 1e-6
 """Largest difference of a step's loss, relative to a loss above 1."""
 WEIGHT_BOUND = 1e-6
 """Largest difference of a weight after three steps, but for what AdamW amplifies."""
-GRADIENT_BOUND = 1e-6
+GRADIENT_BOUND = 1e-7
 """Largest error of a gradient, as a share of the model's largest, that explains all the others.
 
 AdamW makes a step of up to the learning rate of a gradient that is zero but for rounding, such as

@@ -79,9 +79,12 @@ def encode(family: Family, row: Any) -> dict[str, Any]:
     return {"input_ids": source, "labels": target}
 
 
-@pytest.mark.parametrize("accumulated", [1, 4], ids=["one batch", "accumulation"])
+# The Trainer divides accumulated losses by their targets only if the model's own loss does so, as
+# llama's; the losses of bert and t5 it adds up.
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", ["llama", "bert", "t5"])
+@pytest.mark.parametrize(
+    ("name", "accumulated"), [("llama", 1), ("llama", 4), ("bert", 1), ("t5", 1)]
+)
 def test_losses_are_those_of_transformers_trainer(
     name: str, seed: int, accumulated: int, tmp_path: Path
 ) -> None:

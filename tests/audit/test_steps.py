@@ -1,7 +1,7 @@
 """surefit's steps are those of a plain loop over rows, for every way of making batches.
 
 A sample of the product runs by default; SUREFIT_AUDIT=full runs all of it, SUREFIT_AUDIT=7 another
-sample. `bench/audit.py` writes the figures of the whole product to docs/audit.md.
+sample. `bench/audit_steps.py` writes the figures of the whole product to docs/audit.md.
 """
 
 from __future__ import annotations
