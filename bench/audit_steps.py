@@ -8,11 +8,14 @@ With --sample N it runs the sample of seed N instead, and prints.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,20 +37,34 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 Measured = list[tuple[Case, Difference]]
 
 
-def measure(cases: Iterable[Case]) -> Measured:
-    """Run each case, and report it on stderr."""
-    measured = []
-    for case in cases:
+def measure(cases: Sequence[Case], processes: int) -> Measured:
+    """Run all cases, those of one family in one process."""
+    by_family = [list(group) for _, group in groupby(cases, key=lambda case: case.family.name)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        asked = [[all_cases().index(case) for case in group] for group in by_family]
+        return [
+            pair
+            for group in zip(by_family, pool.map(_run, asked), strict=True)
+            for pair in zip(*group, strict=True)
+        ]
+
+
+def _run(numbers: Sequence[int]) -> list[Difference]:
+    """Run the cases of these numbers, and report each on stderr."""
+    every, done = all_cases(), []
+    for case in (every[number] for number in numbers):
         began = time.perf_counter()
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             os.environ["SUREFIT_CACHE"] = f"{folder}/cache"
             found = compare(case, Path(folder))
         wrong = "; ".join(faults(found, case)) or "ok"
         line = f"{case!s:64} loss {found.loss:.1e}  weight {found.weight:.1e}  "
         line += f"gradient {found.gradient:.1e}  {time.perf_counter() - began:.1f} s  {wrong}"
         print(line, file=sys.stderr, flush=True)
-        measured.append((case, found))
-    return measured
+        done.append(found)
+    return done
 
 
 def table(measured: Measured) -> str:
@@ -73,9 +90,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("page", nargs="?", type=Path)
     options.add_argument("--sample", type=int)
+    options.add_argument("--processes", type=int, default=2)
     asked = options.parse_args()
-    warnings.simplefilter("ignore")
-    measured = measure(all_cases() if asked.sample is None else sample_cases(asked.sample))
+    cases = all_cases() if asked.sample is None else sample_cases(asked.sample)
+    measured = measure(cases, asked.processes)
     made = table(measured)
     print(made)
     if asked.page is not None:

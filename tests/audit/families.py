@@ -39,10 +39,11 @@ class Family:
     """Heads that are trained in full beside LoRA adapters."""
     not_adapted: tuple[str, ...] = ()
     """Linear layers that LoRA leaves alone."""
-    padding_free: bool = False
-    """Whether `padding_free=auto` must give padding-free batches."""
-    checkpoints: bool = True
-    """Whether transformers supports gradient checkpointing for it."""
+
+    @property
+    def padding_free(self) -> bool:
+        """Whether `padding_free=auto` must give padding-free batches."""
+        return self.name not in PADDED
 
 
 def _sizes(**more: Any) -> dict[str, Any]:
@@ -77,26 +78,40 @@ _DISTILBERT = {
 _CLASSIFY = "text-classification"
 
 FAMILIES = (
-    Family("llama", "causal-lm", "ids", "llama", _sizes(num_key_value_heads=2), padding_free=True),
+    Family(
+        "llama",
+        "causal-lm",
+        "ids",
+        "llama",
+        _sizes(num_key_value_heads=2),
+    ),
     Family(
         "llama, messages",
         "sft",
         "messages",
         "llama",
         _sizes(num_key_value_heads=2),
-        padding_free=True,
     ),
-    Family("gpt2", "causal-lm", "ids", "gpt2", _GPT2, padding_free=True),
+    Family(
+        "gpt2",
+        "causal-lm",
+        "ids",
+        "gpt2",
+        _GPT2,
+    ),
     Family(
         "qwen3",
         "causal-lm",
         "ids",
         "qwen3",
         _sizes(num_key_value_heads=2, head_dim=8),
-        padding_free=True,
     ),
     Family(
-        "mistral", "causal-lm", "ids", "mistral", _sizes(num_key_value_heads=2), padding_free=True
+        "mistral",
+        "causal-lm",
+        "ids",
+        "mistral",
+        _sizes(num_key_value_heads=2),
     ),
     Family(
         "mistral, window 8",
@@ -118,7 +133,6 @@ FAMILIES = (
         "ids",
         "gemma3_text",
         _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64),
-        padding_free=True,
     ),
     Family(
         "opt",
@@ -126,10 +140,21 @@ FAMILIES = (
         "ids",
         "opt",
         {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32},
-        padding_free=True,
     ),
-    Family("gpt_neox", "causal-lm", "ids", "gpt_neox", _sizes(), padding_free=True),
-    Family("phi3", "causal-lm", "ids", "phi3", _sizes(num_key_value_heads=2), padding_free=True),
+    Family(
+        "gpt_neox",
+        "causal-lm",
+        "ids",
+        "gpt_neox",
+        _sizes(),
+    ),
+    Family(
+        "phi3",
+        "causal-lm",
+        "ids",
+        "phi3",
+        _sizes(num_key_value_heads=2),
+    ),
     Family(
         "mamba",
         "causal-lm",
@@ -137,6 +162,12 @@ FAMILIES = (
         "mamba",
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
         not_adapted=("out_proj", "dt_proj"),
+    ),
+    Family(
+        "mixtral", "causal-lm", "ids", "mixtral", _sizes(num_key_value_heads=2, num_local_experts=4)
+    ),
+    Family(
+        "llama, classes", _CLASSIFY, "classes", "llama", _sizes(num_key_value_heads=2), ("score",)
     ),
     Family("bert", _CLASSIFY, "classes", "bert", _sizes(), ("classifier",)),
     Family("roberta", _CLASSIFY, "classes", "roberta", _sizes(), ("classifier",)),
@@ -162,6 +193,8 @@ FAMILIES = (
     Family("t5", "seq2seq", "pairs", "t5", _T5),
     Family("bart", "seq2seq", "pairs", "bart", _BART),
 )
+PADDED = ("gemma2", "mamba", "deberta-v2", "t5", "bart")
+"""Models that surefit cannot run padding-free; all others must not fall back to padding."""
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'user' %}{{ '<cls> ' + message.content }}"
     "{% else %}{{ ' <sep> ' + message.content + ' <eos> ' }}{% endif %}{% endfor %}"
@@ -229,6 +262,8 @@ def make_model(family: Family, seed: int = 0) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=WEIGHT_NOISE)
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped kernels have no float64
     return model
 
 

@@ -100,8 +100,8 @@ def test_a_wrong_step_is_noticed(
     family, case = BY_NAME[name], Case(BY_NAME[name], False, False, True, False)
     wrong = wrong_steps(family, fault, monkeypatch)
     found = compare(case, tmp_path, wrong)
-    assert len(list(faults(found, case))) == (1 if fault == "not clipped" else 2)
-    assert fault == "not clipped" or found.loss > 1e-5
+    assert len(list(faults(found, case))) == 2
+    assert fault == "not clipped" or found.loss > 1e-5  # AdamW evens out the size of gradients
     assert found.gradient > 1e-5
 
 
