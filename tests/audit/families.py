@@ -164,7 +164,12 @@ FAMILIES = (
         not_adapted=("out_proj", "dt_proj"),
     ),
     Family(
-        "mixtral", "causal-lm", "ids", "mixtral", _sizes(num_key_value_heads=2, num_local_experts=4)
+        "mixtral",
+        "causal-lm",
+        "ids",
+        "mixtral",
+        _sizes(num_key_value_heads=2, num_local_experts=4),
+        not_adapted=("gate",),
     ),
     Family(
         "llama, classes", _CLASSIFY, "classes", "llama", _sizes(num_key_value_heads=2), ("score",)
