@@ -1,14 +1,11 @@
 """Whether the order of batches costs learning: validation losses against a plain shuffle.
 
-python bench/order.py [--fit] [--seeds 6] [--only NAME ...] [--page docs/order.md]
+python bench/order.py [--seeds 6] [--only NAME ...] [--page docs/order.md]
 
 Each data set is trained with each order and the same seeds, in micro-batches of 8 rows and in steps
 of 8 × 4. Reported are the validation loss after one epoch and at the end, as means over the seeds,
 and the mean difference from a plain shuffle of padded rows with its standard error. An order is
 worse if the difference is more than twice its standard error. Exits with 1 if a default is.
-
-With --fit, the candidates for the constants of `windowed` are compared on other data sets and other
-seeds than those of the page.
 """
 
 from __future__ import annotations
@@ -21,10 +18,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -34,16 +35,10 @@ from real_runs import machine  # noqa: E402
 DATA = Path(os.environ.get("SUREFIT_SHARED", ROOT.parent / "shared")) / "data"
 SHAPES = ((8, 1), (8, 4))
 EPOCHS = 3
-PLAIN = {"order": "shuffle", "padding_free": "off"}
 ORDERS: dict[str, dict[str, Any]] = {
     "default": {},
-    "windowed": {"order": "windowed", "padding_free": "off"},
     "grouped": {"order": "grouped", "padding_free": "off"},
 }
-FIT_SEEDS = 100
-"""The first seed of --fit; the page uses those from 0."""
-CANDIDATES = ((2, 0.5), (4, 0.5), (8, 0.5), (16, 0.5), (4, 1.0), (8, 1.0))
-"""Steps per window and noise that --fit tries."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +52,13 @@ class Set:
     lr: float
 
 
-def some_rows(file: str, count: int, first: int = 0) -> Callable[[], list[dict[str, Any]]]:
-    """Consecutive rows of a file of the shared data."""
+def some_rows(file: str, count: int) -> Callable[[], list[dict[str, Any]]]:
+    """The first rows of a file of the shared data."""
 
     def read() -> list[dict[str, Any]]:
         from surefit.data.open_data import open_table
 
-        return list(islice(open_table(str(DATA / file)).rows(), first, first + count))
+        return list(islice(open_table(str(DATA / file)).rows(), count))
 
     return read
 
@@ -80,7 +75,7 @@ def sentence_pairs(count: int) -> Callable[[], list[dict[str, Any]]]:
     return read
 
 
-JUDGED = (
+SETS = (
     Set("sms-spam", some_rows("sms-spam/sms.tsv", 1200), "tiny:bert", "text-classification", 1e-3),
     Set(
         "japanese-vowels",
@@ -91,30 +86,35 @@ JUDGED = (
     ),
     Set("multi30k", sentence_pairs(600), "tiny:t5", "seq2seq", 3e-3),
 )
-FITTED = (
-    Set(
-        "sms-spam, other rows",
-        some_rows("sms-spam/sms.tsv", 600, first=3000),
-        "tiny:bert",
-        "text-classification",
-        1e-3,
-    ),
-    Set("trec", some_rows("trec/TREC.train", 800), "tiny:bert", "text-classification", 1e-3),
-    Set(
-        "wnut17",
-        some_rows("wnut17/wnut17train.conll", 600),
-        "tiny:deberta-v2",
-        "token-classification",
-        1e-3,
-    ),
-)
 
 
-def losses(data: Set, shape: tuple[int, int], seed: int, options: dict[str, Any]) -> list[float]:
+@contextmanager
+def plain_shuffle() -> Iterator[None]:
+    """Rows in the order of torch's `randperm`, cut as they come, instead of surefit's order."""
+    import torch
+
+    from surefit.batches import order
+
+    def make_epoch(batches: order.Batches, epoch: int) -> order.Epoch:
+        chance = torch.Generator().manual_seed(1_000 * batches.seed + epoch)
+        rows = torch.randperm(len(batches.lengths), generator=chance).numpy()
+        micro = np.append(np.arange(0, len(rows), batches.batch_size), len(rows))
+        steps = np.append(np.arange(0, len(micro) - 1, batches.micro_per_step), len(micro) - 1)
+        return order.Epoch(rows, micro, steps)
+
+    own, order._make_epoch = order._make_epoch, lru_cache(maxsize=8)(make_epoch)
+    try:
+        yield
+    finally:
+        order._make_epoch = own
+
+
+def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[float]:
     """The validation loss after each epoch."""
     import surefit
 
-    with tempfile.TemporaryDirectory() as folder:
+    order = plain_shuffle() if name == "plain" else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, order:
         run = surefit.train(
             data=data.rows(),
             model=data.model,
@@ -127,7 +127,7 @@ def losses(data: Set, shape: tuple[int, int], seed: int, options: dict[str, Any]
             generate={"rows": 0},
             seed=seed,
             output=f"{folder}/run",
-            **options,
+            **ORDERS.get(name, {"padding_free": "off"}),
         )
         return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
 
@@ -170,8 +170,8 @@ def compare(sets: tuple[Set, ...], seeds: int) -> Iterator[tuple[str, dict[str, 
     """Each data set and shape with its Compared by order, after one epoch and at the end."""
     for data, shape in product(sets, SHAPES):
         found: dict[str, list[list[float]]] = {name: [] for name in ("plain", *ORDERS)}
-        for seed, (name, options) in product(range(seeds), {"plain": PLAIN, **ORDERS}.items()):
-            found[name].append(losses(data, shape, seed, options))
+        for seed, name in product(range(seeds), found):
+            found[name].append(losses(data, shape, seed, name))
             print(data.name, shape, seed, name, found[name][-1], file=sys.stderr, flush=True)
         size = f"{shape[0]} × {shape[1]}" if shape[1] > 1 else str(shape[0])
         yield f"{data.name}, {data.model}, {size}", found
@@ -205,36 +205,16 @@ def page(results: list[tuple[str, dict[str, Any]]], seeds: int) -> tuple[str, bo
     return "\n".join(lines), fine
 
 
-def fit(seeds: int) -> None:
-    """Print how the candidates for the constants of `windowed` train, with their padding."""
-    from surefit.batches import order
-
-    for data in FITTED:
-        chosen = range(FIT_SEEDS, FIT_SEEDS + seeds)
-        plain = [losses(data, (8, 1), seed, PLAIN) for seed in chosen]
-        for order.WINDOWED_STEPS, order.WINDOWED_NOISE in CANDIDATES:
-            own = [losses(data, (8, 1), seed, ORDERS["windowed"]) for seed in chosen]
-            shown = [
-                str(Compared([run[place] for run in plain], [run[place] for run in own]))
-                for place in (0, -1)
-            ]
-            print(data.name, order.WINDOWED_STEPS, order.WINDOWED_NOISE, *shown, flush=True)
-
-
 def main() -> int:
     """Compare, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", action="store_true", help="compare constants of `windowed`")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--only", nargs="*", default=[], help="data sets whose name contains one")
     parser.add_argument("--page", type=Path, help="write the page here instead of to stdout")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    if args.fit:
-        fit(args.seeds)
-        return 0
     sets = tuple(
-        data for data in JUDGED if not args.only or any(part in data.name for part in args.only)
+        data for data in SETS if not args.only or any(part in data.name for part in args.only)
     )
     text, fine = page(list(compare(sets, args.seeds)), args.seeds)
     if args.page is None:

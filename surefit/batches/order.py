@@ -2,22 +2,18 @@
 
 All rows are shuffled anew in every epoch. `order` then says how steps are made of them:
 
-- `shuffle` cuts the shuffled rows into optimizer steps: a step is a random draw of rows. Only
-  within a step are rows sorted by length. Padded micro-batches are rows of similar length;
-  padding-free ones get long and short rows in turn, so that all have about as many tokens.
-- `windowed` does the same for steps of several micro-batches. A step of a single padded micro-batch
-  would be mostly padding, so the shuffled rows are cut into small windows, and each window into
-  micro-batches of rows of similar length. Sorted rows are moved at random by about half a batch, so
-  that even data that fill a single window form other batches in every epoch.
-- `grouped` cuts large windows of sorted rows into micro-batches and neighbouring micro-batches into
-  steps. It has the least padding, and each step has rows of one length only, which can harm
-  training where the length says something about the target.
+- `shuffle` cuts the shuffled rows into optimizer steps, and each step into micro-batches.
+- `windowed` makes the same steps, and sorts the rows of each by length before it is cut into
+  micro-batches: padded micro-batches then have rows of similar length.
+- `grouped` sorts windows of many steps by length, cuts them into steps, and shuffles the steps. It
+  has the least padding, but a step has rows of one length only, which harms training where length
+  and target are related (`bench/order.py`).
 
-`windowed` and `grouped` shuffle their steps.
+Padding-free micro-batches of a step get long and short rows in turn, so that all have about as many
+tokens.
 
 Nothing is stored or replayed. The rows of a step depend on the effective batch size, not on how
-micro-batches and processes divide it; the exception is `windowed`, where a step of a single
-micro-batch is made otherwise. Every row occurs exactly once per epoch; the last step may be
+micro-batches and processes divide it. Every row occurs exactly once per epoch; the last step may be
 smaller.
 """
 
@@ -37,10 +33,6 @@ Order = Literal["shuffle", "windowed", "grouped"]
 
 GROUPED_STEPS = 128
 """Optimizer steps per window of `grouped`: enough for little padding."""
-WINDOWED_STEPS = 8
-"""Optimizer steps per window of `windowed`; fitted by `bench/order.py --fit`."""
-WINDOWED_NOISE = 0.5
-"""How far `windowed` moves rows that are sorted by length: standard deviation, in batches."""
 EXAMINED_ROWS = 2_000_000
 
 
@@ -186,18 +178,14 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     num_rows = len(batches.lengths)
     rows: Rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
     random.shuffle(rows)
-    match batches.chosen_order, batches.micro_per_step:
-        case "grouped", _:
-            return _steps_of_similar_rows(rows, batches, random, GROUPED_STEPS, noise=0)
-        case "windowed", 1 if len(np.unique(batches.lengths)) > 1:
-            return _steps_of_similar_rows(rows, batches, random, WINDOWED_STEPS, WINDOWED_NOISE)
-        case _ if batches.max_tokens is None:
-            return _steps_of_any_rows(rows, batches)
-        case _:
-            return _steps_of_any_tokens(rows, batches, batches.max_tokens)
+    if batches.chosen_order == "grouped":
+        return _grouped_steps(rows, batches, random)
+    if batches.max_tokens is None:
+        return _steps_of_rows(rows, batches)
+    return _steps_of_tokens(rows, batches, batches.max_tokens)
 
 
-def _steps_of_any_rows(rows: Rows, batches: Batches) -> Epoch:
+def _steps_of_rows(rows: Rows, batches: Batches) -> Epoch:
     """Steps of the same number of rows, as they come; the last one may be smaller."""
     per_step = batches.micro_per_step * batches.batch_size
     whole = len(rows) - len(rows) % per_step
@@ -221,6 +209,8 @@ def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
     count = -(-num_rows // batches.batch_size)
     if count <= 1:
         return steps, np.full(count, num_rows)
+    if batches.chosen_order == "shuffle" and not batches.padding_free:
+        return steps, _in_groups(num_rows, batches.batch_size)
     by_length = np.argsort(batches.lengths[steps], axis=1, kind="stable")
     if not batches.padding_free:
         sizes = _in_groups(num_rows, batches.batch_size)
@@ -231,7 +221,7 @@ def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
     return np.take_along_axis(steps, by_length, axis=1), sizes
 
 
-def _steps_of_any_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
+def _steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
     """Steps of about the same number of tokens, in micro-batches of at most `max_tokens`."""
     ends = np.concatenate([[0], np.cumsum(batches.lengths[rows], dtype=np.int64)])
     budget, start = batches.micro_per_step * max_tokens, 0
@@ -241,7 +231,8 @@ def _steps_of_any_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch
         fitting = int(np.searchsorted(ends, ends[start] + budget, side="right")) - 1
         end = max(fitting, start + 1)
         step = rows[start:end]
-        step = step[np.argsort(batches.lengths[step], kind="stable")]
+        if batches.padding_free or batches.chosen_order == "windowed":
+            step = step[np.argsort(batches.lengths[step], kind="stable")]
         if batches.padding_free:
             parts = _fill(step[::-1], batches.lengths, max_tokens)
         else:
@@ -274,19 +265,14 @@ def _fill(rows: Rows, lengths: npt.NDArray[np.int32], max_tokens: int) -> list[R
     return [np.array(part, rows.dtype) for part in parts if part]
 
 
-def _steps_of_similar_rows(
-    rows: Rows, batches: Batches, random: np.random.Generator, window_steps: int, noise: float
-) -> Epoch:
+def _grouped_steps(rows: Rows, batches: Batches, random: np.random.Generator) -> Epoch:
     """Steps of rows of similar length within each window, in random order."""
     lengths = batches.lengths
     sizes_by_window: list[Rows] = []
     steps_by_window: list[Rows] = []
-    for start, end in _windows(len(rows), batches, window_steps):
+    for start, end in _windows(len(rows), batches):
         window = rows[start:end]
         window[:] = window[np.argsort(lengths[window], kind="stable")]
-        if noise:
-            moved = random.normal(scale=noise * batches.batch_size, size=len(window))
-            window[:] = window[np.argsort(np.arange(len(window)) + moved)]
         sizes = np.diff(_cut(lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
@@ -298,11 +284,11 @@ def _steps_of_similar_rows(
     return Epoch(rows, _starts(_reorder(micro, first_micro, order)), _starts(steps[order]))
 
 
-def _windows(num_rows: int, batches: Batches, window_steps: int) -> list[tuple[int, int]]:
-    """Row ranges of about `window_steps` whole steps each, all of similar size."""
+def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
+    """Row ranges of about GROUPED_STEPS whole steps each, all of similar size."""
     per_step = batches.micro_per_step * batches.batch_size
     steps_in_all = -(-num_rows // per_step)
-    count = max(1, round(steps_in_all / window_steps))
+    count = max(1, round(steps_in_all / GROUPED_STEPS))
     edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
     edges[-1] = num_rows
     return list(pairwise(edges))
@@ -334,7 +320,7 @@ def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
 
 
 def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
-    """Where padded micro-batches start and end in rows of similar length.
+    """Where padded micro-batches start and end in consecutive rows.
 
     >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
     [0, 2, 3, 4]

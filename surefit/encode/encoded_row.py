@@ -14,7 +14,7 @@ from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Text, Tokenized
-from surefit.errors import SurefitError
+from surefit.errors import SurefitError, describe_error
 from surefit.findings import Rule, rule
 
 OVERLONG_ROW = rule(
@@ -71,7 +71,7 @@ def naming_own_code(function: Callable[..., Any]) -> Iterator[None]:
         if module.split(".")[0] == "surefit":
             raise
         name = getattr(function, "__qualname__", type(function).__name__)
-        message = f"{module}.{name} raised {type(error).__name__}: {error}"[:300]
+        message = f"{module}.{name} raised {describe_error(error)}"[:300]
         fix = f"Repair {name}, or let it raise SkipRowError for rows to be dropped."
         raise RowFaultError(USER_DATA_CODE_FAILED, message, fix=fix) from error
 

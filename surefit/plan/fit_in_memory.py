@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from surefit.batches.order import Batches, Order
 from surefit.config import Generation
-from surefit.errors import UsageError
+from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 from surefit.memory.advise import Trials, advise, largest_batch
 from surefit.memory.gigabytes import show_gb
@@ -70,7 +70,6 @@ def make_batches(
         )
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
-        order = "shuffle" if order == "auto" else order  # whatever the micro-batches will be
     chosen = None if order == "auto" else order
     return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
 
@@ -105,7 +104,7 @@ def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
     try:
         job, _ = largest_batch(Trials(job, limit))
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        what = f"{type(error).__name__}: {error}"[:200]
+        what = f"{describe_error(error)}"[:200]
         found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
     batches = job.batches
     message = (

@@ -17,6 +17,7 @@ from surefit.tasks.causal_text import (
     can_generate,
     count_targets,
     ends_with_eos,
+    generation_settings,
     is_overlong,
     read_ids,
     read_text,
@@ -72,6 +73,6 @@ SPEC = TaskSpec(
     count_targets=count_targets,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
-    generate=Generate(answer, possible=can_generate),
+    generate=Generate(answer, possible=can_generate, settings=generation_settings),
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_types import is_text_list
+from surefit.data.roles import Role
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -29,9 +31,11 @@ from surefit.tasks.causal_text import (
     can_generate,
     count_targets,
     ends_with_eos,
+    generation_settings,
     is_overlong,
     read_ids,
     read_text,
+    store_references,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
@@ -72,6 +76,14 @@ SYSTEM_MESSAGE_JOINED = rule(
 
 SAMPLED_ROWS = 64
 
+REFERENCES = Role(
+    "references",
+    accepts=lambda kind, named: is_text_list(kind),
+    may_be_missing=True,
+)
+"""All answers that are right, as SQuAD's files have them; the best match is scored. A column
+`answers` is not recognised: it may be the choices of a question."""
+
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The dialogue as its template writes it; only the answers and their ends carry labels.
@@ -108,6 +120,7 @@ def _encoded(
             raise _unsuited(fault) from None
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
+    columns |= _references(row, encoder)
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
     return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
@@ -224,12 +237,25 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     learned = np.flatnonzero(labels != IGNORE_INDEX)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
+    columns |= _references(row, encoder)
     return Encoded(columns, overlong, ends_with_eos(labels, encoder))
 
 
+def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+    if REFERENCES.name not in encoder.roles:
+        return {}
+    return {REFERENCES.name: store_references(row.get(REFERENCES.name))}
+
+
+def fields_of(encoder: Encoder) -> dict[str, Field]:
+    """Tokens, labels and the length of the prompt; further answers where the data has them."""
+    further = {REFERENCES.name: Field(("reference_time",), "uint8")}
+    return {**FIELDS, **(further if REFERENCES.name in encoder.roles else {})}
+
+
 def scores(sample: Sample) -> dict[str, float]:
-    """Word F1, exact match and ROUGE-L of one generated answer."""
-    expected = sample.expected or ""
+    """Token F1, exact match and ROUGE-L of one generated answer; of several, the best match."""
+    expected = [sample.expected or "", *sample.references]
     return {
         "token_f1": token_f1(expected, sample.got),
         "exact_match": exact_match(expected, sample.got),
@@ -237,23 +263,33 @@ def scores(sample: Sample) -> dict[str, float]:
     }
 
 
+FIELDS = {
+    "input_ids": Field(("time",), "int64", 0),
+    "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
+    "prompt_length": Field((), "int64"),
+}
+
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
     needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "tools"),
-    targets=("answer", "labels"),
+    optional=("labels", "mask", "input", "tools", "references"),
+    roles=(REFERENCES,),
+    targets=("answer", "labels", "references"),
     augments=("prompt", "messages"),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
-        "prompt_length": Field((), "int64"),
-    },
+    fields=FIELDS,
+    fields_of=fields_of,
     fit=fit,
     encode=encode,
     count_targets=count_targets,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
-    generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
+    generate=Generate(
+        answer,
+        scores,
+        ("token_f1", "exact_match", "rouge_l"),
+        can_generate,
+        settings=generation_settings,
+    ),
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

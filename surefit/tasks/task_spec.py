@@ -68,11 +68,17 @@ class Head:
 
 @dataclass(frozen=True)
 class Sample:
-    """One generated answer beside the expected one."""
+    """One generated answer beside the expected one, and further answers that are right, too."""
 
     prompt: str
     expected: str | None
     got: str
+    references: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sample as events have it."""
+        shown = {"prompt": self.prompt, "expected": self.expected, "got": self.got}
+        return {**shown, "references": list(self.references)} if self.references else shown
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ class Generate:
     `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
     samples as one; `names` are the names of both. Where there are none, text is made for
     predictions only. `possible(model, encoder)` returns whether this model can generate text.
+    `settings(model, encoder)` returns what text is generated with: settings of transformers'
+    GenerationConfig, which `answer` finds in `encoder.settings["generate"]`.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -90,6 +98,7 @@ class Generate:
     names: tuple[str, ...] = ()
     possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
     together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
+    settings: Callable[[Any, Encoder], Mapping[str, Any]] = lambda model, encoder: {}
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ BREAKS = (
     Break(
         5,
         "batches/order.py",
-        "return _steps_of_any_rows(rows, batches)",
-        "return _steps_of_any_rows(np.argsort(batches.lengths), batches)",
+        "return _steps_of_rows(rows, batches)",
+        "return _steps_of_rows(np.argsort(batches.lengths), batches)",
     ),
     Break(
         5,

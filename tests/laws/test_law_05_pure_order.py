@@ -39,7 +39,12 @@ SHAPES = [(16, 1, 1), (8, 2, 1), (8, 1, 2), (4, 4, 1), (4, 2, 2), (4, 1, 4), (1,
 """Rows, gradient accumulation and processes of one effective batch size."""
 
 
-@given(LENGTHS, st.sampled_from(SHAPES), st.sampled_from(["shuffle", "grouped"]), st.booleans())
+@given(
+    LENGTHS,
+    st.sampled_from(SHAPES),
+    st.sampled_from(["shuffle", "windowed", "grouped"]),
+    st.booleans(),
+)
 def test_steps_depend_on_the_effective_batch_size_alone(
     lengths: list[int], shape: tuple[int, int, int], name: Any, padding_free: bool
 ) -> None:
@@ -74,8 +79,8 @@ RAGGED = np.random.default_rng(0).lognormal(4.6, 0.8, 4096).clip(8, 512).astype(
 @pytest.mark.parametrize("lengths", [RAGGED, np.arange(1, 1001, dtype=np.int32)])
 @pytest.mark.parametrize(
     ("shape", "padding_free"),
-    [((16, 1, 1), True), ((8, 2, 1), True), ((8, 4, 1), False), ((8, 2, 1), False),
-     ((16, 1, 2), False), ((2, 16, 1), False)],
+    [((16, 1, 1), True), ((16, 1, 1), False), ((8, 2, 1), True), ((8, 2, 1), False),
+     ((8, 4, 1), False), ((16, 1, 2), False), ((2, 16, 1), False)],
 )  # fmt: skip
 def test_a_step_is_a_random_draw_of_lengths(
     lengths: np.ndarray, shape: tuple[int, int, int], padding_free: bool
@@ -92,14 +97,7 @@ def test_padded_rows_of_distinct_lengths_meet_others_in_each_epoch() -> None:
     lengths = np.arange(1, 65, dtype=np.int32)  # a single window
     batches = Batches(lengths, 0, 8)
     epochs = [{frozenset(rows) for rows in order(batches, epoch)} for epoch in range(4)]
-    again = sum(len(a & b) for i, a in enumerate(epochs) for b in epochs[:i])
-    assert again <= 1  # of 6 pairs of epochs with 8 steps each
-
-
-def test_rows_of_equal_length_need_no_window() -> None:
-    lengths = np.full(50, 7, np.int32)
-    alone, shared = Batches(lengths, 0, 8), Batches(lengths, 0, 4, 2)
-    assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]
+    assert all(not (a & b) for i, a in enumerate(epochs) for b in epochs[:i])
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -119,9 +117,9 @@ def test_rows_of_similar_length_have_little_padding() -> None:
     lengths = np.random.default_rng(0).lognormal(4.5, 0.6, 3000).clip(8, 512).astype(np.int32)
     for batch_size in (4, 8, 16, 32):
         grouped = Batches(lengths, 0, batch_size, order="grouped")
-        windowed = Batches(lengths, 0, batch_size)
+        windowed = Batches(lengths, 0, batch_size, grad_accum=4)
         assert grouped.padding_share(0) < 0.03
-        assert windowed.padding_share(0) < 0.7 * windowed.random_padding_share()
+        assert windowed.padding_share(0) < 0.6 * windowed.random_padding_share()
 
 
 class CrashError(Exception):

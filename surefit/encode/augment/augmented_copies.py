@@ -12,6 +12,7 @@ import numpy as np
 from surefit.encode.augment import CHANGES
 from surefit.encode.augment.words import words_of
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.errors import describe_error
 from surefit.findings import rule
 
 AUGMENT_FUNCTION_FAILED = rule(
@@ -124,7 +125,7 @@ def _call_own(function: OwnChange, text: str, rng: np.random.Generator, role: st
     try:
         changed = function(text, rng)
     except Exception as error:
-        message = f"{name} raised {type(error).__name__}: {error}"[:300]
+        message = f"{name} raised {describe_error(error)}"[:300]
         raise RowFaultError(AUGMENT_FUNCTION_FAILED, message, role) from error
     if not isinstance(changed, str):
         raise RowFaultError(
