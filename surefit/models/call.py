@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.findings import Finding, rule
+from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
-from surefit.kernels.varlen_attention import varlen_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
 
@@ -48,17 +48,24 @@ class Call:
     head: SparseHead | None = None
     on_batch: Callable[[Batch], None] | None = None
     """Called with each batch before the model."""
+    varlen: Varlen = field(default_factory=Varlen)
+    """How the model runs padding-free batches."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
-        if "row_lengths" in batch:
-            given |= varlen_arguments(batch)
+        if "position_ids" in batch and "row_lengths" in batch:
+            given |= self.varlen.arguments(batch)
+
+        def run() -> Any:
+            with self.varlen.packing(batch):
+                return as_outputs(model(**given, **self.fixed))
+
         if self.head is None or "labelled_positions" not in batch:
-            return as_outputs(model(**given, **self.fixed))
-        return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)
+            return run()
+        return self.head(run, batch)
 
 
 def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:

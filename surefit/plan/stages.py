@@ -292,7 +292,7 @@ class _Planner:
         self.note(probe_model(built, train, longer=config.probes == "all"))
         built = self.keep(freeze_unreached(built, train))
         if request.objects.loss_fn is not None:
-            return built, {}
+            return built, {"rows": "padded", "rows_reason": "loss_fn computes the loss"}
         longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
         may_join = config.padding_free != "off" and config.compile != "on"
         pipeline, choices = self.keep(
