@@ -68,15 +68,20 @@ class Varlen:
         if "kept_positions" not in batch:
             yield
             return
+        from torch.nn import Module
+
         assert self.body is not None
         packed = _Packed(self, batch)
         hooks = [
             self.body.register_forward_pre_hook(packed.pack, with_kwargs=True),
             self.body.register_forward_hook(packed.unpack),
         ]
-        pooler = getattr(self.body, "pooler", None)
-        if pooler is not None:
-            hooks.append(pooler.register_forward_pre_hook(packed.unpack_input))
+        pooler, encoder = (getattr(self.body, name, None) for name in ("pooler", "encoder"))
+        if isinstance(pooler, Module):  # pools each row, not the concatenation
+            if isinstance(encoder, Module):
+                hooks.append(encoder.register_forward_hook(packed.unpack))
+            else:
+                hooks.append(pooler.register_forward_pre_hook(packed.unpack_input))
         try:
             yield
         finally:
@@ -136,7 +141,7 @@ class _Packed:
         return self._pad(output)
 
     def unpack_input(self, pooler: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of the body's pooler, padded: it pools each row, not the concatenation."""
+        """The arguments of the body's pooler, padded."""
         return tuple(self._pad(value) for value in args)
 
     def _pad(self, value: Any) -> Any:

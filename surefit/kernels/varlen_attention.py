@@ -80,19 +80,13 @@ def attend(
     settings = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
     lengths, steps = _read_rows(attention_mask)
     rows = zip(*(torch.split(part, lengths, 2) for part in (query, key, value)), strict=True)
-    outputs, start = [], 0
-    for q, k, v in rows:
-        length = q.shape[2]
-        places = torch.arange(length) if steps is None else steps[start : start + length]
-        mask = None
-        if window is not None and int(places[-1] - places[0]) >= window:
-            mask = _within_window(places.to(q.device), window, causal)
-        outputs.append(
-            scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal and mask is None, **settings
-            )
+    masks = _window_masks(lengths, steps, window, causal, query.device)
+    outputs = [
+        scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and mask is None, **settings
         )
-        start += length
+        for (q, k, v), mask in zip(rows, masks, strict=True)
+    ]
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
 
 
@@ -114,6 +108,25 @@ def row_lengths_mask(lengths: Sequence[int], steps: Sequence[int] | None = None)
 def _read_rows(mask: torch.Tensor) -> tuple[list[int], torch.Tensor | None]:
     lengths = [length for length in mask[0, 0, 0].tolist() if length]
     return lengths, (mask[0, 0, 1] if mask.shape[2] == 2 else None)
+
+
+def _window_masks(
+    lengths: Sequence[int],
+    steps: torch.Tensor | None,
+    window: int | None,
+    causal: bool,
+    device: Any,
+) -> list[torch.Tensor | None]:
+    """The mask of each row that reaches beyond the window; None for the other rows."""
+    import torch
+
+    if window is None:
+        return [None] * len(lengths)
+    places = [torch.arange(n) for n in lengths] if steps is None else steps.split(lengths)
+    return [
+        _within_window(row.to(device), window, causal) if int(row[-1] - row[0]) >= window else None
+        for row in places
+    ]
 
 
 def _within_window(places: torch.Tensor, window: int, causal: bool) -> torch.Tensor:

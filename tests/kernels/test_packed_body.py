@@ -26,6 +26,8 @@ SIZES = TinySizes(vocab_size=60, hidden_size=32, num_layers=2, num_heads=4, max_
 LENGTHS = (9, 1, 14, 5, 20)
 PAD = 1
 ENCODERS = ("albert", "bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+FLOAT32 = {"gemma3_text": 1e-5}
+"""Gemma normalises in float32, whatever the dtype of its weights."""
 DECODERS = ("gemma3_text", "gpt2", "llama", "mistral", "qwen2")
 NO_SEGMENTS = ("distilbert", "modernbert", *DECODERS)
 
@@ -43,10 +45,15 @@ def make(arch: str, kind: str, lora: bool = False, **settings: Any) -> Any:
     module = auto.from_config(config).double()
     for weight in module.parameters():  # fresh weights hardly depend on their input
         weight.data += 0.1 * torch.randn_like(weight)
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
     if lora:
         from peft import LoraConfig, get_peft_model
 
-        chosen = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        chosen = LoraConfig(
+            r=2, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False
+        )
         module = get_peft_model(module, chosen).double()
     return module
 
@@ -83,13 +90,13 @@ def step(module: Any, kind: str, data: list[dict[str, Any]], layout: Layout) -> 
     return float(total.detach()), {name: grad.clone() for name, grad in grads.items()}
 
 
-def assert_same_step(padded: tuple[Any, Any], varlen: tuple[Any, Any]) -> None:
-    assert varlen[0] == pytest.approx(padded[0], rel=1e-9)
+def assert_same_step(padded: tuple[Any, Any], varlen: tuple[Any, Any], close: float = 1e-9) -> None:
+    assert varlen[0] == pytest.approx(padded[0], rel=close)
     assert varlen[1].keys() == padded[1].keys()
     largest = max(float(grad.norm()) for grad in padded[1].values())
     for name, grad in padded[1].items():
         difference = float((varlen[1][name] - grad).norm())
-        assert difference <= 1e-9 * max(float(grad.norm()), 1e-3 * largest), name
+        assert difference <= close * max(float(grad.norm()), 1e-3 * largest), name
 
 
 BODY_ONLY = Layout(padding_free=True, body_only=True)
@@ -104,7 +111,7 @@ def test_a_step_is_that_of_padded_rows(arch: str, kind: str) -> None:
     data = rows(kind, segments=arch not in NO_SEGMENTS)
     padded = step(module, kind, data, Layout())
     assert use_varlen_attention(module)
-    assert_same_step(padded, step(module, kind, data, BODY_ONLY))
+    assert_same_step(padded, step(module, kind, data, BODY_ONLY), FLOAT32.get(arch, 1e-9))
 
 
 @pytest.mark.parametrize("arch", ["bert", "llama", "modernbert", "roberta"])
@@ -138,7 +145,7 @@ def test_pooling_and_windows_are_the_models_own(arch: str, settings: dict[str, A
     padded = step(module, "text", data, Layout())
     assert use_varlen_attention(module)
     varlen = step(module, "text", data, BODY_ONLY)
-    assert_same_step(padded, varlen)
+    assert_same_step(padded, varlen, FLOAT32.get(arch, 1e-9))
     if "classifier_pooling" not in settings:  # the window limits these rows
         assert varlen[0] != pytest.approx(step(make(arch, "text"), "text", data, Layout())[0])
 
