@@ -158,6 +158,6 @@ class _Packed:
         if id(value) not in self.padded:  # the pooler and the head may both read it
             rows, length = self.shape
             empty = value.new_zeros((rows * length, *value.shape[2:]))
-            padded = empty.index_copy_(0, self.kept, value[0]).unflatten(0, (rows, length))
-            self.padded[id(value)] = (value, padded)
+            padded = empty.index_copy_(0, self.kept, value[0])
+            self.padded[id(value)] = (value, padded.view(rows, length, *value.shape[2:]))
         return self.padded[id(value)][1]

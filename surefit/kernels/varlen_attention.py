@@ -111,7 +111,7 @@ def _read_rows(mask: torch.Tensor) -> tuple[list[int], torch.Tensor | None]:
 
 
 def _window_masks(
-    lengths: Sequence[int],
+    lengths: list[int],
     steps: torch.Tensor | None,
     window: int | None,
     causal: bool,
@@ -122,7 +122,10 @@ def _window_masks(
 
     if window is None:
         return [None] * len(lengths)
-    places = [torch.arange(n) for n in lengths] if steps is None else steps.split(lengths)
+    if steps is None:
+        places = [torch.arange(length) for length in lengths]
+    else:
+        places = [*torch.split(steps, lengths)]
     return [
         _within_window(row.to(device), window, causal) if int(row[-1] - row[0]) >= window else None
         for row in places

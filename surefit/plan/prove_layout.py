@@ -75,7 +75,7 @@ def _same_gradients(
     trained = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
     loss = _loss(pipeline, padded)
     gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-    expected = {
+    expected: dict[torch.Tensor, torch.Tensor] = {
         weight: gradient
         for weight, gradient in zip(trained, gradients, strict=True)
         if gradient is not None

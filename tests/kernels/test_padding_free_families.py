@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import surefit
-from builders import WORDS, echo_rows, feature_rows, sentiment_rows
+from builders import WORDS, echo_rows, feature_rows, sentiment_rows, write_jsonl
 from surefit.plan.plan import Plan
 
 
@@ -113,12 +114,21 @@ def test_rows_of_one_length_need_no_padding() -> None:
     assert not [finding for finding in plan.findings if finding.code == "SF501"]
 
 
-@pytest.mark.parametrize("task", ["text-classification", "token-classification", "masked-lm"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [
+        ("bert", "text-classification"),
+        ("modernbert", "token-classification"),
+        ("roberta", "masked-lm"),
+        ("electra", "feature-classification"),
+    ],
+)
 def test_a_run_trains_resumes_evaluates_and_predicts(
     family: str, task: str, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"data": DATA[task], "model": f"tiny:{family}", "task": task}
+    rows = [{n: v.tolist() if n == "features" else v for n, v in r.items()} for r in DATA[task]]
+    data = str(write_jsonl(tmp_path / "rows.jsonl", rows))
+    options: dict[str, Any] = {"data": data, "model": f"tiny:{family}", "task": task}
     options |= {"epochs": 2, "batch_size": 6, "eval_share": 0.2}
     whole = surefit.train(**options, output=str(tmp_path / "whole"))
     assert whole.plan["choices"]["rows"] == PADDING_FREE
@@ -132,10 +142,69 @@ def test_a_run_trains_resumes_evaluates_and_predicts(
 
     with pytest.raises(KeyboardInterrupt):
         surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
-    cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
+    cut = surefit.train(resume=tmp_path / "cut")
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
-    assert len(surefit.predict(cut, DATA[task][:5])) == 5
+    assert len(surefit.predict(cut, rows[:5])) == 5
+
+
+def _leak(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **more: Any) -> Any:
+    """Attention over the whole batch, as if its rows were one."""
+    return sdpa_attention_forward(module, query, key, value, None, **more)
+
+
+def _from_zero(varlen: Any, steps: Any, ids: Any) -> Any:
+    return steps
+
+
+def _shifted(varlen: Any, steps: Any, ids: Any) -> Any:
+    return steps * 2 + 1
+
+
+def _no_window(lengths: Any, *_: Any) -> Any:
+    return [None] * len(lengths)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "target", "broken"),
+    [
+        ("bert", "text-classification", "varlen_attention.attend", _leak),
+        ("bert", "token-classification", "varlen_attention.attend", _leak),
+        ("roberta", "masked-lm", "varlen_attention.attend", _leak),
+        ("electra", "feature-classification", "varlen_attention.attend", _leak),
+        ("roberta", "text-classification", "packed_body.Varlen.positions", _from_zero),
+        ("roberta", "masked-lm", "packed_body.Varlen.positions", _from_zero),
+        ("bert", "text-classification", "packed_body.Varlen.positions", _shifted),
+        ("llama", "text-classification", "packed_body.Varlen.positions", _shifted),
+        ("modernbert", "text-classification", "varlen_attention._window_masks", _no_window),
+        ("modernbert", "token-classification", "varlen_attention._window_masks", _no_window),
+    ],
+)
+def test_a_wrong_kernel_is_noticed_on_untrained_weights(
+    family: str, task: str, target: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"surefit.kernels.{target}", broken)
+    data = lengthened(DATA[task]) if broken is _no_window else DATA[task]
+    plan = surefit.check(data=data, model=f"tiny:{family}", task=task)
+    assert plan.choices["rows"] == "padded"
+    assert [finding for finding in plan.findings if finding.code == "SF501"]
+
+
+def test_rows_beyond_a_local_window_run_padding_free() -> None:
+    data = lengthened(DATA["text-classification"])
+    plan = surefit.check(data=data, model="tiny:modernbert", task="text-classification")
+    assert plan.choices["rows"] == PADDING_FREE, plan.findings
+
+
+def lengthened(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows twenty times as long: ModernBERT's window reaches 64 tokens to each side."""
+    return [{name: _repeat(name, value) for name, value in row.items()} for row in rows]
+
+
+def _repeat(name: str, value: Any) -> Any:
+    if name == "text":
+        return " ".join([value] * 20)
+    return list(value) * 20 if name in ("tokens", "tags") else value
 
 
 def test_one_step_over_all_rows_is_that_of_padded_rows(tmp_path: Path) -> None:
