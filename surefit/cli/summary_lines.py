@@ -85,7 +85,8 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
         otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
         size += f" × {length} {unit}, {share:.1%} padding{otherwise}"
     yield "batches", f"{batches.num_micro_batches():,} per epoch, {size}"
-    yield "steps", f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
+    in_all = f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
+    yield "steps", f"{in_all}; order: {batches.chosen_order}"
 
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:

@@ -231,6 +231,11 @@ class RunConfig(_Section):
     """Padded positions per micro-batch, instead of a fixed number of rows."""
     grad_accum: int = Field(1, ge=1)
     """Gradient accumulation: micro-batches per optimizer step per process."""
+    order: Literal["auto", "shuffle", "windowed", "grouped"] = "auto"
+    """Which rows a step has. shuffle: any rows; windowed: rows of similar length from small windows
+    where a step is one padded micro-batch, else any; grouped: rows of similar length, with the
+    least padding, which can harm training. auto: shuffle where batches are padding-free, else
+    windowed."""
     max_seq_length: int | None = Field(None, ge=2)
     """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
     overlong: Literal["truncate", "drop", "error"] = "truncate"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.order import Batches
+from surefit.batches.order import Batches, Order
 from surefit.config import Generation
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -60,6 +60,7 @@ def make_batches(
     batch_size: int | Literal["auto"],
     grad_accum: int,
     max_tokens: int | None,
+    order: Order | Literal["auto"] = "auto",
 ) -> Batches:
     """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
     if batch_size == "auto" and max_tokens is not None:
@@ -69,7 +70,9 @@ def make_batches(
         )
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
-    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens)
+        order = "shuffle" if order == "auto" else order  # whatever the micro-batches will be
+    chosen = None if order == "auto" else order
+    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
 
 
 def generation_size(

@@ -95,6 +95,7 @@ def _batches_dict(batches: Batches) -> dict[str, Any]:
         "count": batches.num_micro_batches(),
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
+        "order": batches.chosen_order,
     }
 
 

@@ -252,7 +252,12 @@ class _Planner:
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
         batches = make_batches(
-            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            config.max_tokens,
+            config.order,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -307,8 +312,12 @@ class _Planner:
         limit = find_limit(config.max_memory_gb, config.device_memory_gb)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
-            sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
-            settled = replace(self.request, config=config.model_copy(update=sizes))
+            settings = {
+                "batch_size": job.batches.batch_size,
+                "grad_accum": job.batches.grad_accum,
+                "order": job.batches.chosen_order,
+            }
+            settled = replace(self.request, config=config.model_copy(update=settings))
             self.plan = replace(self.plan, request=settled)
             self.note(check_batch_norm(job.pipeline.module, job.batches, config.epochs))
         fit = self.keep(predict_fit(job, limit))
