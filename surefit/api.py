@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -113,11 +114,14 @@ def iter_predictions(
     run: Run, data: Any, model: nn.Module | None = None
 ) -> Iterator[dict[str, Any]]:
     """Predictions as they are made."""
+    from surefit.training.as_in_training import as_in_training
+
     config = run.config
     pipeline = run.open_pipeline(model)
     with use_cache(config.cache):  # left before the first row is given to the caller
         table = open_table(data, config.read, config.on_bad_file)
-    yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
+    with as_in_training(run, pipeline.module):
+        yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
 
 
 def evaluate(
@@ -134,6 +138,7 @@ def evaluate_run(
     run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
 ) -> tuple[Evaluation, Store]:
     """Metrics, and the encoded rows they were measured on."""
+    from surefit.training.as_in_training import as_in_training
     from surefit.training.start import evaluation_settings
 
     config, pipeline = run.config, run.open_pipeline(model)
@@ -147,7 +152,9 @@ def evaluate_run(
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
     settings = evaluation_settings(config)
-    return pipeline.evaluate(store, settings, progress=progress), store
+    with as_in_training(run, pipeline.module, exactly=True) as precision:
+        result = pipeline.evaluate(store, settings, progress=progress)
+    return replace(result, precision=precision), store
 
 
 def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:

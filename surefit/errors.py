@@ -54,3 +54,20 @@ class InterruptedRunError(SurefitError):
     """Stopped by SIGINT or SIGTERM; the step was finished and saved."""
 
     exit_code = 130
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception; empty where its own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and message of an exception.
+
+    >>> describe_error(ValueError("no rows"))
+    'ValueError: no rows'
+    """
+    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surefit.errors import UsageError
+from surefit.errors import UsageError, describe_error
 from surefit.findings import rule
 
 OWN_CODE_RUN = rule(
@@ -42,7 +42,7 @@ def find_object(name: str, beside: Path | None = None) -> Any:
             ) from None
         except (Exception, SystemExit) as error:
             raise UsageError(
-                f"{module_name} could not be imported: {type(error).__name__}: {error}",
+                f"{module_name} could not be imported: {describe_error(error)}",
                 "Repair the file; `python -c 'import …'` shows where it fails.",
             ) from error
     if not hasattr(module, object_name):

@@ -1,24 +1,20 @@
 """Batches: which rows are batched together and in which order, as a pure function.
 
-An epoch is computed in four steps from (lengths, seed, epoch, effective batch): shuffle all rows;
-cut the shuffled rows into windows of about 128 optimizer steps; sort each window by length and cut
-it into micro-batches of about equally long rows; group neighbouring micro-batches into optimizer
-steps and shuffle the steps.
+All rows are shuffled anew in every epoch. `order` then says how steps are made of them:
 
-Padding-free batches need no rows of equal length. Each micro-batch takes one row from every length
-class of its window (for four rows: the shortest quarter, the next one, …), at random within the
-class. All micro-batches then have about the same number of tokens, so the peak memory is close to
-the usual one.
+- `shuffle` cuts the shuffled rows into optimizer steps, and each step into micro-batches.
+- `windowed` makes the same steps, and sorts the rows of each by length before it is cut into
+  micro-batches: padded micro-batches then have rows of similar length.
+- `grouped` sorts windows of many steps by length, cuts them into steps, and shuffles the steps. It
+  has the least padding, but a step has rows of one length only, which harms training where length
+  and target are related (`bench/order.py`).
 
-How random this is: steps come in random order whatever their length, and windows are drawn anew in
-every epoch. In padding-free batches any two rows of a window can be batched together, and the same
-two again about as rarely as in a plain shuffle. In padded batches a row is batched with rows of its
-length; data that fill a single window, with no two rows equally long, have the same micro-batches
-in every epoch, in another order.
+Padding-free micro-batches of a step get long and short rows in turn, so that all have about as many
+tokens.
 
-Nothing is stored or replayed. The rows of a step depend on its total number of micro-batches, not
-on how processes share them: two processes train on the same rows per step as one with twice the
-gradient accumulation. Every row occurs exactly once per epoch; the last step may be smaller.
+Nothing is stored or replayed. The rows of a step depend on the effective batch size, not on how
+micro-batches and processes divide it. Every row occurs exactly once per epoch; the last step may be
+smaller.
 """
 
 from __future__ import annotations
@@ -26,15 +22,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.integer[Any]]
 
-WINDOW_STEPS = 128
-"""Optimizer steps per window: enough for little padding, few enough to stay random."""
+Order = Literal["shuffle", "windowed", "grouped"]
+
+GROUPED_STEPS = 128
+"""Optimizer steps per window of `grouped`: enough for little padding."""
 EXAMINED_ROWS = 2_000_000
 
 
@@ -76,6 +74,13 @@ class Batches:
     num_processes: int = 1
     max_tokens: int | None = None
     padding_free: bool = False
+    order: Order | None = None
+    """Default: `shuffle` where batches are padding-free, else `windowed`."""
+
+    @property
+    def chosen_order(self) -> Order:
+        """The order that is used."""
+        return self.order or ("shuffle" if self.padding_free else "windowed")
 
     @property
     def micro_per_step(self) -> int:
@@ -145,8 +150,7 @@ class Batches:
     def worst_rows(self, epochs: int = 1) -> Rows:
         """The rows of the micro-batch with the most positions, over all epochs.
 
-        The order differs between epochs only if there is more than one window. As many epochs are
-        examined as can be computed in about a second.
+        As many epochs are examined as can be computed in about a second.
         """
         return _find_worst(self, epochs)
 
@@ -174,15 +178,102 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     num_rows = len(batches.lengths)
     rows: Rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
     random.shuffle(rows)
+    if batches.chosen_order == "grouped":
+        return _grouped_steps(rows, batches, random)
+    if batches.max_tokens is None:
+        return _steps_of_rows(rows, batches)
+    return _steps_of_tokens(rows, batches, batches.max_tokens)
+
+
+def _steps_of_rows(rows: Rows, batches: Batches) -> Epoch:
+    """Steps of the same number of rows, as they come; the last one may be smaller."""
+    per_step = batches.micro_per_step * batches.batch_size
+    whole = len(rows) - len(rows) % per_step
+    steps, sizes = _divide(rows[:whole].reshape(-1, per_step), batches)
+    last, last_sizes = _divide(rows[None, whole:], batches)
+    micro = np.concatenate([np.tile(sizes, len(steps)), last_sizes])
+    counts = [len(sizes)] * len(steps) + [len(last_sizes)] * (whole < len(rows))
+    ordered = np.concatenate([steps.reshape(-1), last.reshape(-1)])
+    return Epoch(ordered, _starts(micro), _starts(np.array(counts)))
+
+
+def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
+    """Steps (a row each) with their rows ordered by micro-batch, and the size of each.
+
+    >>> lengths = np.array([9, 1, 5, 7], np.int32)
+    >>> [_divide(np.arange(4)[None], Batches(lengths, 0, 2, 2, padding_free=free))[0].tolist()
+    ...     for free in (False, True)]
+    [[[1, 2, 3, 0]], [[0, 1, 3, 2]]]
+    """
+    num_rows = steps.shape[1]
+    count = -(-num_rows // batches.batch_size)
+    if count <= 1:
+        return steps, np.full(count, num_rows)
+    if batches.chosen_order == "shuffle" and not batches.padding_free:
+        return steps, _in_groups(num_rows, batches.batch_size)
+    by_length = np.argsort(batches.lengths[steps], axis=1, kind="stable")
+    if not batches.padding_free:
+        sizes = _in_groups(num_rows, batches.batch_size)
+    else:  # from the longest: to the first micro-batch, the second, …, back to the first
+        turns = np.resize(np.concatenate([np.arange(count), np.arange(count)[::-1]]), num_rows)
+        by_length = by_length[:, ::-1][:, np.argsort(turns, kind="stable")]
+        sizes = np.bincount(turns)
+    return np.take_along_axis(steps, by_length, axis=1), sizes
+
+
+def _steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
+    """Steps of about the same number of tokens, in micro-batches of at most `max_tokens`."""
+    ends = np.concatenate([[0], np.cumsum(batches.lengths[rows], dtype=np.int64)])
+    budget, start = batches.micro_per_step * max_tokens, 0
+    micro: list[Rows] = []
+    counts: list[int] = []
+    while start < len(rows):
+        fitting = int(np.searchsorted(ends, ends[start] + budget, side="right")) - 1
+        end = max(fitting, start + 1)
+        step = rows[start:end]
+        if batches.padding_free or batches.chosen_order == "windowed":
+            step = step[np.argsort(batches.lengths[step], kind="stable")]
+        if batches.padding_free:
+            parts = _fill(step[::-1], batches.lengths, max_tokens)
+        else:
+            parts = [step[a:b] for a, b in pairwise(_cut(batches.lengths[step], batches))]
+        micro += parts
+        counts.append(len(parts))
+        start = end
+    sizes = np.array([len(part) for part in micro], np.int64)
+    ordered = np.concatenate(micro) if micro else rows
+    return Epoch(ordered, _starts(sizes), _starts(np.array(counts, np.int64)))
+
+
+def _fill(rows: Rows, lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Rows]:
+    """Rows, the longest first, as micro-batches: each row goes to the one with the fewest tokens.
+
+    >>> [part.tolist() for part in _fill(np.arange(4), np.array([6, 5, 3, 2], np.int32), 8)]
+    [[0, 3], [1, 2]]
+    """
+    own = lengths[rows].tolist()
+    parts: list[list[int]] = [[] for _ in range(-(-sum(own) // max_tokens))]
+    totals = [0] * len(parts)
+    for row, length in zip(rows.tolist(), own, strict=True):
+        place = totals.index(min(totals))
+        if parts[place] and totals[place] + length > max_tokens:
+            place = len(parts)
+            parts.append([])
+            totals.append(0)
+        parts[place].append(row)
+        totals[place] += length
+    return [np.array(part, rows.dtype) for part in parts if part]
+
+
+def _grouped_steps(rows: Rows, batches: Batches, random: np.random.Generator) -> Epoch:
+    """Steps of rows of similar length within each window, in random order."""
+    lengths = batches.lengths
     sizes_by_window: list[Rows] = []
     steps_by_window: list[Rows] = []
-    for start, end in _windows(num_rows, batches):
+    for start, end in _windows(len(rows), batches):
         window = rows[start:end]
-        if batches.max_tokens is None or not batches.padding_free:
-            window[:] = window[np.argsort(batches.lengths[window], kind="stable")]
-        if batches.max_tokens is None and batches.padding_free:
-            window[:] = _deal(window, batches.batch_size, random)
-        sizes = np.diff(_cut(batches.lengths[window], batches)).astype(np.int32)
+        window[:] = window[np.argsort(lengths[window], kind="stable")]
+        sizes = np.diff(_cut(lengths[window], batches)).astype(np.int32)
         sizes_by_window.append(sizes)
         steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
     micro: Rows = np.concatenate(sizes_by_window)
@@ -194,10 +285,10 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
 
 
 def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
-    """Row ranges of about WINDOW_STEPS whole steps each, all of similar size."""
+    """Row ranges of about GROUPED_STEPS whole steps each, all of similar size."""
     per_step = batches.micro_per_step * batches.batch_size
     steps_in_all = -(-num_rows // per_step)
-    count = max(1, round(steps_in_all / WINDOW_STEPS))
+    count = max(1, round(steps_in_all / GROUPED_STEPS))
     edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
     edges[-1] = num_rows
     return list(pairwise(edges))
@@ -228,33 +319,18 @@ def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
     return reordered
 
 
-def _deal(rows: Rows, size: int, random: np.random.Generator) -> Rows:
-    """Reorder rows sorted by length so that each group of `size` has one of every length class.
-
-    The remainder that does not fill a micro-batch comes last, drawn from all lengths.
-
-    >>> dealt = _deal(np.arange(9), 2, np.random.default_rng(0))
-    >>> sorted(dealt.tolist()) == list(range(9)), (dealt[:8].reshape(4, 2) // 4).clip(0, 1).tolist()
-    (True, [[0, 1], [0, 1], [0, 1], [0, 1]])
-    """
-    left = random.choice(len(rows), len(rows) % size, replace=False)
-    whole = np.delete(rows, left).reshape(size, -1)
-    return np.concatenate([random.permuted(whole, axis=1).T.reshape(-1), rows[left]])
-
-
 def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
-    """Where micro-batches start and end in the rows of a window.
+    """Where padded micro-batches start and end in consecutive rows.
 
     >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
     [0, 2, 3, 4]
     """
     if batches.max_tokens is None:
         return [*range(0, len(lengths), batches.batch_size), len(lengths)]
-    edges, ends = [0], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    for place in range(1, len(lengths)):
-        # Sorted by length, the newest row is the longest so far and sets the padded length.
-        padded = (place + 1 - edges[-1]) * int(lengths[place])
-        tokens = int(ends[place + 1] - ends[edges[-1]])
-        if (tokens if batches.padding_free else padded) > batches.max_tokens:
+    edges, longest = [0], 0
+    for place, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if place > edges[-1] and (place + 1 - edges[-1]) * longest > batches.max_tokens:
             edges.append(place)
+            longest = length
     return [*edges, len(lengths)]

@@ -21,7 +21,7 @@ from surefit.checks.probes import run_probes
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
 from surefit.checks.probes.probe_batch import Subject
 from surefit.encode.drop_reasons import DropReason
-from surefit.errors import UsageError
+from surefit.errors import UsageError, message_of
 from surefit.explainer import explain
 from surefit.findings import Finding, Rule, has_errors, rule
 
@@ -169,7 +169,7 @@ class Tally:
 
     def failed(self, rows: range, error: Exception) -> None:
         """Note that the collator could not make a batch."""
-        lines = str(error).strip().splitlines() or [""]
+        lines = message_of(error).strip().splitlines() or [""]
         message = (
             f"The data collator fails on rows {rows[0]} to {rows[-1]}: "
             f"{type(error).__name__}: {lines[0][:200]}"
@@ -285,6 +285,7 @@ class Tally:
             rows_learning_eos=self.rows_learning_eos,
             train_views=self.rows,
             dropped_views={},
+            train_blocks=self.rows,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from surefit.errors import UsageError
+from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
 
 if TYPE_CHECKING:
@@ -46,6 +46,25 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
                 f"{', '.join(available) or 'none'}.",
                 f"Install it (pip install {tracker}), or leave it out.",
             )
+
+
+def resolve_precision(precision: str) -> str:
+    """The precision that a run computes in on this machine: `auto` is bf16 on CUDA, else fp32."""
+    import torch
+
+    if precision != "auto":
+        return precision
+    return "bf16" if torch.cuda.is_available() else "fp32"
+
+
+def usable_precision(precision: str, why_not: WhyNot | None = None) -> str:
+    """The precision if this machine computes in it, else fp32."""
+    precision = resolve_precision(precision)
+    try:
+        check_machine(precision, (), why_not)
+    except SurefitError:
+        return "fp32"
+    return precision
 
 
 def check_weights(module: nn.Module, why_not: WhyNot | None = None) -> None:

@@ -22,6 +22,7 @@ from surefit.cli import (
     tasks,
     train,
 )
+from surefit.errors import describe_error
 
 app = typer.Typer(
     name="surefit",
@@ -94,7 +95,7 @@ def _explained(error: Exception) -> tuple[str, str]:
     """Message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
-    message, found = f"{type(error).__name__}: {error}", explain(error)
+    message, found = f"{describe_error(error)}", explain(error)
     if found.known:
         cause = " ".join((f"{found.code} {found.title}.", *found.derived))
         return f"{message}\ncause: {cause}", found.fix or ""

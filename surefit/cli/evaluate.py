@@ -38,6 +38,7 @@ def command(
                 **({"classes": classes} if classes is not None else {}),
                 "rows": len(store),
                 "dropped_rows": dropped,
+                "precision": result.precision,
                 "samples": result.samples,
             }
         )
@@ -47,6 +48,7 @@ def command(
     if classes is not None:
         print(f"{'classes':<16}{classes}")
     print(f"{'rows':<16}{len(store)}")
+    print(f"{'precision':<16}{result.precision}")
     if dropped:
         print(f"{'dropped':<16}{describe_counts(dropped)}")
     return 0

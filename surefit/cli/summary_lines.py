@@ -61,10 +61,11 @@ def _lora_line(lora: Mapping[str, Any]) -> str:
 
 def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
     dropped = ledger.rows - ledger.used_rows
+    split = f", {ledger.split_rows:,} split into blocks" if ledger.split_rows else ""
     yield (
         "rows",
         f"{ledger.rows:,}: {ledger.train_rows:,} training, {ledger.eval_rows:,} validation, "
-        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated",
+        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated{split}",
     )
     factor = plan.config.augmentation_factor
     if factor > 1:
@@ -85,7 +86,8 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
         otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
         size += f" × {length} {unit}, {share:.1%} padding{otherwise}"
     yield "batches", f"{batches.num_micro_batches():,} per epoch, {size}"
-    yield "steps", f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
+    in_all = f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
+    yield "steps", f"{in_all}; order: {batches.chosen_order}"
 
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:

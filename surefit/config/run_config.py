@@ -97,9 +97,17 @@ class Generation(_Section):
     """Validation rows to generate answers for; 0 for none."""
     max_new_tokens: int = Field(64, ge=1)
     """Maximum number of tokens in a generated answer."""
+    from_model: tuple[str, ...] = ()
+    """Settings to take over from the model's generation config, such as repetition_penalty or
+    num_beams. Default: none; text is generated greedily."""
     scorer: str | None = None
     """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
     is better."""
+
+    @field_validator("from_model", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("scorer")
     @classmethod
@@ -231,10 +239,16 @@ class RunConfig(_Section):
     """Padded positions per micro-batch, instead of a fixed number of rows."""
     grad_accum: int = Field(1, ge=1)
     """Gradient accumulation: micro-batches per optimizer step per process."""
+    order: Literal["auto", "shuffle", "windowed", "grouped"] = "auto"
+    """The order of rows. shuffle: at random; windowed: the same steps, with the rows of each sorted
+    by length, so that its padded micro-batches have less padding; grouped: each step has rows of
+    similar length, which can harm training. auto: shuffle where batches are padding-free, else
+    windowed."""
     max_seq_length: int | None = Field(None, ge=2)
     """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
-    overlong: Literal["truncate", "drop", "error"] = "truncate"
-    """What happens to rows longer than max_seq_length."""
+    overlong: Literal["split", "truncate", "drop", "error"] | None = None
+    """What happens to rows longer than max_seq_length; split: consecutive blocks of one row.
+    Default: split for causal-lm, truncate for other tasks."""
     loss_on: Literal["answers", "all"] = "answers"
     """Tokens the loss is computed on in instruction data; answers: completion-only loss."""
     template: str | None = None

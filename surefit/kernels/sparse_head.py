@@ -11,7 +11,7 @@ a time and turned into the loss and its gradient, so all logits never exist at o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
@@ -66,12 +66,13 @@ class SparseHead:
                 outputs = run()
         finally:
             hook.remove()
+        added = getattr(outputs, "auxiliary_loss", None)
         if self.transform is not None:
-            return known[0]
+            return known[0] if added is None else replace(known[0], auxiliary_loss=added)
         logits = full_precision(outputs.logits[0])  # (N, V)
         total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
         hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
-        return LabelledLoss(total, hits, len(labels))
+        return LabelledLoss(total, hits, len(labels), added)
 
 
 def chunked_loss(

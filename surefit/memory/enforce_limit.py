@@ -98,10 +98,10 @@ class MemoryGuard:
         """Return what was freed to the system, for example after a step that did not fit."""
         import gc
 
-        gc.collect()
         if self._status < 0:
             trim_heap()
             return
+        gc.collect()
         self._trim()
         self.is_near = False
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
 from surefit.memory.process_memory import mapped_file_bytes, trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.pipeline.evaluation import row_chunks
 from surefit.pipeline.job import Job
+from surefit.pipeline.row_groups import row_chunks
 from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def predict(job: Job, limit: Limit) -> Fit:
         training = trace_worst(job)
         passes = (training, *_without_gradients(job, training, limit))
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        first = (str(error).strip().splitlines() or [""])[0]
+        first = (message_of(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
     fit = Fit(limit, parts=_breakdown(worst, base_bytes(job.pipeline.module, limit), limit))
@@ -167,7 +168,7 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
     if not len(job.validation):
         return
     size, tokens = job.batches.batch_size, job.batches.max_tokens
-    rows = next(row_chunks(job.validation.lengths, size, tokens))
+    rows = row_chunks(job.validation.lengths, size, tokens)[0]
     longest = int(job.validation.lengths[rows].max())
     per_position = training.activations / max(int(job.batches.positions().max()), 1)
 
@@ -177,7 +178,8 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
 
     trace_scoring = may_exceed_training(len(rows) * longest)
     wanted, new_tokens = job.generates or (0, 0)
-    num_prompts = min(len(rows), wanted)
+    beams = job.pipeline.encoder.settings.get("generate", {}).get("num_beams", 1)
+    num_prompts = min(len(rows), wanted) * beams
     trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
     if not trace_scoring and not trace_generation:
         return

@@ -18,6 +18,7 @@ import numpy as np
 from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
+from surefit.models.call import compute_losses
 from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -110,10 +111,12 @@ def _time_passes(
         if job.batches.grad_accum == 1:
             _drop_gradients(job.pipeline.module)
         start = time.perf_counter()
-        total, count = job.pipeline.loss(job.pipeline.call(model, batch), batch)
+        pipeline = job.pipeline
+        total, count, added = compute_losses(pipeline.call, pipeline.loss, model, batch)
         middle = time.perf_counter()
-        backward(total / max(int(count), 1))
-        del total
+        mean = total / max(int(count), 1)
+        backward(mean if added is None else mean + added)
+        del total, mean, added
         _wait()
         end = time.perf_counter()
         forward, whole = min(forward, middle - start), min(whole, end - start)

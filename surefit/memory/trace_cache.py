@@ -53,7 +53,7 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
         [config.to_dict(), getattr(config, "_attn_implementation", None)],
         [getattr(part, "gradient_checkpointing", None) for part in parts],
         [(n, p.shape, str(p.dtype), p.requires_grad) for n, p in module.named_parameters()],
-        [dict(call.arguments), repr(dict(call.fixed)), as_choice(call.head)],
+        [dict(call.arguments), repr(dict(call.fixed)), as_choice(call.head), repr(call.auxiliary)],
         [*_code(loss)],
         {name: _content(value) for name, value in batch.items()},
         [str(each) for each in more],

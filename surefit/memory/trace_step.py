@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from surefit.models.call import Call
+from surefit.models.call import Call, compute_losses
 from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def trace_training(
     before = count.heap_bytes
     try:
         with fused_attention(), torch.enable_grad(), count, meta_autocast(dtype):
-            total, _ = loss(call(module, shapes), shapes)
-            torch.autograd.backward(total)
+            total, _, added = compute_losses(call, loss, module, shapes)
+            torch.autograd.backward(total if added is None else total + added)
     finally:
         for hook in hooks:
             hook.remove()

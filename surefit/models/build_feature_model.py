@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.data.data_rules import WRONG_SHAPE
 from surefit.encode.encoder import Encoder
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.models.config_sizes import ProjectionPlan, plan_projection, resize_config
 from surefit.models.feature_model_files import has_feature_layers, read_sizes, read_weights
@@ -109,7 +110,7 @@ def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bo
         try:
             return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
         except Exception as error:  # some architectures can only be built with a head
-            what = f"{type(error).__name__}: {error}"
+            what = f"{describe_error(error)}"
             raise MODEL_READS_NO_FEATURES.error(
                 f"{name} cannot be built without a head: {what}"
             ) from error

@@ -12,6 +12,7 @@ from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.findings import Finding, rule
 from surefit.kernels.sparse_head import SparseHead
 from surefit.kernels.varlen_attention import varlen_arguments
+from surefit.models.auxiliary_loss import AuxiliaryLoss
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
 
@@ -48,6 +49,8 @@ class Call:
     head: SparseHead | None = None
     on_batch: Callable[[Batch], None] | None = None
     """Called with each batch before the model."""
+    auxiliary: AuxiliaryLoss | None = None
+    """Adds `auxiliary_loss` to the outputs, where the model has one."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
@@ -57,8 +60,15 @@ class Call:
         if "row_lengths" in batch:
             given |= varlen_arguments(batch)
         if self.head is None or "labelled_positions" not in batch:
+            return self._outputs(model, given, batch)
+        return self.head(lambda: self._outputs(model, given, batch), batch)
+
+    def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
+        if self.auxiliary is None:
             return as_outputs(model(**given, **self.fixed))
-        return self.head(lambda: as_outputs(model(**given, **self.fixed)), batch)
+        outputs = as_outputs(self.auxiliary(model, {**given, **self.fixed}, batch))
+        outputs.auxiliary_loss, outputs.loss = outputs.loss, None
+        return outputs
 
 
 def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
@@ -109,8 +119,11 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
         )
     # A key-value cache is for generation; in training it would only be copied.
     inner = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
-    caches = "use_cache" in inspect.signature(inner.forward).parameters
-    fixed = {"use_cache": False} if caches else {}
+    parameters = inspect.signature(inner.forward).parameters
+    fixed = {"use_cache": False} if "use_cache" in parameters else {}
+    # Switch Transformers reads the argument, and not the setting of the same name.
+    if getattr(inner.config, "output_router_logits", False) is True:
+        fixed |= {name: True for name in ("output_router_logits",) if name in parameters}
     return Call({column: column for column in wanted}, fixed)
 
 
@@ -139,6 +152,16 @@ def as_outputs(raw: Any) -> Any:
         "or ModelOutput.",
         fix="Return the logits.",
     )
+
+
+def compute_losses(call: Call, loss: Loss, model: Any, batch: Batch) -> tuple[Any, Any, Any]:
+    """The loss summed over targets, their count, and the auxiliary loss or None.
+
+    The outputs are freed on return, before the backward pass.
+    """
+    outputs = call(model, batch)
+    total, count = loss(outputs, batch)
+    return total, count, getattr(outputs, "auxiliary_loss", None)
 
 
 def has_module_loss(outputs: Any) -> bool:

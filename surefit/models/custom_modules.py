@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import rule
 from surefit.models.insert_projection import (
     accepts,
@@ -141,7 +141,7 @@ def call_factory(function: Callable[..., Any], name: str, size: int | None) -> n
     except (Exception, SystemExit) as error:
         place = _innermost(error, inspect.getsourcefile(function))
         raise MODEL_FAILED.error(
-            f"{name} raised {type(error).__name__}: {error}{place}", fix="Correct the function."
+            f"{name} raised {describe_error(error)}{place}", fix="Correct the function."
         ) from error
     if not isinstance(module, nn.Module):
         raise UNSUITABLE_MODEL.error(

@@ -52,6 +52,11 @@ def has_adapters(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def has_named_base(folder: Path) -> bool:
+    """Whether the folder holds adapters for a base model that is found by its name."""
+    return has_adapters(folder) and not (folder / BASE).is_dir()
+
+
 def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
     """Write the adapters and all other trained weights as peft does, for the named base model."""
     from peft import get_peft_model_state_dict

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
 from surefit.tasks.task_spec import Metric, Sample, SumAndCount, TaskSpec
 
@@ -30,6 +32,8 @@ class Evaluation:
 
     metrics: dict[str, Any]
     samples: list[dict[str, Any]] = field(default_factory=list)
+    precision: str | None = None
+    """Precision of the evaluation of a finished run: fp32, bf16 or fp16."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def evaluate(
     finally:
         module.train(training)
     scores = _text_scores(pipeline.task, samples)
-    return Evaluation({**metrics, **scores}, [asdict(sample) for sample in samples[:SHOWN_SAMPLES]])
+    return Evaluation({**metrics, **scores}, [s.as_dict() for s in samples[:SHOWN_SAMPLES]])
 
 
 def _measure(
@@ -90,7 +94,9 @@ def _measure(
     metrics = {"loss": as_metric(pipeline.loss)}
     metrics |= {n: as_metric(m, pipeline.encoder) for n, m in pipeline.task.metrics.items()}
     totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
-    chunks = list(row_chunks(store.lengths, settings.batch_size, settings.max_tokens))
+    together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
+    groups = group_store(store, together)
+    chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
     mine = chunks[group.index :: group.size]
     weight = 1 if mine else 0  # a process without rows still takes part in the sums
     for done, batch in enumerate(prefetch(mine or chunks[:1], partial(pipeline.batch, store))):
@@ -120,11 +126,14 @@ def _generate(
     if not generate.possible(pipeline.module, pipeline.encoder):
         return []
     made: list[tuple[int, Sample]] = []
-    chunks = list(row_chunks(store.lengths[:wanted], settings.batch_size, settings.max_tokens))
+    groups = group_store(store, pipeline.row_groups.generation, prompts=True)
+    groups = groups[:wanted] if groups is not None else None
+    lengths = store.lengths[:wanted]
+    chunks = row_chunks(lengths, settings.batch_size, settings.max_tokens, groups)
     mine = chunks[group.index :: group.size]
     for done, rows in enumerate(mine):
         progress("generating", done, len(mine))
-        with quiet_transformers():
+        with quiet_transformers(), without_router_logits(pipeline.module):
             samples = generate.answer(
                 pipeline.module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
             )
@@ -144,7 +153,13 @@ def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> M
         total, count = metric(outputs, batch)
         return {"sum": total, "count": count}
 
-    return Metric(sums, lambda sums: float(sums["sum"]) / max(float(sums["count"]), 1.0))
+    return Metric(sums, _mean)
+
+
+def _mean(sums: Mapping[str, Any]) -> float:
+    """The mean per target; unknown, and never 0, where there is no target."""
+    count = float(sums["count"])
+    return float(sums["sum"]) / count if count else math.nan
 
 
 def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:
@@ -162,17 +177,3 @@ def _text_scores(task: TaskSpec, samples: Sequence[Sample]) -> dict[str, float]:
     scores = [task.generate.scores(sample) for sample in samples]
     means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
     return {**means, **task.generate.together(samples)}
-
-
-def row_chunks(
-    lengths: npt.NDArray[np.int32], batch_size: int, max_tokens: int | None
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Rows in batches by length, the longest first, so that a lack of memory shows at once."""
-    order = np.argsort(-lengths.astype(np.int64), kind="stable")
-    start = 0
-    while start < len(order):
-        size = batch_size
-        if max_tokens is not None:
-            size = max(1, max_tokens // max(1, int(lengths[order[start]])))
-        yield order[start : start + size]
-        start += size

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
 from surefit.kernels.choose_head import from_choice
 from surefit.kernels.varlen_attention import use_varlen_attention
+from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import match_arguments, with_module_loss
 from surefit.models.save_model import load_model
 from surefit.pipeline.pipeline import Pipeline, batch_columns
+from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ def open_pipeline(
 
 def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
     """The head and the layout that planning chose by trying, without trying again."""
+    pipeline = replace(pipeline, row_groups=RowGroups(**choices.get("row_groups", {})))
+    if choices.get("auxiliary_loss"):
+        auxiliary = find_auxiliary_loss(pipeline.module)
+        pipeline = replace(pipeline, call=replace(pipeline.call, auxiliary=auxiliary))
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
     if head is None or labelled is None:

@@ -25,6 +25,7 @@ from surefit.models.meta_copy import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
 from surefit.pipeline.prediction import predict
+from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 
@@ -52,6 +53,7 @@ class Pipeline:
     layout: Layout = PADDED
     collate_fn: Callable[..., Any] | None = None
     seed: int = 0
+    row_groups: RowGroups = ANY_LENGTHS
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""
@@ -59,7 +61,7 @@ class Pipeline:
 
     def encode_row(self, row: Mapping[str, Any]) -> tuple[EncodedRow, ...]:
         """One row of an accepted table; raises why it is dropped or cannot be encoded."""
-        return (self.row_encoder(row),)
+        return self.row_encoder(row)
 
     def encode(
         self,

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
+from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import match_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.pipeline.row_groups import group_rows, row_chunks
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
@@ -52,16 +56,19 @@ def _predict_chunk(
     ready: list[tuple[int, Row]] = []
     for place, encoded in enumerate(pipeline.row_encoder.many(raws), start=first):
         try:
-            ready.append((place, encoded().columns))
+            ready.append((place, encoded()[0].columns))
         except SkipRowError as skip:
             made[place] = {"prediction": None, "skipped": skip.reason}
         except RowFaultError as fault:
             where = table.where(place)
             message = f"row {where['row']}: {fault.message}"
             raise fault.rule.error(message, where, fix=fault.fix, column=fault.column) from None
-    ready.sort(key=lambda pair: -max((len(v) for v in pair[1].values() if v.ndim), default=1))
-    for start in range(0, len(ready), batch_size):
-        places, rows = zip(*ready[start : start + batch_size], strict=True)
+    generates = pipeline.task.generate is not None
+    together = pipeline.row_groups.generation if generates else pipeline.row_groups.forward
+    groups = group_rows([columns for _, columns in ready], together, prompts=generates)
+    longest = [max((len(v) for v in row.values() if v.ndim), default=1) for _, row in ready]
+    for chosen in row_chunks(np.array(longest, np.int64), batch_size, None, groups):
+        places, rows = zip(*(ready[number] for number in chosen.tolist()), strict=True)
         predictions = _predict_batch(pipeline, list(rows), max_new_tokens)
         made.update(zip(places, predictions, strict=True))
     for place in sorted(made):
@@ -74,7 +81,7 @@ def _predict_batch(
     import torch
 
     task, encoder = pipeline.task, pipeline.encoder
-    with torch.no_grad(), quiet_transformers():
+    with torch.no_grad(), quiet_transformers(), without_router_logits(pipeline.module):
         if task.generate is not None:
             samples = task.generate.answer(pipeline.module, rows, encoder, max_new_tokens)
             return [{"prediction": sample.got, "prompt": sample.prompt} for sample in samples]

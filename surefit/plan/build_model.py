@@ -18,10 +18,13 @@ from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
+from surefit.kernels.aligned_weights import align_weights
 from surefit.models.call import Call, from_loss_fn, match_arguments, with_module_loss
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
+from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.pipeline import Pipeline, batch_columns
 from surefit.tasks.task_spec import Head, TaskSpec
@@ -73,6 +76,8 @@ def build_module(
             head.auto_class if head is not None else None,
         )
         found += notes
+    if adaptation is None or base_name(source) is None:
+        align_weights(built.module)  # frozen weights of a named base are read from the same file
     if checkpointing:
         enable_checkpointing(built.module)
     return (built.module, adaptation), found
@@ -133,7 +138,7 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
     except Exception as error:
         columns = ", ".join(train.row(0))
         raise USER_DATA_CODE_FAILED.error(
-            f"collate_fn ({name}) raised {type(error).__name__}: {error}"[:300],
+            f"collate_fn ({name}) raised {describe_error(error)}"[:300],
             fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
         ) from error
     call, notes = match_arguments(pipeline.module, list(batch))

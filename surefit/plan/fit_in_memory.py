@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.order import Batches
+from surefit.batches.order import Batches, Order
 from surefit.config import Generation
-from surefit.errors import UsageError
+from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 from surefit.memory.advise import Trials, advise, largest_batch
 from surefit.memory.gigabytes import show_gb
@@ -60,6 +60,7 @@ def make_batches(
     batch_size: int | Literal["auto"],
     grad_accum: int,
     max_tokens: int | None,
+    order: Order | Literal["auto"] = "auto",
 ) -> Batches:
     """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
     if batch_size == "auto" and max_tokens is not None:
@@ -69,7 +70,8 @@ def make_batches(
         )
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
-    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens)
+    chosen = None if order == "auto" else order
+    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
 
 
 def generation_size(
@@ -102,7 +104,7 @@ def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
     try:
         job, _ = largest_batch(Trials(job, limit))
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        what = f"{type(error).__name__}: {error}"[:200]
+        what = f"{describe_error(error)}"[:200]
         found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
     batches = job.batches
     message = (

@@ -81,6 +81,7 @@ class Plan:
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,
+            "generate": _generate_dict(self.job, self.config) if self.job else None,
             "steps": self.job.num_steps if self.job else None,
             "choices": dict(self.choices),
             "objects": self.objects.names(),
@@ -95,6 +96,20 @@ def _batches_dict(batches: Batches) -> dict[str, Any]:
         "count": batches.num_micro_batches(),
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
+        "order": batches.chosen_order,
+    }
+
+
+def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:
+    """How much text an evaluation generates, and the settings for it and for predictions."""
+    settings = job.pipeline.encoder.settings.get("generate")
+    if settings is None:
+        return None
+    return {
+        "rows": min(job.generates[0], len(job.validation)) if job.generates else 0,
+        "max_new_tokens": config.generate.max_new_tokens,
+        "from_model": list(config.generate.from_model),
+        "settings": dict(settings),
     }
 
 

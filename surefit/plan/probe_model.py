@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,22 @@ import numpy as np
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import Field, well_known_fields
 from surefit.checks.probes import run_probes
+from surefit.checks.probes.batched_generation import choose_generation
 from surefit.checks.probes.first_batch import find_unreached, probe
-from surefit.checks.probes.probe_batch import Subject
+from surefit.checks.probes.model_loss import compare_losses
+from surefit.checks.probes.padding_effect import padding_effect
+from surefit.checks.probes.perturbed_weights import perturbed_copy
+from surefit.checks.probes.probe_batch import Subject, differ, tolerance
 from surefit.checks.probes.save_reload import check_reload
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
+from surefit.kernels.preserve_state import preserved_state
+from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.gradient_checkpointing import is_checkpointing
+from surefit.models.quiet_transformers import quiet_transformers
 from surefit.models.save_model import load_model, save_model
 from surefit.pipeline.pipeline import Pipeline
+from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
 
 ADAPTERS_FROZEN = rule(
@@ -44,27 +53,126 @@ LOSS_REACHES_NO_ADAPTER = rule(
 
 PROBE_LOGITS, PROBE_TOKENS = 8_000_000, 16
 """Logits of one row in a probe, about at most; tokens of it, at least."""
+MAX_COPIED_WEIGHTS = 200_000_000
+"""Larger models are probed with the weights they have."""
 
 
-def probe_model(built: Built, train: Store, longer: bool) -> list[Finding]:
-    """The longest and the shortest training row go through the model together."""
+@contextmanager
+def perturbed_pipeline(built: Built, train: Store) -> Iterator[Pipeline]:
+    """The Pipeline that probes use: for an untrained model, a copy with perturbed weights."""
+    pipeline = built.pipeline
+    untrained = built.source.untrained or built.source.kind == "object"
+    size = sum(weight.numel() for weight in pipeline.module.parameters())
+    if not untrained or size > MAX_COPIED_WEIGHTS:
+        yield pipeline
+        return
+    with perturbed_copy(pipeline.module, pipeline.call) as copied:
+        if copied is None:
+            yield pipeline
+            return
+        probed = replace(pipeline, module=copied[0], call=copied[1])
+        yield probed if _is_finite(probed, train) else pipeline
+
+
+def _is_finite(pipeline: Pipeline, train: Store) -> bool:
+    import torch
+
+    batch, _ = _probe_batch(pipeline, train)
+    try:
+        with preserved_state(pipeline.module), torch.no_grad():
+            total, _ = pipeline.loss(pipeline.outputs(batch), batch)
+    except Exception:  # reported by the probe of the first batch, if it is a fault
+        return False
+    return bool(torch.as_tensor(total).isfinite().all())
+
+
+def probe_first_batch(built: Built, train: Store) -> list[Finding]:
+    """The longest and the shortest training row go through the model together, and back."""
     pipeline = built.pipeline
     batch, num_targets = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(pipeline.encoder)
-    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
-    subject = Subject(
+    return probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
+
+
+def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
+    """All other probes; `probed` is the Pipeline of `perturbed_pipeline`."""
+    subject = _subject(built.pipeline, train)
+    found = run_probes(subject, longer, _subject(probed, train))
+    return [*found, *_reload(built, subject)] if longer else found
+
+
+def _subject(pipeline: Pipeline, train: Store) -> Subject:
+    batch, _ = _probe_batch(pipeline, train)
+    head = pipeline.task.head_for(pipeline.encoder)
+    alone: tuple[Any, ...] = ()
+    if pipeline.collate_fn is None:
+        alone = tuple(pipeline.collate([row]) for row in _probe_rows(pipeline, train))
+    return Subject(
         pipeline.module,
         batch,
         forward=pipeline.outputs,
         loss=pipeline.loss,
         fields={**well_known_fields(), **pipeline.fields},
         causal=head is not None and head.predicts == "next_token",
+        alone=alone,
     )
-    found += run_probes(subject, longer)
-    return [*found, *_reload(built, subject)] if longer else found
+
+
+def choose_loss_terms(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any], list[Finding]]:
+    """Whether the model's auxiliary loss is added in training, as the plan stores it."""
+    if pipeline.collate_fn is not None:
+        return {}, []
+    with preserved_state(pipeline.module):
+        added, found = compare_losses(_subject(pipeline, train), pipeline.call)
+    return ({"auxiliary_loss": True} if added else {}), found
+
+
+def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
+    """Whether the chosen head and layout leave the auxiliary loss as it is."""
+    rows = _probe_rows(plain, train)
+    values = []
+    with preserved_state(plain.module):
+        for pipeline in (plain, chosen):
+            outputs = pipeline.outputs(pipeline.collate(rows, pipeline.layout))
+            values.append(outputs.auxiliary_loss)
+    return differ(values[0], values[1]) <= tolerance(values[0])
+
+
+def choose_row_groups(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any], list[Finding]]:
+    """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
+    if pipeline.collate_fn is not None:
+        return {}, []
+    with preserved_state(pipeline.module):
+        forward: Together = "equal_length" if _needs_equal_length(pipeline, train) else "padded"
+        generation, found = _choose_generation(pipeline, train)
+    return {"row_groups": asdict(RowGroups(forward, generation))}, found
+
+
+def _needs_equal_length(pipeline: Pipeline, train: Store) -> bool:
+    try:
+        change = padding_effect(_subject(pipeline, train))
+    except Exception:  # the probe of padding reports it
+        return False
+    return change > tolerance(next(pipeline.module.parameters()))
+
+
+def _choose_generation(pipeline: Pipeline, train: Store) -> tuple[Together, list[Finding]]:
+    module, encoder, generate = pipeline.module, pipeline.encoder, pipeline.task.generate
+    if generate is None or not generate.possible(module, encoder):
+        return "padded", []
+    answer = generate.answer
+    longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
+    prompts = train.value("input_ids", longest), train.value("input_ids", shortest)
+    try:
+        with quiet_transformers(), without_router_logits(module):
+            return choose_generation(
+                module, lambda rows, count: answer(module, rows, encoder, count), prompts
+            )
+    except Exception:  # prediction would fail in the same way, and reports it
+        return "padded", []
 
 
 def _reload(built: Built, subject: Subject) -> list[Finding]:
@@ -109,23 +217,43 @@ def _probe_batch(pipeline: Pipeline, train: Store) -> tuple[Any, int]:
     Where the vocabulary is large or activations are thrown away in training, only the end of long
     rows is taken: a probe has all of them at once, and must not hold more memory than training.
     """
+    rows = _chosen_rows(train)
+    if pipeline.collate_fn is not None or _token_limit(pipeline) >= train.lengths[rows].max():
+        return pipeline.batch(train, rows), int(train.num_targets[rows].sum())
+    num_targets = sum(pipeline.task.count_targets(row) for row in _cut_rows(pipeline, train))
+    batch = pipeline.collate(_probe_rows(pipeline, train))
+    return batch | {"num_targets": num_targets}, num_targets
+
+
+def _chosen_rows(train: Store) -> Any:
     longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
     if longest == shortest:  # all of one length; two rows are needed to see each other
         shortest = len(train) - 1
-    rows = np.unique([longest, shortest])
+    return np.unique([longest, shortest])
+
+
+def _token_limit(pipeline: Pipeline) -> int:
+    """How many tokens of a row a probe reads."""
     fields = pipeline.fields
-    by_token = "labels" in fields and starts_in_time(fields["labels"])
-    limit = max(PROBE_TOKENS, PROBE_LOGITS // (pipeline.vocab_size or 1))
+    if "labels" not in fields or not starts_in_time(fields["labels"]):
+        return np.iinfo(np.int32).max
     if is_checkpointing(pipeline.module):  # which it does in training only
-        limit = PROBE_TOKENS
-    if pipeline.collate_fn is not None or not by_token or train.lengths[rows].max() <= limit:
-        return pipeline.batch(train, rows), int(train.num_targets[rows].sum())
-    cut: list[Mapping[str, Any]]
-    cut = [_ends(row, fields, limit) for row in train.rows(rows)]
-    num_targets = sum(pipeline.task.count_targets(row) for row in cut)
-    if pipeline.prepare is not None:
-        cut = [pipeline.prepare(row, 0, number, 0) for number, row in enumerate(cut)]
-    return pipeline.collate(cut) | {"num_targets": num_targets}, num_targets
+        return PROBE_TOKENS
+    return max(PROBE_TOKENS, PROBE_LOGITS // (pipeline.vocab_size or 1))
+
+
+def _cut_rows(pipeline: Pipeline, train: Store) -> list[Mapping[str, Any]]:
+    limit = _token_limit(pipeline)
+    return [_ends(row, pipeline.fields, limit) for row in train.rows(_chosen_rows(train))]
+
+
+def _probe_rows(pipeline: Pipeline, train: Store) -> list[Mapping[str, Any]]:
+    """The rows of the probe batch, as they are collated."""
+    rows, prepare = _cut_rows(pipeline, train), pipeline.prepare
+    if prepare is None:
+        return rows
+    numbers = ((int(train.source_row[n]), int(train.copy[n])) for n in _chosen_rows(train))
+    return [prepare(row, 0, *number) for row, number in zip(rows, numbers, strict=True)]
 
 
 def _ends(row: Mapping[str, Any], fields: Mapping[str, Field], limit: int) -> dict[str, Any]:

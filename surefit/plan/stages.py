@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -31,6 +32,7 @@ from surefit.memory.limit import find_limit
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
+from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
@@ -44,6 +46,7 @@ from surefit.plan.fit_in_memory import (
     settle_batch_size,
 )
 from surefit.plan.garbage_collection import infrequent_collection
+from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
     SplitData,
@@ -53,9 +56,18 @@ from surefit.plan.prepare_data import (
     length_limit,
     num_positions,
     open_tables,
+    overlong_policy,
     split_tables,
 )
-from surefit.plan.probe_model import freeze_unreached, probe_model
+from surefit.plan.probe_model import (
+    choose_loss_terms,
+    choose_row_groups,
+    freeze_unreached,
+    keeps_loss_terms,
+    perturbed_pipeline,
+    probe_first_batch,
+    probe_model,
+)
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
@@ -64,6 +76,9 @@ from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
 Made = TypeVar("Made")
+
+OWN_CHOICES = ("auxiliary_loss", "row_groups")
+"""Choices that are not about the head and the layout."""
 
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
@@ -148,6 +163,8 @@ class _Planner:
         task = try_scorer(scorer, task, validation, encoder)
         built = replace(built, pipeline=replace(built.pipeline, task=task))
         check_watched(metric, config.generate.rows, built.pipeline, source.name)
+        pipeline = self.keep(settle_generation(built.pipeline, config.generate))
+        built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
 
@@ -196,7 +213,7 @@ class _Planner:
                 config.max_seq_length, config.max_tokens, positions, reads_tokens
             ),
             settings={
-                "overlong": config.overlong,
+                "overlong": overlong_policy(config.overlong, task),
                 "loss_on": config.loss_on,
                 "template": read_asked(config.template),
                 "decoder_start": source.decoder_start,
@@ -252,7 +269,12 @@ class _Planner:
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
         batches = make_batches(
-            train.lengths, config.seed, config.batch_size, config.grad_accum, config.max_tokens
+            train.lengths,
+            config.seed,
+            config.batch_size,
+            config.grad_accum,
+            config.max_tokens,
+            config.order,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -266,6 +288,8 @@ class _Planner:
             built, choices = self._probe(built, train, validation)
         pipeline = built.pipeline
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
+        if config.batch_size != "auto":
+            self.note(check_padding(batches))
         num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = self._fit_in_memory(
             Job(
@@ -288,17 +312,30 @@ class _Planner:
 
     def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
         """Try the model on a few rows: what is wrong with it, and which layout it allows."""
-        config, request = self.request.config, self.request
-        self.note(probe_model(built, train, longer=config.probes == "all"))
-        built = self.keep(freeze_unreached(built, train))
-        if request.objects.loss_fn is not None:
-            return built, {}
-        longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
-        may_join = config.padding_free != "off" and config.compile != "on"
-        pipeline, choices = self.keep(
-            choose_layout(built.pipeline, train, longest, may_join, request.choices)
-        )
-        return replace(built, pipeline=pipeline), choices
+        config, earlier = self.request.config, self.request.choices
+        own_loss_fn = self.request.objects.loss_fn is not None
+        self.note(probe_first_batch(built, train))
+        with perturbed_pipeline(built, train) as probed:
+            self.note(probe_model(built, probed, train, longer=config.probes == "all"))
+            built = self.keep(freeze_unreached(built, train))
+            choices = {name: earlier[name] for name in OWN_CHOICES if name in earlier}
+            if not earlier:
+                choices = self.keep(choose_row_groups(probed, train))
+            if own_loss_fn:
+                return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices
+            if not earlier:
+                choices |= self.keep(choose_loss_terms(probed, train))
+            plain = apply_choices(probed, choices)
+            longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
+            may_join = config.padding_free != "off" and config.compile != "on"
+            chosen, layout = self.keep(choose_layout(plain, train, longest, may_join, earlier))
+            unproved = not earlier and "auxiliary_loss" in choices
+            if unproved and not keeps_loss_terms(plain, chosen, train):
+                chosen, layout = plain, {"head": {"positions": "all"}, "rows": "padded"}
+        choices |= layout
+        if chosen.module is not built.pipeline.module:  # chosen on the copy
+            chosen = apply_choices(built.pipeline, choices)
+        return replace(built, pipeline=chosen), choices
 
     def _fit_in_memory(self, job: Job) -> Job:
         """Predict peak and time; settle the batch size if it is to be chosen."""

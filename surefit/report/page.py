@@ -49,6 +49,7 @@ def render(run: Run) -> str:
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
         _section("Generated answers", _answers(history)),
+        _section("Generation settings", _table(("setting", "value"), _generation(plan))),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -97,12 +98,27 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
     yield "validation rows", ledger.eval_rows
     yield "dropped rows", describe_counts(ledger.dropped_rows) or 0
     yield "truncated rows", ledger.truncated_rows
+    if ledger.truncated_rows:
+        yield f"truncated {ledger.unit}", ledger.truncated_tokens
+    if ledger.split_rows:
+        yield "rows split into blocks", ledger.split_rows
+        yield "training blocks", ledger.train_blocks
+        yield "validation blocks", ledger.eval_blocks
     yield "per training epoch", ledger.per_epoch
     if ledger.dropped_views:
         copies = ("augmented copy", "augmented copies")
         yield "dropped augmented copies", describe_counts(ledger.dropped_views, copies)
     if ledger.unit == "tokens" and ledger.target_unit == "tokens":
         yield "rows whose end-of-sequence token is labelled", ledger.rows_learning_eos
+
+
+def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What text is generated with; nothing for tasks that generate none."""
+    generate = plan.get("generate") or {}
+    for name, value in {**generate, **generate.get("settings", {})}.items():
+        if name not in ("settings", "from_model"):
+            taken = name in generate["from_model"]
+            yield name, f"{value} (the model's generation config)" if taken else str(value)
 
 
 def _findings(findings: list[dict[str, Any]]) -> str:

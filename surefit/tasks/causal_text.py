@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
+from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.task_spec import Sample
 
 
@@ -80,7 +82,7 @@ def count_targets(columns: Mapping[str, Any]) -> int:
 def answer(
     model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
 ) -> list[Sample]:
-    """Generate greedily from each row's prompt, left-padded, stopping at eos or the turn's end."""
+    """Generate from each row's prompt, left-padded, stopping at eos or the turn's end."""
     import torch
 
     tokenizer = encoder.tokenizer
@@ -99,22 +101,44 @@ def answer(
     device = next(model.parameters()).device
     ids = pad_stack(prompts, (longest,), "int64", pad_token_id(tokenizer), "left")
     mask = pad_stack([np.ones_like(p) for p in prompts], (longest,), "int64", 0, "left")
-    with torch.no_grad():
-        output = model.generate(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=torch.from_numpy(mask).to(device),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            use_cache=True,
-            eos_token_id=encoder.dialogues.template.end_ids or None,
-            pad_token_id=pad_token_id(tokenizer),
-        )
+    output = generate_tokens(
+        model,
+        encoder.settings.get("generate") or generation_settings(model, encoder),
+        max_new_tokens,
+        input_ids=torch.from_numpy(ids).to(device),
+        attention_mask=torch.from_numpy(mask).to(device),
+    )
     got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
     asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]
     return [
-        Sample(prompt, wanted, made.strip())
-        for prompt, wanted, made in zip(asked, expected, got, strict=True)
+        Sample(prompt, wanted, made.strip(), read_references(row))
+        for prompt, wanted, made, row in zip(asked, expected, got, rows, strict=True)
     ]
+
+
+def store_references(answers: Sequence[str | None] | None) -> Any:
+    """Further right answers of a row as numbers, which a Store can hold."""
+    texts = [text for text in answers or () if text]
+    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
+
+
+def read_references(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that `store_references` stored.
+
+    >>> read_references({"references": store_references(["42", None, "forty-two"])})
+    ('42', 'forty-two')
+    """
+    stored = row.get("references")
+    return () if stored is None else tuple(json.loads(np.asarray(stored).tobytes()))
+
+
+def generation_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
+    """Greedy search that ends at eos or the template's end token, else at the model's own eos."""
+    ends = encoder.dialogues.template.end_ids
+    return greedy(
+        eos_token_id=ends or getattr(own_config(model), "eos_token_id", None),
+        pad_token_id=pad_token_id(encoder.tokenizer),
+    )
 
 
 def can_generate(model: Any, encoder: Encoder) -> bool:

@@ -223,26 +223,32 @@ def _confusion_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
 def _class_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
     if batch["labels"].ndim == 2:
         true, made = batch["labels"] > 0.5, outputs.logits > 0
-        return {"hits": (true & made).sum(0), "either": true.sum(0) + made.sum(0)}
+        either = true.sum(0) + made.sum(0)
+        return {"hits": (true & made).sum(0), "either": either, "multi_label": 1}
     confusion = _confusion_sums(outputs, batch)["confusion"]
     return {"hits": confusion.diagonal(), "either": confusion.sum(0) + confusion.sum(1)}
 
 
-def macro_f1_of(hits: torch.Tensor, either: torch.Tensor) -> float:
-    """Mean F1 over the classes that occur or are predicted.
+def macro_f1_of(hits: torch.Tensor, either: torch.Tensor, multi_label: bool = False) -> float:
+    """Mean F1 over the classes, as scikit-learn's `f1_score(average="macro", zero_division=0)`.
 
-    `hits` counts the rows of each class found, `either` its true rows plus its predicted ones.
+    `hits` counts the rows of each class found, `either` its true rows plus its predicted ones. A
+    class that neither occurs nor is predicted is left out where a row has one class, and counts
+    as 0 where it may have several.
 
     >>> import torch
-    >>> macro_f1_of(torch.tensor([8, 10]), torch.tensor([18, 22]))
+    >>> macro_f1_of(torch.tensor([8, 10, 0]), torch.tensor([18, 22, 0]))
     0.898989...
     """
-    occurs = either > 0
-    scores = 2 * hits[occurs].double() / either[occurs]
+    counted = (either > 0) | multi_label
+    scores = 2 * hits[counted].double() / either[counted].clamp(min=1)
     return float(scores.mean()) if len(scores) else 0.0
 
 
-MACRO_F1 = Metric(_class_sums, lambda sums: macro_f1_of(sums["hits"], sums["either"]))
+MACRO_F1 = Metric(
+    _class_sums,
+    lambda sums: macro_f1_of(sums["hits"], sums["either"], bool(sums.get("multi_label"))),
+)
 CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 

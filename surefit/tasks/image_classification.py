@@ -70,12 +70,16 @@ def _is_empty(value: Any) -> bool:
 
 
 def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
-    """Rows whose class is among the `count` most likely ones, and all rows."""
+    """Rows whose class is among the `count` most likely ones, and all rows.
+
+    Of equally likely classes, the first in the order of the classes is the likelier one, as for
+    accuracy.
+    """
 
     def hits(outputs: Any, batch: Batch) -> tuple[Any, int]:
         labels = batch["labels"]
-        likely = outputs.logits.topk(min(count, outputs.logits.shape[-1])).indices
-        return (likely == labels.unsqueeze(-1)).sum(), len(labels)
+        order = outputs.logits.argsort(dim=-1, descending=True, stable=True)
+        return (order[:, :count] == labels.unsqueeze(-1)).sum(), len(labels)
 
     return hits
 

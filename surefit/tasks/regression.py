@@ -151,10 +151,23 @@ def _spread_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
     }
 
 
+CONSTANT = 1e-12
+"""Targets whose variance is a smaller share of their mean square differ by rounding alone."""
+
+
 def r2_of(sums: Mapping[str, Any]) -> float:
-    """1 minus the squared errors over the squared distances from the mean of these rows."""
-    spread = float(sums["squares"] - sums["labels"] ** 2 / sums["count"])
-    return 1 - float(sums["errors"]) / spread if spread > 0 else math.nan
+    """1 minus the squared errors over the squared distances from the mean of these rows.
+
+    As scikit-learn defines it: of equal targets, 1 if all are predicted exactly and 0 otherwise;
+    unknown for a single row.
+    """
+    errors, squares = float(sums["errors"]), float(sums["squares"])
+    spread = squares - float(sums["labels"]) ** 2 / max(float(sums["count"]), 1.0)
+    if sums["count"] < 2:
+        return math.nan
+    if spread <= CONSTANT * squares:
+        return float(errors == 0)
+    return 1 - errors / spread
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
@@ -182,6 +195,7 @@ SPEC = TaskSpec(
     name="regression",
     summary="one number per text, feature sequence, or row of numbers, categories and dates",
     needs=(("text", "label"), ("features", "label"), ("label",)),
+    exact_targets=False,
     optional=("text_pair", "mask"),
     augments=("text", "text_pair"),
     takes=takes,

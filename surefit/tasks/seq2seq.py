@@ -13,6 +13,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
+from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
 from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
@@ -39,18 +40,19 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         longest = max(len(ids), len(labels))
         if is_overlong(longest, encoder):
             refuse_overlong(longest, encoder)
+    length = len(ids)
     if overlong:
         ids = list(tokenizer(source, truncation=True, max_length=limit)["input_ids"])
     if predicting:
         return encoded({"input_ids": ids})
-    cut = is_overlong(len(labels), encoder)
+    lost = len(labels) - len(labels[:limit])
     labels = labels[:limit]
     columns = {
         "input_ids": ids,
         "labels": labels,
         "decoder_input_ids": [start_token(encoder), *labels[:-1]],
     }
-    return encoded(columns, truncated=overlong or cut, learns_eos=not cut)
+    return encoded(columns, truncated=length - len(ids) + lost, learns_eos=lost == 0)
 
 
 def read_source(row: Mapping[str, Any], encoder: Encoder) -> str | None:
@@ -69,10 +71,37 @@ def start_token(encoder: Encoder) -> int:
     return int(known) if known is not None else pad_token_id(encoder.tokenizer)
 
 
+def generation_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
+    """Greedy search from the token that the decoder starts with in training to eos."""
+    return greedy(
+        decoder_start_token_id=start_token(encoder),
+        forced_bos_token_id=forced_first_token(encoder.tokenizer, own_config(model)),
+        eos_token_id=encoder.tokenizer.eos_token_id,
+        pad_token_id=pad_token_id(encoder.tokenizer),
+    )
+
+
+def forced_first_token(tokenizer: Any, config: Any) -> int | None:
+    """The token that every target begins with, if it is not for the model to choose.
+
+    It is a language code, as mBART-50, M2M100 and NLLB have: the tokenizer begins every target with
+    it, and it is not bos. Or the model's generation config forces the same token, as BART's does.
+    """
+    ids = list(tokenizer(text_target="")["input_ids"])
+    if ids[-1:] == [tokenizer.eos_token_id]:
+        ids.pop()
+    if len(ids) != 1:
+        return None
+    usual = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "cls", "unk")}
+    is_code = ids[0] in tokenizer.all_special_ids and ids[0] not in usual
+    forced = getattr(config, "forced_bos_token_id", None)
+    return int(ids[0]) if is_code or forced == ids[0] else None
+
+
 def write(
     model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
 ) -> list[Sample]:
-    """Generate greedily from each row's source, stopping at eos."""
+    """Generate from each row's source, stopping at eos."""
     import torch
 
     tokenizer = encoder.tokenizer
@@ -81,17 +110,13 @@ def write(
     shape = (max(len(ids) for ids in sources),)
     ids = pad_stack(sources, shape, "int64", pad)
     mask = pad_stack([np.ones_like(source) for source in sources], shape, "int64", 0)
-    with torch.no_grad():
-        output = model.generate(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=torch.from_numpy(mask).to(device),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            decoder_start_token_id=start_token(encoder),
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=pad,
-        )
+    output = generate_tokens(
+        model,
+        encoder.settings.get("generate") or generation_settings(model, encoder),
+        max_new_tokens,
+        input_ids=torch.from_numpy(ids).to(device),
+        attention_mask=torch.from_numpy(mask).to(device),
+    )
     samples = []
     for row, made in zip(rows, output[:, 1:], strict=True):
         read = [row["input_ids"], *([row["labels"]] if "labels" in row else []), made]
@@ -106,6 +131,7 @@ SPEC = TaskSpec(
     needs=(("source", "target"), ("prompt", "answer")),
     optional=("input",),
     targets=("target", "answer"),
+    exact_targets=False,
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
@@ -122,6 +148,7 @@ SPEC = TaskSpec(
         ("rouge_l", "bleu", "chrf"),
         can_generate,
         lambda samples: corpus_scores([(s.expected or "", s.got) for s in samples]),
+        generation_settings,
     ),
     head=Head(
         auto_class="AutoModelForSeq2SeqLM",

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_types import is_text_list
+from surefit.data.roles import Role
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -20,8 +22,19 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.dialogues import Dialogue, DialogueTokens, fit_template
-from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, read_dialogue, read_tools
+from surefit.encode.text.dialogues import (
+    TOKENIZED_IN_PARTS,
+    Dialogue,
+    DialogueTokens,
+    fit_template,
+)
+from surefit.encode.text.messages import (
+    EMPTY_PROMPT_OR_ANSWER,
+    Message,
+    is_answer,
+    read_dialogue,
+    read_tools,
+)
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.findings import rule
 from surefit.tasks.causal_text import (
@@ -29,9 +42,11 @@ from surefit.tasks.causal_text import (
     can_generate,
     count_targets,
     ends_with_eos,
+    generation_settings,
     is_overlong,
     read_ids,
     read_text,
+    store_references,
 )
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
@@ -72,6 +87,14 @@ SYSTEM_MESSAGE_JOINED = rule(
 
 SAMPLED_ROWS = 64
 
+REFERENCES = Role(
+    "references",
+    accepts=lambda kind, named: is_text_list(kind),
+    may_be_missing=True,
+)
+"""All answers that are right, as SQuAD's files have them; the best match is scored. A column
+`answers` is not recognised: it may be the choices of a question."""
+
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The dialogue as its template writes it; only the answers and their ends carry labels.
@@ -84,32 +107,33 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     dialogue = _dialogue(row, encoder)
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
-        cuts = coder.cut(*dialogue, generation=predicting)
+        parts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
         raise _unsuited(fault) from None
 
-    def finish(parts: list[Tokenized]) -> Encoded:
-        ids = [part.ids for part in parts]
-        tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
+    def finish(made: list[Tokenized]) -> Encoded:
+        tokens = coder.join(parts, made, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
 
-    return Encoding(finish, coder.asked([part for part, _ in cuts]), special=False)
+    return Encoding(finish, coder.asked(parts), special=False, ends=coder.asks_for_ends)
 
 
 def _encoded(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Encoded:
     predicting = bool(encoder.settings.get("predicting"))
-    overlong = is_overlong(len(tokens.ids), encoder)
-    if overlong:
+    length = len(tokens.ids)
+    if is_overlong(length, encoder):
         try:
             tokens = _shorten(dialogue, tokens, encoder)
         except TemplateError as fault:
             raise _unsuited(fault) from None
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
+    columns |= _references(row, encoder)
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
+    truncated = length - len(tokens.ids)
+    return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
@@ -177,6 +201,8 @@ def _remarks(
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
     column = encoder.column_of("messages")
+    if tokens.in_parts:
+        yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
     if not tokens.whole:
         yield Remark(
             ANSWER_PART_NOT_RENDERED, "the template leaves a part of an answer out", column
@@ -217,19 +243,56 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
-    overlong = is_overlong(len(ids), encoder)
-    if overlong:
-        refuse_overlong(len(ids), encoder)
+    length = len(ids)
+    if is_overlong(length, encoder):
+        refuse_overlong(length, encoder)
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
     learned = np.flatnonzero(labels != IGNORE_INDEX)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
-    return Encoded(columns, overlong, ends_with_eos(labels, encoder))
+    columns |= _references(row, encoder)
+    return Encoded(columns, length - len(ids), ends_with_eos(labels, encoder))
+
+
+def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What comes before the last answer, and the rest.
+
+    >>> divide({"prompt": "Hi", "answer": "Hello"})
+    (['Hi', None], 'Hello')
+    """
+    if "input_ids" in row:
+        ids, labels = row["input_ids"], row.get("labels")
+        if labels is None:
+            return [ids], None
+        try:
+            learned = np.flatnonzero(np.asarray(labels) != IGNORE_INDEX)
+            start = int(learned[0]) if len(learned) else len(ids)
+            return [ids[:start]], [ids[start:], labels[start:]]
+        except (TypeError, ValueError):  # not a label per token, which encoding reports
+            return [ids], [labels]
+    if "messages" not in row:
+        return [row.get("prompt"), row.get("input")], row.get("answer")
+    messages = list(row["messages"]) if row["messages"] is not None else []
+    answers = [place for place, message in enumerate(messages) if is_answer(message)]
+    last = answers[-1] if answers else len(messages)
+    return [messages[:last], row.get("tools")], messages[last:]
+
+
+def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+    if REFERENCES.name not in encoder.roles:
+        return {}
+    return {REFERENCES.name: store_references(row.get(REFERENCES.name))}
+
+
+def fields_of(encoder: Encoder) -> dict[str, Field]:
+    """Tokens, labels and the length of the prompt; further answers where the data has them."""
+    further = {REFERENCES.name: Field(("reference_time",), "uint8")}
+    return {**FIELDS, **(further if REFERENCES.name in encoder.roles else {})}
 
 
 def scores(sample: Sample) -> dict[str, float]:
-    """Word F1, exact match and ROUGE-L of one generated answer."""
-    expected = sample.expected or ""
+    """Token F1, exact match and ROUGE-L of one generated answer; of several, the best match."""
+    expected = [sample.expected or "", *sample.references]
     return {
         "token_f1": token_f1(expected, sample.got),
         "exact_match": exact_match(expected, sample.got),
@@ -237,23 +300,35 @@ def scores(sample: Sample) -> dict[str, float]:
     }
 
 
+FIELDS = {
+    "input_ids": Field(("time",), "int64", 0),
+    "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
+    "prompt_length": Field((), "int64"),
+}
+
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
     needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "tools"),
-    targets=("answer", "labels"),
+    optional=("labels", "mask", "input", "tools", "references"),
+    roles=(REFERENCES,),
+    targets=("answer", "labels", "references"),
+    divide=divide,
+    exact_targets=False,
     augments=("prompt", "messages"),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
-        "prompt_length": Field((), "int64"),
-    },
+    fields=FIELDS,
+    fields_of=fields_of,
     fit=fit,
     encode=encode,
     count_targets=count_targets,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
-    generate=Generate(answer, scores, ("token_f1", "exact_match", "rouge_l"), can_generate),
+    generate=Generate(
+        answer,
+        scores,
+        ("token_f1", "exact_match", "rouge_l"),
+        can_generate,
+        settings=generation_settings,
+    ),
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -13,6 +13,7 @@ from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
 from surefit.data.roles import Role, get_role
+from surefit.data.row_parts import Divide
 from surefit.data.table import Table
 from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
@@ -68,11 +69,17 @@ class Head:
 
 @dataclass(frozen=True)
 class Sample:
-    """One generated answer beside the expected one."""
+    """One generated answer beside the expected one, and further answers that are right, too."""
 
     prompt: str
     expected: str | None
     got: str
+    references: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sample as events have it."""
+        shown = {"prompt": self.prompt, "expected": self.expected, "got": self.got}
+        return {**shown, "references": list(self.references)} if self.references else shown
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ class Generate:
     `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
     samples as one; `names` are the names of both. Where there are none, text is made for
     predictions only. `possible(model, encoder)` returns whether this model can generate text.
+    `settings(model, encoder)` returns what text is generated with: settings of transformers'
+    GenerationConfig, which `answer` finds in `encoder.settings["generate"]`.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -90,6 +99,7 @@ class Generate:
     names: tuple[str, ...] = ()
     possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
     together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
+    settings: Callable[[Any, Encoder], Mapping[str, Any]] = lambda model, encoder: {}
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,14 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+    divide: Divide | None = None
+    """A row by role to its input and its target, where that is not decided by `targets` alone.
+    Rows with equal inputs stay in one set."""
+    exact_targets: bool = True
+    """Whether an input has one right target, so that rows with another one contradict it. Several
+    texts or amounts may be right."""
+    splits_rows: bool = False
+    """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
 
     def role(self, name: str) -> Role:
         """The role of that name: the task's own, else the usual one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit.checks.machine import resolve_precision
 from surefit.errors import UsageError
 from surefit.pipeline.evaluation import Group
 from surefit.processes import on_cpu
@@ -71,12 +72,10 @@ def make_accelerator(
     folder: Path | None = None,
 ) -> Accelerator:
     """Accelerate with everything it would do to batches, losses and schedules left to us."""
-    import torch
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
-    if precision == "auto":
-        precision = "bf16" if torch.cuda.is_available() else "fp32"
+    precision = resolve_precision(precision)
     AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
     accelerator = Accelerator(
         cpu=on_cpu(),

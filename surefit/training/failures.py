@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__, atomic
-from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError
+from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
+from surefit.models.call import compute_losses
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
 from surefit.request import PythonObjects, Request
@@ -121,7 +122,7 @@ def _cause(explained: Explanation) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    return (message_of(error).strip().splitlines() or [""])[0]
 
 
 def write_bundle(
@@ -140,7 +141,7 @@ def write_bundle(
         "stage": "training" if watch.is_training else "evaluation",
         "seed": plan.config.seed,
         "process": process,
-        "error": {"type": type(error).__name__, "message": str(error)},
+        "error": {"type": type(error).__name__, "message": message_of(error)},
         "explanation": explained.as_dict(),
         "batch": _shown(watch.batch or {}),
         "batch_not_saved": unreadable,
@@ -238,9 +239,9 @@ def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: 
     report(f"batch: {', '.join(_shown(batch).values())}")
     with torch.set_grad_enabled(training):
         total: Any
-        total, count = pipeline.loss(pipeline.outputs(batch), batch)
+        total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         if training:
-            total.backward()
+            (total if added is None else total + added).backward()
     loss = float(total.detach()) / max(float(count), 1.0)
     report(f"loss: {loss}; forward and backward went through.")
     return loss

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from surefit.batches.order import Batches, Share
 from surefit.errors import InterruptedRunError, RunFailedError
 from surefit.kernels.clipping import make_clipper
+from surefit.models.call import compute_losses
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
 from surefit.run.checkpoints import State
@@ -76,7 +77,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         divisor = targets in all micro-batches of the step, over all processes
         for each micro-batch of this process:
             outputs = model(batch)
-            (sum of losses / divisor).backward()
+            (sum of losses / divisor).backward()  # plus auxiliary loss × share of the tokens
         clip, step the optimizer at the step's learning rate
         emit the step; evaluate and save where due
 
@@ -105,18 +106,27 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         seed_step(pipeline.seed, place.step, accelerator.process_index)
         # DDP averages over processes; the factor turns its mean back into a sum.
         factor = share.weight * accelerator.num_processes / divisor
+        num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
         total: Any = None
-        for number in range(len(share.micro_batches)):
+        added: Any = None
+        for number, micro_batch in enumerate(share.micro_batches):
             batch = next(loaded)
             is_last = number == len(share.micro_batches) - 1
             with nullcontext() if is_last else accelerator.no_sync(model):
-                loss_sum, _ = pipeline.loss(pipeline.call(model, batch), batch)
-                backward(loss_sum * factor)
+                loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
+                scaled = loss_sum * factor
+                if extra is not None:  # a mean over tokens, not a sum over targets
+                    part = int(batches.lengths[micro_batch].sum(dtype=np.int64)) / num_tokens
+                    extra = extra * (part * share.weight)
+                    scaled = scaled + extra * accelerator.num_processes
+                    added = extra.detach() if added is None else added + extra.detach()
+                backward(scaled)
             total = loss_sum.detach() if total is None else total + loss_sum.detach()
-        mean_loss, stop = _across(accelerator, total, share.weight / divisor, hooks.stop_asked())
-        if not math.isfinite(mean_loss):
+        own = float(total) * (share.weight / divisor), 0.0 if added is None else float(added)
+        mean_loss, mean_added, stop = _across(accelerator, *own, hooks.stop_asked())
+        if not math.isfinite(mean_loss + mean_added):
             raise RunFailedError(
-                f"The loss became {mean_loss} at step {place.step}.",
+                f"The loss became {mean_loss + mean_added} at step {place.step}.",
                 "Lower --lr, keep clip above 0, or use precision=fp32.",
             )
         clip_gradients()
@@ -127,13 +137,14 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         for parameter in parameters:
             parameter.grad = None
         state.step = place.step
-        state.tokens += int(batches.lengths[rows].sum(dtype=np.int64))
+        state.tokens += num_tokens
         hooks.emit(
             {
                 "event": "step",
                 "step": state.step,
                 "epoch": place.epoch + 1,
                 "loss": mean_loss,
+                **({} if added is None else {"aux_loss": mean_added}),
                 "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
@@ -168,16 +179,17 @@ def seed_step(seed: int, step: int, process: int) -> None:
         torch.default_generator.manual_seed(mixed)
 
 
-def _across(accelerator: Accelerator, total: Any, factor: float, stop: bool) -> tuple[float, bool]:
-    """The step's mean loss and whether any process was asked to stop."""
+def _across(
+    accelerator: Accelerator, loss: float, added: float, stop: bool
+) -> tuple[float, float, bool]:
+    """The step's mean loss, its auxiliary loss, and whether any process was asked to stop."""
     import torch
 
-    own = float(total) * factor
     if accelerator.num_processes == 1:
-        return own, stop
-    asked = torch.tensor([own, float(stop)], dtype=torch.float64)
-    summed = accelerator.reduce(asked.to(accelerator.device), reduction="sum")
-    return float(summed[0]), bool(summed[1] > 0)
+        return loss, added, stop
+    own = torch.tensor([loss, added, float(stop)], dtype=torch.float64)
+    summed = accelerator.reduce(own.to(accelerator.device), reduction="sum").tolist()
+    return summed[0], summed[1], summed[2] > 0
 
 
 def _last_place(batches: Batches, state: State, pace: Pace) -> Place | None:

@@ -78,7 +78,8 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
             "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
-    # validation rows have no augmented copies; the scorer is the run's; evaluation is in float32
+    # validation rows have no augmented copies; the scorer is the run's; rows are encoded alike in
+    # every precision, and this machine may not have the run's
     config = run.config
     generate = config.generate.model_copy(update={"scorer": None})
     stopping = type(config.early_stopping)()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import from_workers, prefetch
+from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
@@ -80,7 +81,8 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     refuse_errors(plan)
     refuse_weightless(plan)
     assert plan.task is not None
-    stored = {**plan.as_dict(), "num_processes": num_processes()}
+    precision = resolve_precision(config.precision)
+    stored = {**plan.as_dict(), "num_processes": num_processes(), "precision": precision}
     resolved = resolve_config(plan, folder)
     run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
     try:

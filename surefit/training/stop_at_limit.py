@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,9 +81,9 @@ def stop_at_limit(
             if not guard.ran_out(error):
                 raise
             failed = f"An allocation failed {work.watch.describe(state.step)}"
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors of the step
         if not failed:
             return
-        # Here the exception is gone, and with its frames the tensors of the step.
         can_save = not last.is_updating and num_processes() == 1 and state.step > 0
         for weight in work.module.parameters():
             weight.grad = None

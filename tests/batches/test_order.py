@@ -21,12 +21,17 @@ def pairs(batches: Batches, epoch: int) -> set[tuple[int, int]]:
     return {(a, b) for group in groups for a in group for b in group if a < b}
 
 
-@pytest.mark.parametrize("padding_free", [False, True])
-def test_padding_is_under_three_percent(padding_free: bool) -> None:
-    batches = Batches(LENGTHS, 0, 4, padding_free=padding_free)
+def test_grouped_batches_have_under_three_percent_padding() -> None:
+    batches = Batches(LENGTHS, 0, 4, order="grouped")
     assert 0 <= batches.padding_share() < 0.03
-    shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4)
-    assert 1 - shuffled.sum() / (shuffled.max(1) * 4).sum() > 0.3  # what it would be otherwise
+    shuffled = Batches(LENGTHS, 0, 4, order="shuffle")
+    assert shuffled.padding_share() > 0.3
+    assert abs(shuffled.padding_share() - shuffled.random_padding_share()) < 0.02
+
+
+def test_padded_micro_batches_of_a_step_are_rows_of_similar_length() -> None:
+    batches = Batches(LENGTHS, 0, 8, grad_accum=4)
+    assert batches.padding_share() < 0.6 * batches.random_padding_share()
 
 
 @pytest.mark.parametrize("padding_free", [False, True])
@@ -51,8 +56,10 @@ def test_padding_free_rows_meet_as_in_a_plain_shuffle() -> None:
     assert len(first & second) < 3 * by_chance
 
 
-def test_padding_free_micro_batches_are_even() -> None:
-    """The largest micro-batch is far nearer to the usual one than in a plain shuffle."""
-    batches = Batches(LENGTHS, 0, 4, padding_free=True)
-    shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4).sum(1)
-    assert batches.positions().max() < 0.8 * shuffled.max()
+def test_padding_free_micro_batches_of_a_step_are_even() -> None:
+    """Each has about its share of the step's tokens, far nearer than rows as they come."""
+    batches = Batches(LENGTHS, 0, 8, grad_accum=4, padding_free=True)
+    sizes = batches.positions().reshape(-1, 4)
+    shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4, 8).sum(2)
+    uneven = [(own.max(1) / own.mean(1)).mean() - 1 for own in (sizes, shuffled)]
+    assert uneven[0] < 0.3 * uneven[1]

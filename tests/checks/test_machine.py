@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,8 @@ def test_a_run_in_half_precision_is_evaluated_where_there_is_none(
     for precision in ("bf16", "fp16"):  # as if it had been trained on another machine
         config = {**yaml.safe_load(path.read_text(encoding="utf-8")), "precision": precision}
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        plan = {**run.plan, "precision": precision}
+        (run.path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         assert surefit.evaluate(run.path)["loss"] == pytest.approx(run.metrics["loss"])
 
 

@@ -60,6 +60,7 @@ def test_nested_row_is_shown_flat(shared: Path, capsys: pytest.CaptureFixture[st
         "question": question["question"],
         "answer": texts[0],
         "answers": texts,
+        "references": texts,
         "answer_start": f"int64 array [{len(texts)}]",
     }
 

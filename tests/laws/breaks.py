@@ -82,6 +82,12 @@ BREAKS = (
     ),
     Break(
         5,
+        "batches/order.py",
+        "return _steps_of_rows(rows, batches)",
+        "return _steps_of_rows(np.argsort(batches.lengths), batches)",
+    ),
+    Break(
+        5,
         "encode/augment/augmented_copies.py",
         "rng = np.random.default_rng([self.seed, number, copy])",
         "rng = np.random.default_rng()",

@@ -35,20 +35,69 @@ def test_every_row_once_per_epoch_and_the_same_each_time(
     assert sorted(row for step in first for row in step) == list(range(len(lengths)))
 
 
-@given(LENGTHS, st.integers(1, 5), st.sampled_from([(4, 1), (2, 2), (1, 4)]))
-def test_processes_share_the_rows_of_the_same_steps(
-    lengths: list[int], batch_size: int, shape: tuple[int, int]
+SHAPES = [(16, 1, 1), (8, 2, 1), (8, 1, 2), (4, 4, 1), (4, 2, 2), (4, 1, 4), (1, 16, 1)]
+"""Rows, gradient accumulation and processes of one effective batch size."""
+
+
+@given(
+    LENGTHS,
+    st.sampled_from(SHAPES),
+    st.sampled_from(["shuffle", "windowed", "grouped"]),
+    st.booleans(),
+)
+def test_steps_depend_on_the_effective_batch_size_alone(
+    lengths: list[int], shape: tuple[int, int, int], name: Any, padding_free: bool
 ) -> None:
     array = np.array(lengths, np.int32)
-    accum, processes = shape
-    alone = Batches(array, 1, batch_size, grad_accum=4)
-    shared = Batches(array, 1, batch_size, accum, processes)
-    assert order(alone, 0) == order(shared, 0)
+    options: dict[str, Any] = {"padding_free": padding_free, "order": name}
+    alone, shared = Batches(array, 1, 16, **options), Batches(array, 1, *shape, **options)
+    assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]
     for step in range(shared.num_steps(0)):
-        shares = [shared.share(0, step, process) for process in range(processes)]
+        shares = [shared.share(0, step, process) for process in range(shape[2])]
         taken = [row for s in shares if s.weight for part in s.micro_batches for row in part]
         assert sorted(taken) == sorted(alone.step_rows(0, step).tolist())
         assert all(s.micro_batches for s in shares)
+        assert all(len(part) <= shape[0] for s in shares for part in s.micro_batches)
+
+
+@given(LENGTHS, st.sampled_from([(480, 1, 1), (240, 2, 1), (120, 1, 4)]))
+def test_steps_depend_on_the_tokens_of_a_step_alone(
+    lengths: list[int], shape: tuple[int, int, int]
+) -> None:
+    array = np.array(lengths, np.int32)
+    max_tokens, accum, processes = shape
+    options: dict[str, Any] = {"padding_free": True}
+    alone = Batches(array, 1, 8, max_tokens=480, **options)
+    shared = Batches(array, 1, 8, accum, processes, max_tokens, **options)
+    assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]
+    assert shared.positions(0).max() <= max_tokens
+
+
+RAGGED = np.random.default_rng(0).lognormal(4.6, 0.8, 4096).clip(8, 512).astype(np.int32)
+
+
+@pytest.mark.parametrize("lengths", [RAGGED, np.arange(1, 1001, dtype=np.int32)])
+@pytest.mark.parametrize(
+    ("shape", "padding_free"),
+    [((16, 1, 1), True), ((16, 1, 1), False), ((8, 2, 1), True), ((8, 2, 1), False),
+     ((8, 4, 1), False), ((16, 1, 2), False), ((2, 16, 1), False)],
+)  # fmt: skip
+def test_a_step_is_a_random_draw_of_lengths(
+    lengths: np.ndarray, shape: tuple[int, int, int], padding_free: bool
+) -> None:
+    """The mean length of steps spreads no more than 1.3 times as far as in random steps."""
+    batches = Batches(lengths, 0, *shape, padding_free=padding_free)
+    steps = [batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.num_steps(0))]
+    size = batches.batch_size * batches.micro_per_step
+    means = [lengths[rows].mean() for rows in steps if len(rows) == size]
+    assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
+
+
+def test_padded_rows_of_distinct_lengths_meet_others_in_each_epoch() -> None:
+    lengths = np.arange(1, 65, dtype=np.int32)  # a single window
+    batches = Batches(lengths, 0, 8)
+    epochs = [{frozenset(rows) for rows in order(batches, epoch)} for epoch in range(4)]
+    assert all(not (a & b) for i, a in enumerate(epochs) for b in epochs[:i])
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -64,10 +113,13 @@ def test_token_budget_is_kept(lengths: list[int], max_tokens: int) -> None:
     assert rows * longest <= max_tokens
 
 
-def test_padding_is_under_three_percent_on_ragged_text() -> None:
+def test_rows_of_similar_length_have_little_padding() -> None:
     lengths = np.random.default_rng(0).lognormal(4.5, 0.6, 3000).clip(8, 512).astype(np.int32)
     for batch_size in (4, 8, 16, 32):
-        assert Batches(lengths, 0, batch_size).padding_share(0) < 0.03
+        grouped = Batches(lengths, 0, batch_size, order="grouped")
+        windowed = Batches(lengths, 0, batch_size, grad_accum=4)
+        assert grouped.padding_share(0) < 0.03
+        assert windowed.padding_share(0) < 0.6 * windowed.random_padding_share()
 
 
 class CrashError(Exception):

@@ -13,7 +13,8 @@ import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
 from surefit.cli.summary_lines import evaluation_lines
 from surefit.errors import FindingError, RunFailedError, UsageError
-from surefit.pipeline.evaluation import Evaluation, EvaluationSettings, row_chunks
+from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
+from surefit.pipeline.row_groups import row_chunks
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Generate, Sample

@@ -14,6 +14,7 @@ from surefit.checks.probes.overfit import check_overfit
 from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
 from surefit.checks.probes.row_independence import check_independence
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 
@@ -40,20 +41,29 @@ LONGER: dict[str, Probe] = {"overfit": check_overfit}
 """Run on request (`probes=all`): these train a little, and put everything back."""
 
 
-def run_probes(subject: Subject, longer: bool = False) -> list[Finding]:
-    """What all probes find; a model whose outputs differ from call to call cannot be probed."""
-    with preserved_state(subject.module):
-        unsteady = is_deterministic(subject)
-        if unsteady:
-            return unsteady
-        chosen = {**PROBES, **LONGER} if longer else PROBES
-        return [found for name, probe in chosen.items() for found in _run(name, probe, subject)]
+def run_probes(
+    subject: Subject, longer: bool = False, perturbed: Subject | None = None
+) -> list[Finding]:
+    """What all probes find; a model whose outputs differ from call to call cannot be probed.
+
+    `perturbed` is the same with perturbed weights, for what fresh weights do not show.
+    """
+    shown = perturbed or subject
+    with preserved_state(shown.module):
+        unsteady = is_deterministic(shown)
+    if unsteady:
+        return unsteady
+    found = [each for name, probe in PROBES.items() for each in _run(name, probe, shown)]
+    if longer:
+        found += [each for name, probe in LONGER.items() for each in _run(name, probe, subject)]
+    return found
 
 
 def _run(name: str, probe: Probe, subject: Subject) -> list[Finding]:
     """A probe that fails on a working model is reported; it is no fault of the model."""
     try:
-        return probe(subject)
+        with preserved_state(subject.module):
+            return probe(subject)
     except Exception as error:
-        message = f"The probe {name!r} could not be run: {type(error).__name__}: {error}"
+        message = f"The probe {name!r} could not be run: {describe_error(error)}"
         return [PROBE_NOT_RUN.finding(message[:300])]

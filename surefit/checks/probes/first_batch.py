@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from surefit.errors import FindingError
+from surefit.errors import FindingError, describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 from surefit.models.call import Call
@@ -142,7 +142,9 @@ def find_unreached(
             try:
                 found = slopes()
             except RuntimeError as error:
-                raise MODEL_FAILED.error(f"The backward pass raised {error}"[:300]) from error
+                raise MODEL_FAILED.error(
+                    f"The backward pass raised {describe_error(error)}"[:300]
+                ) from error
     return [name for name, slope in zip(named, found, strict=True) if slope is None]
 
 
@@ -164,7 +166,7 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
     except Exception as error:
         shown = _shapes({"logits": outputs.logits, **batch})
         raise MODEL_FAILED.error(
-            f"The loss raised {type(error).__name__}: {error} (shapes: {shown})",
+            f"The loss raised {describe_error(error)} (shapes: {shown})",
             fix="Repair the loss.",
         ) from error
     if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
@@ -192,8 +194,8 @@ def _backward(
         slopes = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
     except Exception as error:
         raise MODEL_FAILED.error(
-            f"The model can be run, but computing its gradients raised {type(error).__name__}: "
-            f"{error} (shapes: {_shapes(batch)})",
+            f"The model can be run, but computing its gradients raised "
+            f"{describe_error(error)} (shapes: {_shapes(batch)})",
             fix="Choose another model, or repair its backward.",
         ) from error
     lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
@@ -217,7 +219,7 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
         raise
     except Exception as error:
         layer = entered[-1] if entered else type(module).__name__
-        message = f"{layer} raised {type(error).__name__}: {error} (shapes: {_shapes(batch)})"
+        message = f"{layer} raised {describe_error(error)} (shapes: {_shapes(batch)})"
         if _works_transposed(module, call, batch):
             raise AXES_SWAPPED.error(
                 f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "

@@ -1,4 +1,4 @@
-"""Does one more pad token change the outputs at the real positions?"""
+"""Does padding change the outputs at the real positions?"""
 
 from __future__ import annotations
 
@@ -12,33 +12,62 @@ PADDING_CHANGES_OUTPUTS = rule(
     "warning",
     "padding changes the outputs",
     why="The outputs for a row depend on the length of the other rows in its batch.",
-    fix="Let forward take attention_mask, and leave padded positions out of sums and means.",
+    fix=(
+        "Let forward take attention_mask, and leave padded positions out of sums and means; or "
+        "train with batch_size=1. Evaluation and prediction batch rows of equal length."
+    ),
 )
 
 
 def check_padding(subject: Subject) -> list[Finding]:
-    """One more pad must change no logit and no loss; asked where rows differ in length."""
+    """Padding must change no logit and no loss."""
+    change = padding_effect(subject)
+    if change <= tolerance(next(subject.module.parameters())):
+        return []
+    message = f"Padding changes the outputs of a row by {change:.2g} of their size."
+    return [PADDING_CHANGES_OUTPUTS.finding(message)]
+
+
+def padding_effect(subject: Subject) -> float:
+    """By how much padding changes the outputs; 0 where rows have one length and are never padded.
+
+    Compares the batch with one more pad token, and each padded row with itself without padding.
+    """
     import torch
 
     mask = subject.batch.get("attention_mask")
     if mask is None or mask.ndim != 2 or int(mask.sum(1).min()) == int(mask.sum(1).max()):
-        return []  # rows of one length are never padded
+        return 0.0
     longer = padded_by_one(subject.batch, subject.fields)
     if longer["attention_mask"].shape == mask.shape:
-        return []
+        return 0.0
     with torch.no_grad():
-        short, long = subject.forward(subject.batch), subject.forward(longer)
-    change = _change(short, long, mask)
+        short = subject.forward(subject.batch)
+        try:
+            change = _change(short, subject.forward(longer), mask)
+        except (RuntimeError, IndexError, ValueError):  # no room for one more position
+            change = 0.0
+        changes = [_change_unpadded(subject, place) for place in range(len(subject.alone))]
     if change is None:
         before = subject.loss_sum(subject.batch)
         change = abs(subject.loss_sum(longer) - before) / max(abs(before), 1e-12)
-    if change <= tolerance(next(subject.module.parameters())):
-        return []
-    return [
-        PADDING_CHANGES_OUTPUTS.finding(
-            f"One more pad changes the outputs by {change:.2g} of their size."
-        )
-    ]
+    return max(change, *changes, 0.0)
+
+
+def _change_unpadded(subject: Subject, place: int) -> float:
+    """By how much the logits of one row differ with and without its padding."""
+    mask = subject.batch["attention_mask"]
+    if int(mask[place].sum()) == mask.shape[1]:
+        return 0.0
+    padded, plain = (
+        getattr(subject.forward(batch), "logits", None)
+        for batch in (subject.row(place), subject.alone[place])
+    )
+    if padded is None or plain is None or padded.ndim != plain.ndim:
+        return 0.0
+    if plain.ndim > 2:  # (1, T, V): the positions that are not padding
+        padded = padded[:, : plain.shape[1]]
+    return differ(padded, plain) if padded.shape == plain.shape else 0.0
 
 
 def _change(short: Any, long: Any, mask: Any) -> float | None:

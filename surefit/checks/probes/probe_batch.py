@@ -38,6 +38,8 @@ class Subject:
     """The sum over targets, and their count."""
     fields: Mapping[str, Field] = field(default_factory=dict)
     causal: bool = False
+    alone: tuple[Batch, ...] = ()
+    """Each row of the batch as a batch of its own, without padding; may be empty."""
 
     @property
     def num_rows(self) -> int:

@@ -85,7 +85,10 @@ def _questions(row: Row) -> Iterator[Row]:
 
 
 def _answers(row: Row) -> Iterator[Row]:
-    """The first answer as `answer`; the texts and positions of all answers as lists."""
+    """The first answer as `answer`; the texts and positions of all answers as lists.
+
+    Their texts are `references` as well: all of them are right.
+    """
     given = row.get("answers")
     if isinstance(given, dict):
         texts, starts = given.get("text") or [], given.get("answer_start")
@@ -95,6 +98,7 @@ def _answers(row: Row) -> Iterator[Row]:
     first: Row = {name: row[name] for name in ("id", "title", "context", "question") if name in row}
     rest = {name: value for name, value in row.items() if name not in (*first, "answers")}
     flat: Row = {**first, "answer": texts[0] if texts else None, "answers": texts}
+    flat["references"] = [text for text in texts if text]
     if starts is not None:
         flat["answer_start"] = starts
     yield flat | rest

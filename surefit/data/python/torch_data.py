@@ -17,7 +17,7 @@ from surefit.data.data_rules import (
 )
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.table import Table
-from surefit.errors import UsageError
+from surefit.errors import UsageError, describe_error
 from surefit.findings import rule
 
 ROWS_COPIED_FROM_PYTHON = rule(
@@ -110,7 +110,7 @@ def _items(data: Any, num_rows: int) -> Iterator[Any]:
 
 
 def _raised(what: str, error: Exception, row: int) -> Exception:
-    reason = f"{type(error).__name__}: {error}"[:200]
+    reason = f"{describe_error(error)}"[:200]
     return USER_DATA_CODE_FAILED.error(f"{what} raised {reason}", row=row)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from surefit.errors import RunFailedError, UsageError
+from surefit.errors import RunFailedError, UsageError, describe_error
 from surefit.tasks.task_spec import Sample, TaskSpec
 
 Scorer = Callable[[str, str], Any]
@@ -53,7 +53,7 @@ def score(scorer: Scorer, expected: str, got: str) -> dict[str, float]:
         named = made if isinstance(made, Mapping) else {name: made}
         figures = {str(key): float(value) for key, value in named.items()}
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"[:200]
+        what = f"{describe_error(error)}"[:200]
         raise RunFailedError(f"The scorer {name} failed on {shown}: {what}", fix) from error
     wrong = next((key for key, value in figures.items() if not math.isfinite(value)), None)
     if wrong is not None or not figures:

@@ -21,12 +21,14 @@ class LabelledLoss:
     """What a model gave at the labelled tokens alone, already compared with their labels.
 
     `total` is the summed cross-entropy, `hits` how often the label was the most likely token
-    (None in training), `count` the number of positions.
+    (None in training), `count` the number of positions, `auxiliary_loss` the terms that the model
+    adds to its token loss.
     """
 
     total: torch.Tensor
     hits: torch.Tensor | None
     count: int
+    auxiliary_loss: torch.Tensor | None = None
 
 
 def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

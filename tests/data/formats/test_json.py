@@ -162,6 +162,7 @@ def test_answers_of_a_flat_question(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"question": "Q?", "answers": answers}])
     (row,) = rows_of(path)
     assert (row["answer"], row["answers"]) == ("A", ["A", "B"])
+    assert row["references"] == ["A", "B"]
 
 
 def test_instances_are_rows(tmp_path: Path) -> None:

@@ -1,0 +1,228 @@
+"""Whether the order of batches costs learning: validation losses against a plain shuffle.
+
+python bench/order.py [--seeds 6] [--only NAME ...] [--page docs/order.md]
+
+Each data set is trained with each order and the same seeds, in micro-batches of 8 rows and in steps
+of 8 × 4. Reported are the validation loss after one epoch and at the end, as means over the seeds,
+and the mean difference from a plain shuffle of padded rows with its standard error. An order is
+worse if the difference is more than twice its standard error. Exits with 1 if a default is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import logging
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from real_runs import machine  # noqa: E402
+
+DATA = Path(os.environ.get("SUREFIT_SHARED", ROOT.parent / "shared")) / "data"
+SHAPES = ((8, 1), (8, 4))
+EPOCHS = 3
+ORDERS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "grouped": {"order": "grouped", "padding_free": "off"},
+}
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set with what trains on it."""
+
+    name: str
+    rows: Callable[[], list[dict[str, Any]]]
+    model: str
+    task: str
+    lr: float
+
+
+def some_rows(file: str, count: int) -> Callable[[], list[dict[str, Any]]]:
+    """The first rows of a file of the shared data."""
+
+    def read() -> list[dict[str, Any]]:
+        from surefit.data.open_data import open_table
+
+        return list(islice(open_table(str(DATA / file)).rows(), count))
+
+    return read
+
+
+def sentence_pairs(count: int) -> Callable[[], list[dict[str, Any]]]:
+    """The first sentence pairs of multi30k."""
+
+    def read() -> list[dict[str, Any]]:
+        english, german = (DATA / "multi30k" / f"train.{e}.gz" for e in ("en", "de"))
+        with gzip.open(english, "rt") as a, gzip.open(german, "rt") as b:
+            pairs = islice(zip(a, b, strict=True), count)
+            return [{"source": one.strip(), "target": two.strip()} for one, two in pairs]
+
+    return read
+
+
+SETS = (
+    Set("sms-spam", some_rows("sms-spam/sms.tsv", 1200), "tiny:bert", "text-classification", 1e-3),
+    Set(
+        "japanese-vowels",
+        some_rows("japanese-vowels/JapaneseVowels_TRAIN.ts", 270),
+        "tiny:bert",
+        "feature-classification",
+        1e-3,
+    ),
+    Set("multi30k", sentence_pairs(600), "tiny:t5", "seq2seq", 3e-3),
+)
+
+
+@contextmanager
+def plain_shuffle() -> Iterator[None]:
+    """Rows in the order of torch's `randperm`, cut as they come, instead of surefit's order."""
+    import torch
+
+    from surefit.batches import order
+
+    def make_epoch(batches: order.Batches, epoch: int) -> order.Epoch:
+        chance = torch.Generator().manual_seed(1_000 * batches.seed + epoch)
+        rows = torch.randperm(len(batches.lengths), generator=chance).numpy()
+        micro = np.append(np.arange(0, len(rows), batches.batch_size), len(rows))
+        steps = np.append(np.arange(0, len(micro) - 1, batches.micro_per_step), len(micro) - 1)
+        return order.Epoch(rows, micro, steps)
+
+    own, order._make_epoch = order._make_epoch, lru_cache(maxsize=8)(make_epoch)
+    try:
+        yield
+    finally:
+        order._make_epoch = own
+
+
+def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[float]:
+    """The validation loss after each epoch."""
+    import surefit
+
+    order = plain_shuffle() if name == "plain" else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, order:
+        run = surefit.train(
+            data=data.rows(),
+            model=data.model,
+            task=data.task,
+            lr=data.lr,
+            epochs=EPOCHS,
+            batch_size=shape[0],
+            grad_accum=shape[1],
+            eval_share=0.25,
+            generate={"rows": 0},
+            seed=seed,
+            output=f"{folder}/run",
+            **ORDERS.get(name, {"padding_free": "off"}),
+        )
+        return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Losses of one order and of a plain shuffle, by seed, after one epoch or at the end."""
+
+    plain: list[float]
+    own: list[float]
+
+    @property
+    def difference(self) -> float:
+        """The mean of what the order adds to the loss."""
+        return statistics.fmean(self._differences)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference."""
+        if len(self.own) < 2:
+            return float("inf")
+        return statistics.stdev(self._differences) / len(self.own) ** 0.5
+
+    @property
+    def worse(self) -> bool:
+        """Whether the loss is higher by more than chance explains."""
+        return self.difference > 2 * self.error and self.difference > 1e-3
+
+    @property
+    def _differences(self) -> list[float]:
+        return [own - plain for own, plain in zip(self.own, self.plain, strict=True)]
+
+    def __str__(self) -> str:
+        verdict = " **worse**" if self.worse else ""
+        mean = statistics.fmean(self.own)
+        return f"{mean:.3f} ({self.difference:+.3f} ± {self.error:.3f}{verdict})"
+
+
+def compare(sets: tuple[Set, ...], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each data set and shape with its Compared by order, after one epoch and at the end."""
+    for data, shape in product(sets, SHAPES):
+        found: dict[str, list[list[float]]] = {name: [] for name in ("plain", *ORDERS)}
+        for seed, name in product(range(seeds), found):
+            found[name].append(losses(data, shape, seed, name))
+            print(data.name, shape, seed, name, found[name][-1], file=sys.stderr, flush=True)
+        size = f"{shape[0]} × {shape[1]}" if shape[1] > 1 else str(shape[0])
+        yield f"{data.name}, {data.model}, {size}", found
+
+
+def page(results: list[tuple[str, dict[str, Any]]], seeds: int) -> tuple[str, bool]:
+    """The page, and whether no default is worse than a plain shuffle."""
+    lines = [
+        "# The order of batches and learning",
+        "",
+        "Made by `bench/order.py`. Validation loss, mean over "
+        f"{seeds} seeds; in brackets the mean difference from a plain shuffle of the same rows "
+        "with its standard error. **worse** marks a difference of more than twice that error. "
+        f"{EPOCHS} epochs; a quarter of the rows is the validation set.",
+        "",
+        f"Machine: {machine()}.",
+        "",
+    ]
+    fine = True
+    for place, title in ((0, "After one epoch"), (-1, "At the end")):
+        lines += [f"## {title}", "", "| data, model, batch | plain shuffle | " + " | ".join(ORDERS)]
+        lines[-1] += " |"
+        lines.append("| --- " * (len(ORDERS) + 2) + "|")
+        for label, found in results:
+            plain = [run[place] for run in found["plain"]]
+            made = {name: Compared(plain, [run[place] for run in found[name]]) for name in ORDERS}
+            fine &= not made["default"].worse
+            cells = [label, f"{statistics.fmean(plain):.3f}", *map(str, made.values())]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines), fine
+
+
+def main() -> int:
+    """Compare, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--only", nargs="*", default=[], help="data sets whose name contains one")
+    parser.add_argument("--page", type=Path, help="write the page here instead of to stdout")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    sets = tuple(
+        data for data in SETS if not args.only or any(part in data.name for part in args.only)
+    )
+    text, fine = page(list(compare(sets, args.seeds)), args.seeds)
+    if args.page is None:
+        print(text)
+    else:
+        args.page.write_text(text + "\n", "utf-8")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Text generation with settings of surefit's own, whatever the model's generation config sets.
+
+transformers fills every setting that a call leaves open from the model's `generation_config.json`:
+penalties, forbidden and forced tokens, a minimum length, beams. An evaluation would then measure
+those as well. Here the model's config is set aside while text is generated; what is taken over
+from it was named in `generate.from_model` and is in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Settings = Mapping[str, Any]
+"""Settings of transformers' GenerationConfig by name."""
+
+
+def greedy(**tokens: Any) -> dict[str, Any]:
+    """Settings of a greedy search, with the special tokens that are known.
+
+    >>> greedy(eos_token_id=[2], pad_token_id=0, forced_bos_token_id=None)
+    {'do_sample': False, 'num_beams': 1, 'eos_token_id': [2], 'pad_token_id': 0}
+    """
+    known = {name: token for name, token in tokens.items() if token is not None}
+    return {"do_sample": False, "num_beams": 1, **known}
+
+
+def generate_tokens(
+    model: Any, settings: Settings, max_new_tokens: int, **inputs: torch.Tensor
+) -> torch.Tensor:
+    """The tokens that the model generates with these settings and no others."""
+    import torch
+
+    chosen = {**settings, "max_new_tokens": max_new_tokens}
+    with torch.no_grad():
+        if own_config(model) is None:  # a `generate` of the user's own
+            made: torch.Tensor = model.generate(**inputs, **chosen)
+            return made
+        from transformers import GenerationConfig
+
+        with _config_set_aside(model):
+            made = model.generate(**inputs, generation_config=GenerationConfig(**chosen))
+    return made
+
+
+def own_config(model: Any) -> Any:
+    """The model's generation config; None if transformers does not generate for it."""
+    return getattr(model, "generation_config", None)
+
+
+@contextmanager
+def _config_set_aside(model: Any) -> Iterator[None]:
+    """Replace the generation config of the model, and of models inside it, by an empty one."""
+    from transformers import GenerationConfig
+
+    name = "generation_config"
+    holders = [(part, part.__dict__[name]) for part in model.modules() if name in part.__dict__]
+    for part, _ in holders:
+        part.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        for part, config in holders:
+            part.generation_config = config

@@ -1,0 +1,122 @@
+"""Models whose results depend on padding are evaluated and generate without it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import surefit
+from builders import WORDS, assert_same_predictions, echo_rows, sentiment_rows
+from surefit.checks.probes.perturbed_weights import perturb
+from surefit.data.open_data import open_table
+from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.pipeline.pipeline import Pipeline
+from surefit.pipeline.row_groups import RowGroups, group_rows, row_chunks
+from surefit.run.run_folder import open_run
+
+PADDED = RowGroups()
+
+
+def planned(model: str, task: str) -> tuple[Any, Pipeline]:
+    """The plan, and its Pipeline with weights on which outputs depend, other than the probes'."""
+    rows = {"sft": echo_rows(40), "text-classification": sentiment_rows(40)}
+    rows["seq2seq"] = [{"source": r["prompt"], "target": r["completion"]} for r in echo_rows(40)]
+    plan = surefit.check(data=rows[task], model=model, task=task, batch_size=8)
+    assert plan.job is not None
+    perturb(plan.job.pipeline.module, seed=7)
+    return plan, plan.job.pipeline
+
+
+def predictions(pipeline: Pipeline, task: str, batch_size: int) -> list[dict[str, Any]]:
+    column = {"sft": "prompt", "text-classification": "text", "seq2seq": "source"}[task]
+    lengths = (2, 3, 3, 5, 8, 8, 11, 13)
+    table = open_table([{column: " ".join((WORDS * 2)[:n])} for n in lengths])
+    return list(pipeline.predict(table, batch_size, max_new_tokens=6))
+
+
+def codes(plan: Any) -> set[str]:
+    return {found.code for found in plan.findings}
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "groups", "code"),
+    [
+        ("tiny:rwkv", "sft", RowGroups(generation="single"), "SF712"),
+        ("tiny:xlstm", "sft", RowGroups(generation="equal_length"), "SF712"),
+        ("tiny:convbert", "text-classification", RowGroups(forward="equal_length"), "SF701"),
+        ("tiny:fnet", "text-classification", RowGroups(forward="equal_length"), "SF701"),
+    ],
+)
+def test_predictions_do_not_depend_on_the_batch_size(
+    model: str, task: str, groups: RowGroups, code: str
+) -> None:
+    plan, pipeline = planned(model, task)
+    assert pipeline.row_groups == groups
+    assert plan.choices["row_groups"]["generation"] == groups.generation
+    assert code in codes(plan)
+    alone = predictions(pipeline, task, 1)
+    assert_same_predictions(predictions(pipeline, task, 8), alone)
+    padded = predictions(replace(pipeline, row_groups=PADDED), task, 8)
+    with pytest.raises(AssertionError):
+        assert_same_predictions(padded, alone)
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        ("tiny:llama", "sft"),
+        ("tiny:gpt2", "sft"),
+        ("tiny:mamba", "sft"),
+        ("tiny:bert", "text-classification"),
+        ("tiny:llama", "text-classification"),
+        ("tiny:t5", "seq2seq"),
+    ],
+)
+def test_models_that_read_the_mask_stay_batched(model: str, task: str) -> None:
+    plan, pipeline = planned(model, task)
+    assert pipeline.row_groups == PADDED
+    assert not codes(plan) & {"SF700", "SF701", "SF702", "SF708", "SF711", "SF712"}
+    assert_same_predictions(predictions(pipeline, task, 8), predictions(pipeline, task, 1))
+
+
+def test_evaluation_does_not_depend_on_the_batch_size() -> None:
+    plan, pipeline = planned("tiny:convbert", "text-classification")
+    store = plan.job.train
+    one, several = (pipeline.evaluate(store, EvaluationSettings(size)).metrics for size in (1, 8))
+    assert several["loss"] == pytest.approx(one["loss"], rel=1e-6)
+    padded = replace(pipeline, row_groups=PADDED).evaluate(store, EvaluationSettings(8)).metrics
+    assert padded["loss"] != pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_a_run_keeps_the_choice_and_its_evaluation_generates_by_it(tmp_path: Path) -> None:
+    surefit.train(
+        data=echo_rows(40),
+        model="tiny:xlstm",
+        task="sft",
+        max_steps=1,
+        generate={"rows": 8, "max_new_tokens": 3},
+        output=tmp_path / "run",
+    )
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["choices"]["row_groups"] == {"forward": "padded", "generation": "equal_length"}
+    assert open_run(tmp_path / "run").open_pipeline().row_groups.generation == "equal_length"
+
+
+def test_rows_are_chunked_by_group() -> None:
+    rows = [{"input_ids": np.zeros(n), "prompt_length": np.asarray(2)} for n in (3, 5, 3)]
+    assert group_rows(rows, "padded") is None
+    by_length = group_rows(rows, "equal_length")
+    by_prompt = group_rows(rows, "equal_length", prompts=True)
+    single = group_rows(rows, "single")
+    lengths = np.array([3, 5, 3])
+    shown = [
+        [chunk.tolist() for chunk in row_chunks(lengths, 8, None, groups)]
+        for groups in (None, by_length, by_prompt, single)
+    ]
+    assert shown == [[[1, 0, 2]], [[1], [0, 2]], [[1, 0, 2]], [[2], [1], [0]]]
+    assert [len(chunk) for chunk in row_chunks(lengths, 8, 5, by_length)] == [1, 1, 1]
