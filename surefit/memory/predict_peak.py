@@ -12,7 +12,7 @@ import numpy as np
 from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
-from surefit.memory.process_memory import trim_heap
+from surefit.memory.process_memory import mapped_file_bytes, trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
@@ -66,6 +66,7 @@ class Fit:
             "fits": self.fits,
             "limit_source": self.limit.source,
             "measured_peak_bytes": self.measured_bytes,
+            "mapped_file_bytes": mapped_file_bytes(),
             "parts": dict(self.parts),
             "advice": [dict(option) for option in self.advice],
         }
