@@ -16,11 +16,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.tasks.metrics.text_scores import answer_tokens
+
+if TYPE_CHECKING:
+    from surefit.pipeline.pipeline import Pipeline
+    from surefit.tasks.task_spec import Sample
 
 BATCH_ROWS = 16
 SCORES = ("precision", "recall", "token_f1")
@@ -28,7 +32,7 @@ SCORES = ("precision", "recall", "token_f1")
 
 def write_answers(run: Path, data: str, answers: Path, max_new_tokens: int) -> None:
     """Write prompt, expected answer and both generated answers, one JSON object per row."""
-    from transformers import AutoModelForCausalLM
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     from surefit.api import open_run
     from surefit.data.open_data import open_table
@@ -36,20 +40,28 @@ def write_answers(run: Path, data: str, answers: Path, max_new_tokens: int) -> N
     pipeline = open_run(run).open_pipeline()
     accepted = pipeline.accept(open_table(data))
     rows = [pipeline.encode_row(row)[0].columns for row in accepted.table.rows()]
-    base = AutoModelForCausalLM.from_pretrained(run / "model" / "base")
-    made = {}
-    for name, model in (("before", base.eval()), ("after", pipeline.module.eval())):
-        made[name] = []
-        for start in range(0, len(rows), BATCH_ROWS):
-            batch = rows[start : start + BATCH_ROWS]
-            made[name] += pipeline.task.generate.answer(
-                model, batch, pipeline.encoder, max_new_tokens
-            )
-            print(f"{name}: {len(made[name])} of {len(rows)}", file=sys.stderr, flush=True)
+    after = _generate(pipeline, rows, max_new_tokens)
+    for layer in pipeline.module.modules():
+        if isinstance(layer, BaseTunerLayer):
+            layer.enable_adapters(False)
+    before = _generate(pipeline, rows, max_new_tokens)
     with answers.open("w", encoding="utf-8") as file:
-        for first, second in zip(made["before"], made["after"], strict=True):
-            line = {"prompt": first.prompt, "expected": first.expected}
-            file.write(json.dumps({**line, "before": first.got, "after": second.got}) + "\n")
+        for base, trained in zip(before, after, strict=True):
+            line = {"prompt": base.prompt, "expected": base.expected}
+            file.write(json.dumps({**line, "before": base.got, "after": trained.got}) + "\n")
+
+
+def _generate(pipeline: Pipeline, rows: Sequence[Any], max_new_tokens: int) -> list[Sample]:
+    assert pipeline.task.generate is not None
+    pipeline.module.eval()
+    made: list[Sample] = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        batch = rows[start : start + BATCH_ROWS]
+        made += pipeline.task.generate.answer(
+            pipeline.module, batch, pipeline.encoder, max_new_tokens
+        )
+        print(f"generating: {len(made)} of {len(rows)}", file=sys.stderr, flush=True)
+    return made
 
 
 def word_scores(expected: str, got: str) -> tuple[float, float, float]:

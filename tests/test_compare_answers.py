@@ -61,18 +61,22 @@ def test_both_models_answer_every_row(tmp_path: Path) -> None:
     rows = [{"prompt": f"say {word}", "answer": word} for word in ("one", "two", "three") * 4]
     data, answers = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    base = tmp_path / "base"
-    surefit.train(data=str(data), model="tiny:llama", max_steps=1, output=str(base))
+    base, run = str(tmp_path / "base"), str(tmp_path / "run")
+    generate = {"rows": 0, "max_new_tokens": 4}
+    surefit.train(data=str(data), model="tiny:llama", max_steps=1, generate=generate, output=base)
     surefit.train(
         data=str(data),
-        model=str(base),
+        model=base,
         lora={"r": 2},
         lr=0.5,
         max_steps=3,
-        generate={"rows": 0},
-        output=str(tmp_path / "run"),
+        generate=generate,
+        output=run,
     )
-    write_answers(tmp_path / "run", str(data), answers, max_new_tokens=4)
+    write_answers(Path(run), str(data), answers, max_new_tokens=4)
     made = [json.loads(line) for line in answers.read_text("utf-8").splitlines()]
     assert [row["expected"] for row in made] == [row["answer"] for row in rows]
+    for model, name in ((base, "before"), (run, "after")):
+        predicted = [row["prediction"] for row in surefit.predict(model, str(data))]
+        assert [row[name] for row in made] == predicted
     assert any(row["before"] != row["after"] for row in made)
