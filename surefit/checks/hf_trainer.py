@@ -24,6 +24,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.errors import UsageError, message_of
 from surefit.explainer import explain
 from surefit.findings import Finding, Rule, has_errors, rule
+from surefit.kernels.tied_embeddings import find_input_embedding
 
 COLLATOR_FAILED = rule(
     "SF720",
@@ -195,7 +196,10 @@ class Tally:
             self._check_endings(ids, labels, real)
 
     def _check_ids(self, ids: Any, start: int) -> None:
-        size = self.model.get_input_embeddings().weight.shape[0]
+        embedding = find_input_embedding(self.model)
+        if embedding is None:
+            return
+        size = embedding.weight.shape[0]
         self._note_first(
             TOKEN_OUT_OF_VOCABULARY,
             (ids < 0) | (ids >= size),
@@ -285,6 +289,7 @@ class Tally:
             rows_learning_eos=self.rows_learning_eos,
             train_views=self.rows,
             dropped_views={},
+            train_blocks=self.rows,
         )
 
 

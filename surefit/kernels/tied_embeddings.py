@@ -24,14 +24,23 @@ class SharedGradient:
         self.gradient: torch.Tensor | None = None
 
 
+def find_input_embedding(module: Any) -> Any:
+    """The layer that token ids are looked up in; None where the model names none.
+
+    CANINE hashes its characters, and a Perceiver gives its latents, which are no layer.
+    """
+    try:
+        embedding = module.get_input_embeddings()
+    except (NotImplementedError, AttributeError):
+        return None
+    return embedding if getattr(embedding, "weight", None) is not None else None
+
+
 def find_tied(module: Any, head: Any) -> nn.Embedding | None:
     """The plain input embedding that shares its weight with the head, if the model has one."""
     from torch import nn
 
-    try:
-        embedding = module.get_input_embeddings()
-    except (NotImplementedError, AttributeError):  # the model has none
-        return None
+    embedding = find_input_embedding(module)
     plain = type(embedding) is nn.Embedding and embedding.max_norm is None
     if not plain or embedding.scale_grad_by_freq or embedding.sparse:
         return None

@@ -10,6 +10,7 @@ from surefit.data.data_rules import WRONG_SHAPE
 from surefit.encode.encoder import Encoder
 from surefit.errors import describe_error
 from surefit.findings import Finding, rule
+from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.config_sizes import ProjectionPlan, plan_projection, resize_config
 from surefit.models.feature_model_files import has_feature_layers, read_sizes, read_weights
 from surefit.models.load_weights import load_weights
@@ -149,8 +150,8 @@ def _check_body(name: str, body: nn.Module) -> None:
 
 def _embedding_std(body: Any) -> float:
     """The standard deviation of the body's embeddings, which its norms are made for."""
-    weight = getattr(body.get_input_embeddings(), "weight", None)
-    return float(weight.detach().float().std()) if weight is not None else 0.02
+    embedding = find_input_embedding(body)
+    return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
 
 
 def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptiveProjection:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefit.findings import Finding, rule
+from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
 from surefit.models.model_source import Built
 
@@ -51,10 +52,11 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
 
 def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     """Resize the embeddings so that every token of the tokenizer has a row."""
-    if tokenizer is None:
-        return built
     module: Any = built.module
-    had = module.get_input_embeddings().weight.shape[0]
+    embedding = find_input_embedding(module)
+    if tokenizer is None or embedding is None:
+        return built
+    had = embedding.weight.shape[0]
     if len(tokenizer) <= had:
         return built
     module.resize_token_embeddings(len(tokenizer))

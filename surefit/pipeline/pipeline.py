@@ -20,6 +20,7 @@ from surefit.encode.encoded_row import EncodedRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
+from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.call import Call
 from surefit.models.meta_copy import meta_copy
 from surefit.pipeline.accept import Accepted, accept
@@ -61,7 +62,7 @@ class Pipeline:
 
     def encode_row(self, row: Mapping[str, Any]) -> tuple[EncodedRow, ...]:
         """One row of an accepted table; raises why it is dropped or cannot be encoded."""
-        return (self.row_encoder(row),)
+        return self.row_encoder(row)
 
     def encode(
         self,
@@ -143,11 +144,8 @@ class Pipeline:
     @property
     def vocab_size(self) -> int | None:
         """Rows of the embedding that token ids are looked up in; None where there is none."""
-        embeddings = getattr(self.module, "get_input_embeddings", None)
-        if "input_ids" not in self.fields or embeddings is None:
-            return None
-        weight = getattr(embeddings(), "weight", None)
-        return int(weight.shape[0]) if weight is not None else None
+        embedding = find_input_embedding(self.module) if "input_ids" in self.fields else None
+        return int(embedding.weight.shape[0]) if embedding is not None else None
 
 
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.probe_batch import Subject
 from surefit.findings import Finding, rule
+from surefit.kernels.tied_embeddings import find_input_embedding
 
 if TYPE_CHECKING:
     from torch import nn
@@ -74,9 +75,8 @@ def _middle_label(labels: Any) -> tuple[int, int] | None:
 def _embedding(module: nn.Module) -> nn.Module | None:
     from torch import nn
 
-    own = getattr(module, "get_input_embeddings", None)
-    if own is not None:
-        return own()  # type: ignore[no-any-return]
+    if hasattr(module, "get_input_embeddings"):
+        return find_input_embedding(module)  # type: ignore[no-any-return]
     return next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
 
 
