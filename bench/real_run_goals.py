@@ -1,4 +1,4 @@
-"""What a run on real data must reach, and how it is read off the finished run."""
+"""What is measured on a finished run on real data, and what it must reach."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """One figure of a finished run, and the least it must be."""
+class Figure:
+    """One figure of a finished run. It is a goal if it has a least value that it must reach."""
 
     text: str
-    least: float
     measure: Callable[[Finished], float]
+    least: float | None = None
+    """The run fails below it; None for a figure that is reported without a goal."""
+
+    def reached(self, value: float) -> bool:
+        """Whether a measured value reaches the goal; a figure without a goal always does."""
+        return self.least is None or value >= self.least
 
 
-def metric(name: str, least: float) -> Goal:
-    """A metric of `surefit evaluate`."""
-    return Goal(name, least, lambda done: float(done.evaluate()["metrics"][name]))
+def metric(name: str, least: float) -> Figure:
+    """A metric of `surefit evaluate` on the test data, else on the validation rows."""
+    return Figure(name, lambda done: float(done.evaluate()["metrics"][name]), least)
 
 
-def falls(share: float) -> Goal:
+def training_loss_falls(share: float) -> Figure:
     """The mean training loss of the last tenth of the steps, against the first tenth's."""
-    return Goal("training loss falls by", share, _fall)
+    return Figure("training loss falls by (share)", _fall, share)
 
 
 def _fall(done: Finished) -> float:
@@ -39,25 +44,45 @@ def _fall(done: Finished) -> float:
     return 1 - sum(losses[-part:]) / sum(losses[:part])
 
 
+def _evaluations(done: Finished, name: str) -> tuple[float, float]:
+    """A metric on the validation rows before the first step and after the last one."""
+    events = done.events("eval")
+    if events[0]["step"] != 0:
+        raise ValueError(f"{done.spec.name}: no evaluation at step 0; set eval_at_start=true")
+    return float(events[0]["metrics"][name]), float(events[-1]["metrics"][name])
+
+
+def before(name: str) -> Figure:
+    """A metric on the validation rows before the first step; no goal."""
+    return Figure(f"{name} before", lambda done: _evaluations(done, name)[0])
+
+
+def rises(name: str, least: float | None = None) -> Figure:
+    """How much higher a metric is on the same validation rows after training."""
+
+    def rise(done: Finished) -> float:
+        first, last = _evaluations(done, name)
+        return last - first
+
+    return Figure(f"{name} rises by", rise, least)
+
+
+def falls(name: str, least: float) -> Figure:
+    """How much lower a metric is on the same validation rows after training."""
+
+    def fall(done: Finished) -> float:
+        first, last = _evaluations(done, name)
+        return first - last
+
+    return Figure(f"{name} falls by", fall, least)
+
+
 def _perplexity_fall(done: Finished) -> float:
-    found = [event["metrics"]["perplexity"] for event in done.events("eval")]
-    return 1 - found[-1] / found[0]
+    first, last = _evaluations(done, "perplexity")
+    return 1 - last / first
 
 
-def _evaluations(name: str) -> Callable[[Finished], tuple[float, float]]:
-    def found(done: Finished) -> tuple[float, float]:
-        figures = [float(event["metrics"][name]) for event in done.events("eval")]
-        return figures[0], figures[-1]
-
-    return found
-
-
-_losses, _f1s = _evaluations("loss"), _evaluations("token_f1")
-LOSS_BEFORE = Goal("evaluation loss before", 0, lambda done: _losses(done)[0])
-LOSS_FALLS = Goal("evaluation loss falls by", 0, lambda done: _losses(done)[0] - _losses(done)[1])
-F1_BEFORE = Goal("token F1 before", 0, lambda done: _f1s(done)[0])
-F1_RISES = Goal("token F1 rises by", -1, lambda done: _f1s(done)[1] - _f1s(done)[0])
-PERPLEXITY_FALLS = Goal("perplexity on test falls by", 0.3, _perplexity_fall)
+PERPLEXITY_FALLS = Figure("perplexity on test falls by (share)", _perplexity_fall, 0.3)
 
 
 def _below_unigram(done: Finished) -> float:
@@ -81,7 +106,7 @@ def _token_counts(tokenizer: Any, files: list[str]) -> Counter[int]:
     return counts
 
 
-BELOW_UNIGRAM = Goal("nats below the unigram loss on test", 0.2, _below_unigram)
+BELOW_UNIGRAM = Figure("nats below the unigram loss on test", _below_unigram, 0.2)
 
 
 def _flat_row(done: Finished) -> float:
@@ -95,11 +120,11 @@ def _flat_row(done: Finished) -> float:
     return float(all(text in shown.values() for text in wanted))
 
 
-FLAT_ROW = Goal("nested row shown flat", 1, _flat_row)
+FLAT_ROW = Figure("nested row shown flat", _flat_row, 1)
 
 
 def _same_again(done: Finished) -> float:
-    """Share of new pictures that the reloaded module itself sees as `surefit predict` does."""
+    """Share of new images for which the reloaded module agrees with `surefit predict`."""
     import numpy as np
     import torch
 
@@ -125,4 +150,4 @@ def _same_again(done: Finished) -> float:
     return sum(alike) / len(alike)
 
 
-SAME_AGAIN = Goal("new rows predicted alike when loaded again", 1, _same_again)
+SAME_AGAIN = Figure("share of new rows predicted alike after loading", _same_again, 1)

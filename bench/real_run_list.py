@@ -1,13 +1,12 @@
 """The runs on real data: one list for `bench/real_runs.py` and for the slow tests.
 
-In commands, `$DATA` is ../shared/data, `$WEIGHTS` ../shared/weights, `$MINILM` the folder of
-all-MiniLM-L6-v2, `$SMOLLM` the GGUF file of SmolLM2-135M-Instruct, and `$WORK` a fresh folder with
-what `prepare` has put there.
+`bench/real_run_commands.py` explains `$DATA` and the other names in commands.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import real_run_goals as goals
 
 if TYPE_CHECKING:
-    from real_run_goals import Goal
+    from real_run_goals import Figure
 
 PAIRS = 300
 CLASSES = (
@@ -36,26 +35,36 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class RealRun:
-    """One run: its command, what it must reach, and how it can be repeated otherwise."""
+    """One run: its command, what is measured, and what changes when it is repeated."""
 
     name: str
     data: tuple[str, ...]
-    """What `--data` names."""
+    """Files of `--data`."""
     options: str
-    """The rest of `surefit train`."""
-    goals: tuple[Goal, ...]
+    """The other options of `surefit train`."""
+    figures: tuple[Figure, ...]
+    """What is measured on the finished run, goals among it."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Role and column, as the data is opened: what has another name when the run is repeated."""
+    """Columns by their roles; they get other names when the run is repeated."""
+    other_columns: tuple[str, ...] = ()
+    """Columns without a role that get other names, too."""
     eval_data: tuple[str, ...] = ()
-    """Rows given to `--eval-data`."""
+    """Files of `--eval-data`."""
     test_data: tuple[str, ...] = ()
-    """Rows to evaluate on afterwards; those held out, or eval_data, if left out."""
+    """Files for `surefit evaluate` afterwards; the validation rows if left out."""
     new_data: tuple[str, ...] = ()
-    """Rows that the run has not seen, for the goals to predict on."""
+    """Files with rows that the run has not seen, for figures that need predictions."""
     prepare: Callable[[Path, Path], None] | None = None
-    """Puts files into the work folder, from the folder of shared data."""
+    """Writes files into the work folder, made from the folder of shared data."""
+    repeated: bool = True
+    """Whether `bench/real_runs.py --again` repeats it."""
     tested: bool = True
     """Whether the slow tests run it, too."""
+
+    @property
+    def every_column(self) -> tuple[str, ...]:
+        """All columns that get other names when the run is repeated."""
+        return (*self.columns.values(), *self.other_columns)
 
 
 def first_pairs(data: Path, work: Path) -> None:
@@ -68,7 +77,7 @@ def first_pairs(data: Path, work: Path) -> None:
 
 
 def class_folders(data: Path, work: Path) -> None:
-    """Pictures of fashion-mnist as PNG files, in a folder per class."""
+    """Images of fashion-mnist as PNG files, in a folder per class."""
     import numpy as np
     from PIL import Image
 
@@ -76,17 +85,17 @@ def class_folders(data: Path, work: Path) -> None:
         raw = gzip.decompress((data / "fashion-mnist" / name).read_bytes())
         return np.frombuffer(raw, np.uint8, offset=header)
 
-    pictures = read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+    images = read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
     labels = read("t10k-labels-idx1-ubyte.gz", 8)
     for number, name in enumerate(CLASSES):
         folder = work / "fashion" / name
         folder.mkdir(parents=True)
         for place in np.flatnonzero(labels == number):
-            Image.fromarray(pictures[place]).save(folder / f"{place}.png")
+            Image.fromarray(images[place]).save(folder / f"{place}.png")
 
 
-def few_pictures(data: Path, work: Path) -> None:
-    """The first 240 pictures of fashion-mnist as arrays, and the next 16."""
+def few_images(data: Path, work: Path) -> None:
+    """The first 240 images of fashion-mnist as arrays, and the next 16."""
     import numpy as np
 
     from surefit.data.open_data import open_table
@@ -110,9 +119,44 @@ def first_rows(folder: str, **files: tuple[str, int]) -> Callable[[Path, Path], 
     return prepare
 
 
+QUESTION_KINDS = {
+    "ABBR": "abbreviation",
+    "DESC": "description",
+    "ENTY": "entity",
+    "HUM": "person",
+    "LOC": "location",
+    "NUM": "number",
+}
+
+
+def question_kinds(data: Path, work: Path) -> None:
+    """The first rows of trec as instructions whose answer is one word."""
+    from surefit.data.open_data import open_table
+
+    *kinds, last = sorted(QUESTION_KINDS.values())
+    asked = (
+        f"Which kind of answer does this question ask for: {', '.join(kinds)} or {last}? "
+        "Reply with one word."
+    )
+    for name, file, count in (("train", "TREC.train", 192), ("eval", "TREC.test", 200)):
+        rows = islice(open_table(str(data / "trec" / file)).rows(), count)
+        lines = [
+            {"prompt": f"{asked}\n{row['text']}", "answer": QUESTION_KINDS[row["label"]]}
+            for row in rows
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (work / f"{name}.jsonl").write_text(text, "utf-8")
+
+
 CHAT = (
     "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 4 --max-seq-length 512 "
     "--set eval_at_start=true --set generate.rows=16 --set generate.max_new_tokens=96"
+)
+CHAT_FIGURES = (
+    goals.before("loss"),
+    goals.falls("loss", 0.2),
+    goals.before("token_f1"),
+    goals.rises("token_f1"),
 )
 FASHION = "$DATA/fashion-mnist/t10k-images-idx3-ubyte.gz"
 XQUAD = {"prompt": "question", "answer": "answer"}
@@ -127,6 +171,7 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("accuracy", 0.85),),
         {"text": "text", "label": "label"},
         test_data=("$DATA/trec/TREC.test",),
+        repeated=False,
     ),
     RealRun(
         "sms-spam, MiniLM",
@@ -135,6 +180,7 @@ RUNS: tuple[RealRun, ...] = (
         "--max-seq-length 64 --set eval_share=0.2",
         (goals.metric("macro_f1", 0.95),),
         {"text": "text", "label": "label"},
+        repeated=False,
     ),
     RealRun(
         "wnut17, MiniLM",
@@ -183,10 +229,11 @@ RUNS: tuple[RealRun, ...] = (
         "--model tiny:mlp --task regression --set columns.label=cnt "
         "--set ignore=[casual,registered] --epochs 8 --batch-size 128",
         (goals.metric("r2", 0.85),),
-        {"label": "cnt", "ignored": "casual", "ignored too": "registered", "date": "dteday"},
+        {"label": "cnt"},
+        ("casual", "registered", "dteday"),
     ),
     RealRun(
-        "multi30k, tiny:t5, 300 pairs by heart",
+        "multi30k, tiny:t5, overfit 300 pairs",
         ("$WORK/pairs.en.gz", "$WORK/pairs.de.gz"),
         "--model tiny:t5 --epochs 30 --batch-size 16 --lr 3e-3 --set eval_share=0 "
         f"--set generate.rows={PAIRS}",
@@ -199,14 +246,14 @@ RUNS: tuple[RealRun, ...] = (
         "xquad as sft, tiny:llama",
         ("$DATA/xquad/xquad.en.json",),
         "--model tiny:llama --task sft --max-steps 100 --max-seq-length 384",
-        (goals.falls(0.1), goals.FLAT_ROW),
+        (goals.training_loss_falls(0.1), goals.FLAT_ROW),
         XQUAD,
     ),
     RealRun(
         "xquad as seq2seq, tiny:t5",
         ("$DATA/xquad/xquad.en.json",),
         "--model tiny:t5 --task seq2seq --max-steps 150 --max-seq-length 384 --lr 3e-3",
-        (goals.falls(0.1), goals.FLAT_ROW),
+        (goals.training_loss_falls(0.1), goals.FLAT_ROW),
         XQUAD,
     ),
     RealRun(
@@ -230,26 +277,38 @@ RUNS: tuple[RealRun, ...] = (
         "fashion-mnist resized, EfficientNet-Lite0",
         ("$WORK/train.npz",),
         "--model efficientnet_lite:make --set image.size=64 --epochs 3 --batch-size 12 --lr 1e-3",
-        (goals.falls(0.3), goals.SAME_AGAIN),
+        (goals.training_loss_falls(0.3), goals.SAME_AGAIN),
         {"image": "image", "label": "label"},
         new_data=("$WORK/new.npz",),
-        prepare=few_pictures,
+        prepare=few_images,
+    ),
+    RealRun(
+        "trec as instructions (192 rows), SmolLM2-135M-Instruct, LoRA",
+        ("$WORK/train.jsonl",),
+        "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 8 --lr 5e-4 "
+        "--set eval_at_start=true --set generate.rows=200 --set generate.max_new_tokens=8",
+        (goals.before("exact_match"), goals.rises("exact_match", 0.4)),
+        {"prompt": "prompt", "answer": "answer"},
+        eval_data=("$WORK/eval.jsonl",),
+        prepare=question_kinds,
+        repeated=False,
     ),
     RealRun(
         "gsm8k (120 rows), SmolLM2-135M-Instruct, LoRA",
         ("$WORK/train.jsonl",),
         CHAT,
-        (goals.LOSS_BEFORE, goals.LOSS_FALLS, goals.F1_BEFORE, goals.F1_RISES),
+        CHAT_FIGURES,
         {"prompt": "question", "answer": "answer"},
         eval_data=("$WORK/eval.jsonl",),
         prepare=first_rows("gsm8k", train=("train.jsonl", 120), eval=("test.jsonl", 16)),
+        repeated=False,
         tested=False,
     ),
     RealRun(
         "sgd-dialogues (60), SmolLM2-135M-Instruct, LoRA",
         ("$WORK/train.jsonl",),
         CHAT,
-        (goals.LOSS_BEFORE, goals.LOSS_FALLS, goals.F1_BEFORE, goals.F1_RISES),
+        CHAT_FIGURES,
         {"messages": "messages"},
         eval_data=("$WORK/eval.jsonl",),
         prepare=first_rows(
@@ -257,6 +316,7 @@ RUNS: tuple[RealRun, ...] = (
             train=("train.messages.jsonl", 60),
             eval=("dev.messages.jsonl", 16),
         ),
+        repeated=False,
         tested=False,
     ),
 )

@@ -4,6 +4,7 @@ SurefitError            what was expected, what was found, how to fix it
 ├── UsageError          the request itself cannot be met (exit code 2)
 ├── FindingError        an `error` Finding ended the planning (exit code 1)
 ├── RunFailedError      training started and could not go on (exit code 1)
+│   └── MemoryLimitError stopped before it exceeded max_memory_gb (exit code 1)
 └── InterruptedRunError stopped by a signal after saving (exit code 130)
 """
 
@@ -43,6 +44,10 @@ class FindingError(SurefitError):
 
 class RunFailedError(SurefitError):
     """Training began and could not go on."""
+
+
+class MemoryLimitError(RunFailedError):
+    """Stopped before the run exceeded `max_memory_gb`; it can be resumed."""
 
 
 class InterruptedRunError(SurefitError):

@@ -55,7 +55,7 @@ def test_every_fault_is_reported_together() -> None:
     faulty = {"lr": -1, "epochs": "x", "batchsize": 3, "overlong": "cut"}
     assert message_of(faulty).splitlines() == [
         "epochs: input should be a valid integer, unable to parse string as an integer; found 'x'.",
-        "overlong: input should be 'truncate', 'drop' or 'error'; found 'cut'.",
+        "overlong: input should be 'split', 'truncate', 'drop' or 'error'; found 'cut'.",
         "lr: input should be greater than 0; found -1.",
         "Unknown key 'batchsize'. Did you mean 'batch_size'?",
     ]

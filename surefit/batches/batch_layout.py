@@ -23,12 +23,17 @@ class Layout:
     data, and `row_lengths` has their lengths. `kernels/varlen_attention.py` attends within each
     row, so the batch needs neither padding nor a mask.
 
+    With `body_only`, the columns stay padded for the head and the loss, and `kept_positions` lists
+    the flat positions that the attention mask keeps. `kernels/packed_body.py` concatenates them for
+    the model's body. `row_steps` has their places in their rows if a mask has gaps.
+
     With `predicts`, `labelled_positions` lists the flat positions of the logits that the loss
     reads, and `labelled_targets` the labels. Listing them on the CPU avoids a device sync.
     """
 
     padding_free: bool = False
     predicts: Predicts | None = None
+    body_only: bool = False
 
 
 PADDED = Layout()
@@ -57,10 +62,12 @@ def arrange(
     """
     batch: dict[str, Array | tuple[int, ...]]
     starts: Array | None
-    if layout.padding_free:
+    if layout.padding_free and not layout.body_only:
         batch, starts = _concatenate_rows(columns, fields)
     else:
         batch, starts = {**collate_columns(columns, fields)}, None
+        if layout.padding_free:
+            batch |= list_kept(np.asarray(batch["attention_mask"]))
     if layout.predicts is not None:
         labels = np.asarray(batch["labels"])
         at = labels != IGNORE_INDEX
@@ -89,3 +96,21 @@ def _concatenate_rows(
     batch["position_ids"] = (np.arange(lengths.sum()) - np.repeat(starts, lengths))[None]
     batch["row_lengths"] = tuple(lengths.tolist())
     return batch, starts
+
+
+def list_kept(mask: Array) -> dict[str, Array | tuple[int, ...]]:
+    """The positions that an attention mask (B, L) keeps, and how many in each row.
+
+    >>> kept = list_kept(np.array([[1, 1, 0], [1, 0, 1]]))
+    >>> kept["kept_positions"].tolist(), kept["row_lengths"], kept["row_steps"]
+    ([0, 1, 3, 5], (2, 2), (0, 1, 0, 2))
+    """
+    kept = mask != 0
+    positions, lengths = kept.ravel().nonzero()[0], kept.sum(1)
+    listed: dict[str, Array | tuple[int, ...]] = {
+        "kept_positions": positions,
+        "row_lengths": tuple(lengths.tolist()),
+    }
+    if not kept[np.arange(kept.shape[1]) < lengths[:, None]].all():
+        listed["row_steps"] = tuple((positions % kept.shape[1]).tolist())
+    return listed

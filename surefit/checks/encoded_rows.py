@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,17 @@ ROWS_TRUNCATED = rule(
     "rows truncated",
     why="They are longer than max_seq_length; the ledger counts them.",
     fix="Raise max_seq_length if the model allows it, or set overlong=drop.",
+)
+
+ROWS_SPLIT = rule(
+    "SF221",
+    "info",
+    "rows split into blocks",
+    why=(
+        "They are longer than max_seq_length. No token is lost, but the first token of a block has "
+        "no context, so it is not predicted."
+    ),
+    fix="Raise max_seq_length if the model allows it, or set overlong to truncate, drop or error.",
 )
 
 MANY_ROWS_DROPPED = rule(
@@ -140,7 +151,7 @@ def _check_range(
             place = start + int(np.argmax(wrong))
             row = int(np.searchsorted(store.offsets(name), place, side="right")) - 1
             where = table.where(int(store.source_row[row]))
-            position = place - int(store.offsets(name)[row])
+            position = place - int(store.offsets(name)[_first_block(store, row)])
             yield TOKEN_OUT_OF_VOCABULARY.finding(
                 f"row {where['row']}: {name}[{position}] is {values[place]}, but the model's "
                 f"vocabulary has {size} tokens (0 to {size - 1}).",
@@ -148,6 +159,14 @@ def _check_range(
                 column=name,
             )
             return
+
+
+def _first_block(store: Store, block: int) -> int:
+    """The first block of the row that the block belongs to."""
+    same = (store.source_row[: block + 1] == store.source_row[block]) & (
+        store.copy[: block + 1] == store.copy[block]
+    )
+    return int(np.argmax(same))
 
 
 def check_ledger(
@@ -176,16 +195,7 @@ def check_ledger(
         verb = "is" if lost == 1 else "are"
         message = f"{lost} of {ledger.rows} rows {verb} dropped: {reasons}."
         yield broken.finding(message, example, fix=fix)
-    if ledger.truncated_rows:
-        broken = (
-            MANY_ROWS_TRUNCATED
-            if ledger.truncated_rows >= MANY * ledger.used_rows
-            else ROWS_TRUNCATED
-        )
-        yield broken.finding(
-            f"{ledger.truncated_rows} of {ledger.used_rows} rows are longer than the maximum "
-            "sequence length and are truncated."
-        )
+    yield from _check_long_rows(ledger, [store.notes["counts"] for store, _ in sides])
     if ledger.eval_rows == 0:
         yield NO_VALIDATION_ROWS.finding("There is no validation set.")
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)
@@ -194,6 +204,27 @@ def check_ledger(
         where = table.where(store.notes["dropped_examples"][DropReason.UNKNOWN_LABEL][0])
         message = f"Validation set: {describe_counts({DropReason.UNKNOWN_LABEL: unseen})}."
         yield UNSEEN_LABEL.finding(message, where)
+
+
+def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:
+    """Rows over the limit: how many tokens are lost if they are truncated, how they are split."""
+    of_rows = f"of {ledger.used_rows} rows are longer than the maximum sequence length"
+    if ledger.truncated_rows:
+        is_many = ledger.truncated_rows >= MANY * ledger.used_rows
+        broken = MANY_ROWS_TRUNCATED if is_many else ROWS_TRUNCATED
+        lost = ledger.truncated_tokens
+        total = lost + sum(side.get("tokens", 0) for side in counts)
+        yield broken.finding(
+            f"{ledger.truncated_rows} {of_rows} and are truncated: {lost:,} of {total:,} "
+            f"{ledger.unit} ({lost / total:.1%}) are lost."
+        )
+    if ledger.split_rows:
+        blocks = sum(side.get("split_blocks", 0) for side in counts)
+        unlabelled = ledger.dropped_blocks
+        without = f" {unlabelled:,} more have no labelled token and are dropped." * (unlabelled > 0)
+        yield ROWS_SPLIT.finding(
+            f"{ledger.split_rows} {of_rows} and are split into {blocks:,} blocks.{without}"
+        )
 
 
 def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:

@@ -289,6 +289,7 @@ class Tally:
             rows_learning_eos=self.rows_learning_eos,
             train_views=self.rows,
             dropped_views={},
+            train_blocks=self.rows,
         )
 
 

@@ -18,7 +18,8 @@ class Ledger:
     """`rows = used_rows + Σ dropped_rows`, `used_rows = train_rows + eval_rows`.
 
     Rows are rows of the data. An epoch trains on each training row and on its augmented copies;
-    `tokens` and `trained_tokens` count one epoch.
+    `tokens` and `trained_tokens` count one epoch. A row that is split becomes several blocks; any
+    other row is one block.
     """
 
     rows: int
@@ -38,11 +39,23 @@ class Ledger:
     """What `tokens` counts."""
     target_unit: Unit = "tokens"
     """What `trained_tokens` counts: what has a label."""
+    train_blocks: int = 0
+    """Sequences per epoch: the blocks of the training rows and of their augmented copies."""
+    eval_blocks: int = 0
+    """Sequences in the validation set: the blocks of its rows."""
+    split_rows: int = 0
+    """Rows that are split into several blocks."""
+    dropped_blocks: int = 0
+    """Blocks of split rows that are dropped, as they have no labelled token."""
+    truncated_tokens: int = 0
+    """Tokens or time steps that truncation cuts off, in both sets and all augmented copies."""
 
     @property
     def per_epoch(self) -> str:
         """What one epoch holds: rows, and tokens or time steps where the rows are sequences."""
         parts = [f"{self.train_views:,} rows"]
+        if self.train_blocks > self.train_views:
+            parts[0] += f" in {self.train_blocks:,} blocks"
         if self.unit != "rows":
             parts.append(f"{self.tokens:,} {self.unit}")
         if self.target_unit != "rows":
@@ -74,10 +87,15 @@ def make_ledger(train: Store, evaluation: Store) -> Ledger:
         tokens=counts[0]["tokens"],
         trained_tokens=counts[0]["trained_tokens"],
         rows_learning_eos=sum(side["rows_learning_eos"] for side in counts),
-        train_views=len(train),
+        train_views=counts[0]["views"],
         dropped_views=dict(sorted(train.notes["dropped_copies"].items())),
         unit=sequence_unit(train.fields),
         target_unit=target_unit(train.fields),
+        train_blocks=len(train),
+        eval_blocks=len(evaluation),
+        split_rows=sum(side["split_rows"] for side in counts),
+        dropped_blocks=sum(side["dropped_blocks"] for side in counts),
+        truncated_tokens=sum(side["truncated_tokens"] for side in counts),
     )
 
 

@@ -16,6 +16,7 @@ STYLES = {
     "special": "cyan",
     "learned special": "bold black on green",
     "truncated": "strike red",
+    "block": "bold magenta",
 }
 BRACKETS = {
     "prompt": "{}",
@@ -23,6 +24,7 @@ BRACKETS = {
     "special": "‹{}›",
     "learned special": "⟦‹{}›⟧",
     "truncated": "⟨cut: {}⟩",
+    "block": "⟨block {}⟩",
 }
 WORDS = {
     "prompt": "not labelled",
@@ -37,10 +39,11 @@ SETS = {"training": "training set", "evaluation": "validation set"}
 def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
     """The number of tokens, a legend, and the text in parts of one kind."""
     side = f", {SETS[shown['side']]}" if shown["side"] else ""
+    side += f", {len(shown['blocks'])} blocks" if "blocks" in shown else ""
     label = f"; class {shown['class']!r}" if "class" in shown else ""
     console.print(Text(f"row {shown['row']}{side}: {_count_tokens(shown['tokens'])}{label}"))
     legend = Text("legend: ")
-    for kind in STYLES:
+    for kind in WORDS:
         legend.append(_written(kind, WORDS[kind], console)).append(" ")
     console.print(legend, "")
     text = Text()
@@ -72,6 +75,5 @@ def show_values(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def _written(kind: str, text: str, console: Console) -> Text:
-    if console.is_terminal:
-        return Text(text, style=STYLES[kind])
-    return Text(BRACKETS[kind].format(text))
+    written = text if console.is_terminal and kind != "block" else BRACKETS[kind].format(text)
+    return Text(written, style=STYLES[kind] if console.is_terminal else "")

@@ -32,7 +32,7 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _row_lines(plan, plan.ledger)
     if plan.job is not None and plan.ledger is not None:
         yield from _step_lines(plan.job, plan.ledger.unit)
-        if "head" in plan.choices:
+        if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     yield from fit_lines(plan.fit)
 
@@ -61,10 +61,11 @@ def _lora_line(lora: Mapping[str, Any]) -> str:
 
 def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
     dropped = ledger.rows - ledger.used_rows
+    split = f", {ledger.split_rows:,} split into blocks" if ledger.split_rows else ""
     yield (
         "rows",
         f"{ledger.rows:,}: {ledger.train_rows:,} training, {ledger.eval_rows:,} validation, "
-        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated",
+        f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated{split}",
     )
     factor = plan.config.augmentation_factor
     if factor > 1:
@@ -91,13 +92,18 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
     """What was chosen by trying it on the model."""
-    head = choices["head"]
-    places = "every token" if head["positions"] == "all" else "labelled tokens only"
-    chunk = f", in chunks of {head['chunk']}" if "chunk" in head else ""
+    loss = ""
+    if "head" in choices:
+        head = choices["head"]
+        places = "every token" if head["positions"] == "all" else "labelled tokens only"
+        chunk = f", in chunks of {head['chunk']}" if "chunk" in head else ""
+        loss = f"loss computed at {places}{chunk}; "
     layout = "padding-free batches" if padding_free else "padded batches"
+    if choices.get("rows_reason"):
+        layout += f" ({choices['rows_reason']})"
     compiled = "compiled" if choices["compile"]["compiled"] else "not compiled"
     why = choices["compile"]["why"]
-    return f"loss computed at {places}{chunk}; {layout}; {compiled} ({why})"
+    return f"{loss}{layout}; {compiled} ({why})"
 
 
 def evaluation_lines(

@@ -246,8 +246,9 @@ class RunConfig(_Section):
     windowed."""
     max_seq_length: int | None = Field(None, ge=2)
     """Maximum sequence length in tokens. Default: the model's limit, but no more than 1024."""
-    overlong: Literal["truncate", "drop", "error"] = "truncate"
-    """What happens to rows longer than max_seq_length."""
+    overlong: Literal["split", "truncate", "drop", "error"] | None = None
+    """What happens to rows longer than max_seq_length; split: consecutive blocks of one row.
+    Default: split for causal-lm, truncate for other tasks."""
     loss_on: Literal["answers", "all"] = "answers"
     """Tokens the loss is computed on in instruction data; answers: completion-only loss."""
     template: str | None = None

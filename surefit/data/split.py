@@ -1,4 +1,8 @@
-"""Training and validation rows: a pure function of the rows' content, the share and the seed."""
+"""Training and validation rows: a pure function of the rows' content, the share and the seed.
+
+Rows with equal inputs stay in one set, whatever their targets. Some data has few inputs by nature,
+such as one instruction for all rows; then only rows that are equal as a whole stay together.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,11 @@ from surefit.data.cache import cache_folder, fingerprint
 from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank."""
-HASH_VERSION = 2
+HASH_VERSION = 3
 FILE = "hashes.npy"
 
 
@@ -30,6 +35,8 @@ class Split:
     train: Rows
     evaluation: Rows
     num_duplicates: int
+    num_shared: int = 0
+    """Validation rows whose input training rows have, too."""
 
 
 def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
@@ -67,15 +74,12 @@ def _hash_rows(
     hashes = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
-        if all(
-            value is None or (isinstance(value, str) and not value.strip())
-            for value in row.values()
-        ):
+        if is_blank(list(row.values())):
             hashes[place] = NO_CONTENT
             continue
         digest = hashlib.blake2b(digest_size=8)
         for value in row.values():
-            digest.update(_bytes(_folded(value) if fold else value))
+            digest.update(value_bytes(fold_text(value) if fold else value))
             digest.update(b"\0")
         hashes[place] = int.from_bytes(digest.digest(), "little")
     return hashes
@@ -84,24 +88,40 @@ def _hash_rows(
 _MARKS = re.compile(r"[.,;:!?…\"'“”‘’«»()]+(?=\s|\Z)|(?:(?<=\s)|\A)[.,;:!?…\"'“”‘’«»()]+(?!\d)")
 
 
-def _folded(value: Any) -> Any:
+def is_blank(values: Any) -> bool:
+    """Whether all values are missing or blank."""
+    if isinstance(values, str):
+        return not values.strip()
+    if isinstance(values, list | tuple | np.ndarray) and not len(values):
+        return True
+    listed = isinstance(values, list | tuple)
+    return values is None or (listed and all(is_blank(value) for value in values))
+
+
+def fold_text(value: Any) -> Any:
     """Text in lower case, without punctuation around words, with single spaces.
 
-    >>> _folded("“Where  is it?” – 3.50"), _folded("where is it – 3.50")
+    >>> fold_text("“Where  is it?” – 3.50"), fold_text("where is it – 3.50")
     ('where is it – 3.50', 'where is it – 3.50')
     """
     if isinstance(value, str):
         words = " ".join(_MARKS.sub(" ", value.casefold()).split())
         return words or value.casefold()  # texts of punctuation alone are not all equal
-    if isinstance(value, Mapping):
-        return {key: _folded(inner) for key, inner in value.items()}
-    return [_folded(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, Mapping):  # a key that only other rows have is None
+        return {key: fold_text(value[key]) for key in sorted(value) if value[key] is not None}
+    return [fold_text(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _bytes(value: Any) -> bytes:
+def value_bytes(value: Any) -> bytes:
+    """Bytes that differ where the values do."""
     if isinstance(value, np.ndarray):
         return repr(value.shape).encode() + np.ascontiguousarray(value).tobytes()
-    return repr(value).encode("utf-8", "surrogatepass")
+    nested = isinstance(value, list | tuple) and any(
+        isinstance(inner, list | tuple | bytes | np.ndarray) for inner in value
+    )
+    if nested:
+        return b"[" + b"\0".join(value_bytes(inner) for inner in value) + b"]"
+    return value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
 
 
 def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> Split:
@@ -113,9 +133,7 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
     """
     num_rows = len(hashes)
     _, group_of, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
-    wanted = round(num_rows * eval_share)
-    if eval_share > 0 and num_rows > 1:
-        wanted = max(1, wanted)
+    wanted = _num_wanted(num_rows, eval_share)
     order = np.random.default_rng([seed, 0x5911]).permutation(len(sizes))
     held = np.zeros(len(sizes), bool)
     room = min(wanted, num_rows - 1)
@@ -129,3 +147,58 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
     rows = np.arange(num_rows)
     num_blank = max(0, int((hashes == NO_CONTENT).sum()) - 1)
     return Split(rows[~is_held], rows[is_held], num_rows - len(sizes) - num_blank)
+
+
+def _num_wanted(num_rows: int, eval_share: float) -> int:
+    """How many validation rows the share asks for: at least one, if there are two rows."""
+    return max(round(num_rows * eval_share), int(eval_share > 0 and num_rows > 1))
+
+
+def split_by_input(inputs: Hashes, whole: Hashes, eval_share: float, seed: int) -> Split:
+    """`split_rows` by the hashes of the inputs, unless too few inputs are left to choose from.
+
+    An input with more rows than the validation set is to have stays in the training set. If such
+    inputs have most of the rows, one of them is the validation set, as long as none has more than
+    a quarter of the rows (or twice the validation set). Otherwise both sets get rows of these
+    inputs, and only rows that are equal as a whole stay together.
+
+    >>> prompts = np.array([1, 1, 2, 2, 3, 3, 4, 4, 5, 5], np.uint64)
+    >>> split = split_by_input(prompts, np.arange(1, 11, dtype=np.uint64), 0.2, seed=0)
+    >>> len(split.evaluation), len({*prompts[split.evaluation].tolist()})
+    (2, 1)
+    """
+    num_rows, wanted = len(inputs), _num_wanted(len(inputs), eval_share)
+    groups = np.where(inputs == NO_CONTENT, whole, inputs)
+    _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    large = sizes > wanted
+    if wanted == 0 or 2 * int(sizes[large].sum()) <= num_rows:
+        split = split_rows(groups, eval_share, seed)
+    elif len(sizes) > 1 and int(sizes.max()) <= max(2 * wanted, num_rows // 4):
+        smallest = np.flatnonzero(sizes == sizes[large].min())
+        chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
+        is_held = group_of == chosen
+        split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
+    else:
+        split = split_rows(np.where(large[group_of], whole, groups), eval_share, seed)
+    shared = np.isin(inputs[split.evaluation], inputs[split.train])
+    num_shared = int((shared & (inputs[split.evaluation] != NO_CONTENT)).sum())
+    num_blank = max(0, int((whole == NO_CONTENT).sum()) - 1)
+    num_duplicates = num_rows - len(np.unique(whole)) - num_blank
+    return Split(split.train, split.evaluation, num_duplicates, num_shared)
+
+
+def find_contradictions(inputs: Hashes, whole: Hashes) -> Rows:
+    """Places of the rows that have the input of another row, but are not equal as a whole.
+
+    Rows of one input come one after another.
+
+    >>> inputs, whole = np.array([[7, 8, 7, 9, 8], [1, 2, 3, 4, 2]], np.uint64)
+    >>> find_contradictions(inputs, whole)
+    array([0, 2])
+    """
+    order = np.lexsort((whole, inputs))
+    same = inputs[order][1:] == inputs[order][:-1]
+    differs = same & (whole[order][1:] != whole[order][:-1])
+    found = np.unique(inputs[order][1:][differs])
+    chosen: Rows = order[np.isin(inputs[order], found) & (inputs[order] != NO_CONTENT)]
+    return chosen

@@ -84,6 +84,12 @@ class DropReason(StrEnum):
         "do not fit the chat template",
         "Correct the rows, or choose another template.",
     )
+    HELD_OUT = (
+        "validation_row",
+        "has the input of a validation row",
+        "have the input of a validation row",
+        "Use other changes under augment.changes, if such copies are many.",
+    )
     NOT_COLLATED = (
         "not_collated",
         "comes after the batch that failed",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
+FORMAT = 2
+"""Changes with what a Store holds and notes about its rows."""
+
+
 def encode_key(
     table: Table,
     rows: npt.NDArray[np.int64],
@@ -32,6 +36,7 @@ def encode_key(
     code = (encode.encode, encode.count_targets, *(copies.code() if copies else ()))
     return fingerprint(
         __version__,
+        FORMAT,
         table.key,
         hash_bytes(rows.tobytes()),
         [code_key(function) for function in code],

@@ -43,10 +43,10 @@ def encode_rows(
 ) -> Store:
     """Encode the given rows into a Store in the cache, or open the one that is there.
 
-    With `copies`, each row is followed by its augmented copies, which are rows of the Store like
-    any other. The faults of all rows are collected, one Finding per kind with its first row, and
-    raised together; then nothing is written. After a kill, the next process resumes from the last
-    mark.
+    A row that is split is several rows of the Store, one per block. With `copies`, each row is
+    followed by its augmented copies, which are rows of the Store like any other. The faults of all
+    rows are collected, one Finding per kind with its first row, and raised together; then nothing
+    is written. After a kill, the next process resumes from the last mark.
     """
     folder = cache_folder() / "encoded" / encode_key(table, rows, encode, copies)
     if folder.exists():
@@ -112,10 +112,10 @@ def _append(
     tally: Tally,
     second: str | None,
     number: int,
-    copies: list[tuple[int, EncodedRow]],
+    blocks: list[tuple[int, EncodedRow]],
 ) -> None:
-    """Write a row and its copies, and count their tokens."""
-    for copy, row in copies:
+    """Write the blocks of a row and of its copies, and count their tokens."""
+    for copy, row in blocks:
         length = row_length(row.columns)
         writer.append(
             row.columns, source_row=number, copy=copy, num_targets=row.num_targets, length=length

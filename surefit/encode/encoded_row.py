@@ -78,10 +78,11 @@ def naming_own_code(function: Callable[..., Any]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The columns of one row, and whether it was truncated."""
+    """The columns of one row, or of one block of a row that is split."""
 
     columns: Mapping[str, Any]
-    truncated: bool = False
+    truncated: int = 0
+    """How many tokens or time steps are cut off."""
     learns_eos: bool = False
     remarks: tuple[Remark, ...] = ()
 
@@ -91,17 +92,17 @@ class Encoding:
     """A row before tokenization: its texts, and how their tokens become the encoded row.
 
     The texts of many rows are tokenized at once. With `special`, the tokenizer adds its own
-    special tokens.
+    special tokens. `finish` returns several blocks for a row that is split.
     """
 
-    finish: Callable[[list[Tokenized]], Encoded]
+    finish: Callable[[list[Tokenized]], Encoded | Sequence[Encoded]]
     texts: Sequence[Text] = ()
     special: bool = True
+    ends: bool = False
+    """Whether `finish` is to be told where each token ends in the text."""
 
 
-def encoded(
-    columns: Mapping[str, Any], truncated: bool = False, learns_eos: bool = False
-) -> Encoding:
+def encoded(columns: Mapping[str, Any], truncated: int = 0, learns_eos: bool = False) -> Encoding:
     """The Encoding of a row that has no text to tokenize."""
     row = Encoded(columns, truncated, learns_eos)
     return Encoding(lambda tokens: row)
@@ -114,7 +115,7 @@ EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoding | Mapping[str, Any]]
 def refuse_overlong(
     length: int, encoder: Encoder, unit: str = "tokens", column: str | None = None
 ) -> None:
-    """Raise the error or drop the row, as `overlong` says; return if it is to be truncated."""
+    """Raise the error or drop the row, as `overlong` says; return if it is truncated or split."""
     policy = encoder.settings["overlong"]
     if policy == "error":
         message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
@@ -125,11 +126,12 @@ def refuse_overlong(
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """One row as the Store takes it: columns in their dtypes, and the number of targets."""
+    """One row, or one block of it, as the Store takes it: columns in their dtypes."""
 
     columns: Mapping[str, npt.NDArray[Any]]
     num_targets: int
-    truncated: bool
+    truncated: int
+    """How many tokens or time steps are cut off."""
     learns_eos: bool
     remarks: tuple[Remark, ...] = ()
 

@@ -1,4 +1,4 @@
-"""One row to its encoded columns: the row encoder of every command."""
+"""One row to its encoded blocks: the row encoder of every command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from surefit.batches.field import Field
 from surefit.encode.casting import cast_columns
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
+    Encoded,
     EncodedRow,
     EncodeRow,
     Encoding,
@@ -41,6 +42,8 @@ class Begun:
 class RowEncoder:
     """How one row is encoded: the task's function, the Encoder it reads with, the Fields.
 
+    A row is one EncodedRow, or several blocks if the task splits it. A block may be without a
+    target, but not all blocks of a row.
     A row that cannot be encoded raises RowFaultError, a row that is dropped SkipRowError. Rows to
     predict for need no targets.
     """
@@ -51,17 +54,17 @@ class RowEncoder:
     count_targets: Callable[[Row], int]
     needs_targets: bool = True
 
-    def __call__(self, raw: Row) -> EncodedRow:
+    def __call__(self, raw: Row) -> tuple[EncodedRow, ...]:
         """Encode one row of a Table."""
         return self.encode_read(self.encoder.read(raw), self._extras(raw))
 
-    def encode_read(self, row: Row, extras: Row) -> EncodedRow:
+    def encode_read(self, row: Row, extras: Row) -> tuple[EncodedRow, ...]:
         """Encode a row by role, such as an augmented copy."""
         encoding = self._begin(row)
         tokens = tokenize_rows([encoding], self.encoder.tokenizer)[0]
         return self._finish(encoding, tokens, extras)
 
-    def many(self, raws: Sequence[Row]) -> Iterator[Callable[[], EncodedRow]]:
+    def many(self, raws: Sequence[Row]) -> Iterator[Callable[[], tuple[EncodedRow, ...]]]:
         """For each row a function that returns it or raises its failure; tokenized together."""
         begun = [self.begin(raw) for raw in raws]
         for row, tokens in zip(begun, self.tokenize(begun), strict=True):
@@ -79,7 +82,7 @@ class RowEncoder:
         """The tokens of the texts of each row; a fast tokenizer uses every core."""
         return tokenize_rows([row.encoding for row in rows], self.encoder.tokenizer)
 
-    def finish(self, begun: Begun, tokens: list[Tokenized]) -> EncodedRow:
+    def finish(self, begun: Begun, tokens: list[Tokenized]) -> tuple[EncodedRow, ...]:
         """The encoded row, once its texts are tokenized; raises what failed."""
         if begun.encoding is None:
             assert begun.failure is not None
@@ -94,8 +97,19 @@ class RowEncoder:
             made = self.encode(row, self.encoder)
         return made if isinstance(made, Encoding) else encoded(made)
 
-    def _finish(self, encoding: Encoding, tokens: list[Tokenized], extras: Row) -> EncodedRow:
-        row = encoding.finish(tokens)
+    def _finish(
+        self, encoding: Encoding, tokens: list[Tokenized], extras: Row
+    ) -> tuple[EncodedRow, ...]:
+        made = encoding.finish(tokens)
+        if isinstance(made, Encoded):
+            blocks: tuple[EncodedRow, ...] = (self._cast(made, extras),)
+        else:
+            blocks = tuple(self._cast(block, extras) for block in made)
+        if self.needs_targets and not any(block.num_targets for block in blocks):
+            raise SkipRowError(reason_without_targets(self.fields))
+        return blocks
+
+    def _cast(self, row: Encoded, extras: Row) -> EncodedRow:
         columns = {**row.columns, **extras}
         fields = self.fields
         if not self.needs_targets:
@@ -103,8 +117,6 @@ class RowEncoder:
         cast = cast_columns(columns, fields, self.encoder.column_of)
         with naming_own_code(self.count_targets):
             num_targets = self.count_targets(cast) if self.needs_targets else 0
-        if self.needs_targets and num_targets == 0:
-            raise SkipRowError(reason_without_targets(fields))
         return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)
 
 

@@ -12,6 +12,9 @@ from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRo
 from surefit.encode.encoder import Encoder
 from surefit.findings import RULES, Finding
 
+Blocks = tuple[EncodedRow, ...]
+"""A row, or an augmented copy of one: a single block unless the row is split."""
+
 
 @dataclass
 class Faults:
@@ -58,7 +61,10 @@ class Faults:
 
 @dataclass
 class Tally:
-    """What became of rows and their augmented copies; a row counts once, with all its copies."""
+    """What became of rows, their blocks and their augmented copies.
+
+    A row counts once, with all its blocks and copies.
+    """
 
     remarks: Faults
     counts: Counter[str] = field(default_factory=Counter)
@@ -74,34 +80,38 @@ class Tally:
     def add_row(
         self,
         number: int,
-        first: EncodedRow,
-        copies: Sequence[tuple[int, EncodedRow | SkipRowError, bool]],
+        first: Blocks,
+        copies: Sequence[tuple[int, Blocks | SkipRowError, bool]],
     ) -> list[tuple[int, EncodedRow]]:
-        """Count a row and its augmented copies; return the copies that are kept, by number."""
-        for remark in first.remarks:
-            self.remarks.add(number, remark)
-        kept = [(0, first)]
-        if not copies:  # the common case
-            self._count(first.num_targets, first.truncated, first.learns_eos)
-            return kept
-        for copy, made, is_equal in copies:
-            self.counts["equal_copies"] += is_equal
-            if isinstance(made, SkipRowError):
-                self.dropped_copies[made.reason] += 1
-            else:
-                kept.append((copy, made))
-        self._count(
-            sum(each.num_targets for _, each in kept),
-            any(each.truncated for _, each in kept),
-            all(each.learns_eos for _, each in kept),
-        )
-        return kept
+        """Count a row and its augmented copies; return the blocks that are kept, by copy.
 
-    def _count(self, num_targets: int, truncated: bool, learns_eos: bool) -> None:
-        self.counts["rows"] += 1
-        self.counts["trained_tokens"] += num_targets
-        self.counts["truncated_rows"] += truncated
-        self.counts["rows_learning_eos"] += learns_eos
+        A block without a target is not kept.
+        """
+        for block in first:
+            for remark in block.remarks:
+                self.remarks.add(number, remark)
+        made = [(0, first)]
+        for copy, blocks, is_equal in copies:
+            self.counts["equal_copies"] += is_equal
+            if isinstance(blocks, SkipRowError):
+                self.dropped_copies[blocks.reason] += 1
+            else:
+                made.append((copy, blocks))
+        every = [(copy, block) for copy, blocks in made for block in blocks]
+        kept = [(copy, block) for copy, block in every if block.num_targets]
+        truncated = sum(block.truncated for _, block in every)
+        counts = self.counts
+        counts["rows"] += 1
+        counts["views"] += len(made)
+        counts["trained_tokens"] += sum(block.num_targets for _, block in kept)
+        counts["truncated_rows"] += truncated > 0
+        counts["truncated_tokens"] += truncated
+        counts["rows_learning_eos"] += all(blocks[-1].learns_eos for _, blocks in made)
+        if len(first) > 1:
+            counts["split_rows"] += 1
+            counts["split_blocks"] += sum(copy == 0 for copy, _ in kept)
+            counts["dropped_blocks"] += len(every) - len(kept)
+        return kept
 
     def state(self) -> dict[str, Any]:
         """The counts as JSON values."""

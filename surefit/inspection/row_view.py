@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,16 @@ def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
     encoder, accepted = pipeline.encoder, pipeline.accept(table).table
     shown: dict[str, Any] = {"row": row, "side": _side(row, job)}
     try:
-        encoded = _encode(accepted, row, pipeline)
+        blocks = _encode(accepted, row, pipeline)
     except SkipRowError as skip:
         why = skip.remark.message if skip.remark is not None else None
         return {**shown, "dropped": skip.reason, **({"why": why} if why else {})}
-    columns = encoded.columns
-    shown |= {"targets": encoded.num_targets, "truncated": encoded.truncated}
+    columns = _joined(blocks)
+    truncated = sum(block.truncated for block in blocks)
+    targets = sum(block.num_targets for block in blocks)
+    shown |= {"targets": targets, "truncated": truncated > 0}
+    if len(blocks) > 1:
+        shown["blocks"] = [len(block.columns["input_ids"]) for block in blocks]
     for name, value in columns.items():
         if value.ndim == 0:
             shown[name] = value.item()
@@ -40,10 +44,10 @@ def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
         apart = "decoder_input_ids" in columns  # then the labels are another sequence
         labels = columns.get("labels")
         tokens = _tokens(columns["input_ids"], None if apart else labels, encoder)
-        if encoded.truncated:
+        if truncated:
             tokens = _with_truncated(tokens, accepted, row, pipeline)
         shown["text"] = encoder.tokenizer.decode(columns["input_ids"])
-        shown["parts"] = list(_parts(tokens, encoder))
+        shown["parts"] = list(_parts(tokens, shown.get("blocks", ()), encoder))
         shown["tokens"] = tokens
         if apart and labels is not None:
             shown["target_tokens"] = _tokens(labels, labels, encoder)
@@ -52,12 +56,23 @@ def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
     return shown
 
 
-def _encode(table: Table, row: int, pipeline: Pipeline) -> EncodedRow:
+def _encode(table: Table, row: int, pipeline: Pipeline) -> tuple[EncodedRow, ...]:
     try:
-        return pipeline.encode_row(table.row(row))[0]
+        return pipeline.encode_row(table.row(row))
     except RowFaultError as fault:
         where = table.where(row)
         raise fault.rule.error(f"row {row}: {fault.message}", where, fix=fault.fix) from None
+
+
+def _joined(blocks: Sequence[EncodedRow]) -> Mapping[str, Any]:
+    """The columns of a row; the sequences of its blocks are concatenated."""
+    first = blocks[0].columns
+    if len(blocks) == 1:
+        return first
+    return {
+        name: np.concatenate([block.columns[name] for block in blocks]) if value.ndim else value
+        for name, value in first.items()
+    }
 
 
 def _side(row: int, job: Job) -> str | None:
@@ -81,11 +96,20 @@ def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
     ]
 
 
-def _parts(tokens: list[dict[str, Any]], encoder: Encoder) -> Iterator[dict[str, str]]:
-    """Neighbouring tokens of one kind as text; a character may be made of several tokens."""
-    for kind, group in groupby(tokens, _full_kind):
-        ids = [token["id"] for token in group]
-        yield {"kind": kind, "text": encoder.tokenizer.decode(ids)}
+def _parts(
+    tokens: list[dict[str, Any]], blocks: Sequence[int], encoder: Encoder
+) -> Iterator[dict[str, str]]:
+    """Neighbouring tokens of one kind as text; a character may be made of several tokens.
+
+    Where a row is split, a part of the kind `block` with its number comes before each block.
+    """
+    ends = [*accumulate(blocks)] or [len(tokens)]
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False), start=1):
+        if blocks:
+            yield {"kind": "block", "text": str(number)}
+        for kind, group in groupby(tokens[start:end], _full_kind):
+            ids = [token["id"] for token in group]
+            yield {"kind": kind, "text": encoder.tokenizer.decode(ids)}
 
 
 def _full_kind(token: Mapping[str, Any]) -> str:
@@ -101,7 +125,7 @@ def _with_truncated(
     encoder = pipeline.encoder
     unlimited = replace(pipeline, encoder=replace(encoder, max_length=None))
     try:
-        ids = np.asarray(_encode(table, row, unlimited).columns["input_ids"])
+        ids = np.asarray(_encode(table, row, unlimited)[0].columns["input_ids"])
     except SkipRowError:
         return tokens
     kept = np.array([token["id"] for token in tokens])

@@ -12,7 +12,7 @@ import numpy as np
 from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
-from surefit.memory.process_memory import trim_heap
+from surefit.memory.process_memory import mapped_file_bytes, trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
@@ -66,6 +66,7 @@ class Fit:
             "fits": self.fits,
             "limit_source": self.limit.source,
             "measured_peak_bytes": self.measured_bytes,
+            "mapped_file_bytes": mapped_file_bytes(),
             "parts": dict(self.parts),
             "advice": [dict(option) for option in self.advice],
         }
@@ -103,7 +104,29 @@ def trace_worst(job: Job) -> Traced:
 def worst_batch(job: Job) -> Batch:
     """The micro-batch with the most positions; on the CPU, because traces read its integers."""
     rows = job.batches.worst_rows(job.epochs)
-    return job.pipeline.batch(job.train, rows, device="cpu")
+    batch = job.pipeline.batch(job.train, rows, device="cpu")
+    if job.pipeline.layout.body_only:  # the head is padded to the longest row, which may be another
+        return _widened(batch, int(job.batches.lengths.max()))
+    return batch
+
+
+def _widened(batch: Batch, length: int) -> Batch:
+    """A batch whose body runs without padding, with more padding for its head."""
+    import torch
+
+    rows, old = batch["attention_mask"].shape
+    if old >= length:
+        return batch
+    places = torch.arange(length).clamp(max=old - 1)
+    wider = {
+        name: value[:, places]
+        if isinstance(value, torch.Tensor) and value.shape[:2] == (rows, old)
+        else value
+        for name, value in batch.items()
+    }
+    wider["attention_mask"][:, old:] = 0
+    kept = batch["kept_positions"]
+    return {**wider, "kept_positions": kept // old * length + kept % old}
 
 
 def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:

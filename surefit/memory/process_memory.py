@@ -13,15 +13,20 @@ _COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def anonymous_bytes() -> int:
-    """Anonymous resident set size of this process; its resident set size outside Linux."""
+    """Anonymous and shared resident memory of this process; outside Linux, all of it."""
     import psutil
 
-    return _status("RssAnon") or int(psutil.Process().memory_info().rss)
+    return _status("RssAnon") + _status("RssShmem") or int(psutil.Process().memory_info().rss)
 
 
 def peak_bytes() -> int:
     """Peak resident set size of this process since `reset_peak`, without mapped files."""
     return max(_status("VmHWM") - _status("RssFile"), anonymous_bytes())
+
+
+def mapped_file_bytes() -> int:
+    """Resident pages of mapped files (libraries, data): the kernel can reclaim them."""
+    return _status("RssFile")
 
 
 def reset_peak() -> None:

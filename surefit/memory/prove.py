@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.call import compute_losses
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
 WARM_UP_SECONDS, MAX_PASSES = 0.25, 3
 """A pass is repeated until either is reached, because the first one is slower."""
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "cannot allocate memory",
-)
 
 
 class NotEnoughMemoryError(Exception):
@@ -53,11 +48,13 @@ def prove(
     optimizer: Any,
     *,
     fresh: bool,
+    bounded: bool = False,
 ) -> Proof:
     """Measure the largest and a median micro-batch; raises NotEnoughMemoryError.
 
     `fresh` means that the optimizer is surefit's own and has no state yet. Its state is created for
-    the step, so that the peak is that of later steps, and cleared afterwards.
+    the step, so that the peak is that of later steps, and cleared afterwards. `bounded` means that
+    allocations beyond the limit fail.
     """
     worst = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
     median = job.pipeline.batch(job.train, median_rows(job))
@@ -70,10 +67,8 @@ def prove(
             forward, whole = _time_passes(job, model, worst, backward)
             _, median_whole = _time_passes(job, model, median, backward)
             token_seconds = _decode_seconds(job, worst) if job.generates else 0.0
-    except MemoryError as error:
-        raise NotEnoughMemoryError(str(error)) from error
-    except RuntimeError as error:  # torch.OutOfMemoryError is one of them
-        if not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+    except Exception as error:
+        if not is_out_of_memory(error, bounded=bounded):
             raise
         raise NotEnoughMemoryError(str(error)) from error
     most = int(job.batches.positions().max())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES
 from surefit.findings import Finding, rule
+from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
-from surefit.kernels.varlen_attention import varlen_arguments
 from surefit.models.auxiliary_loss import AuxiliaryLoss
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
@@ -51,17 +51,24 @@ class Call:
     """Called with each batch before the model."""
     auxiliary: AuxiliaryLoss | None = None
     """Adds `auxiliary_loss` to the outputs, where the model has one."""
+    varlen: Varlen = field(default_factory=Varlen)
+    """How the model runs padding-free batches."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
-        if "row_lengths" in batch:
-            given |= varlen_arguments(batch)
+        if "position_ids" in batch and "row_lengths" in batch:
+            given |= self.varlen.arguments(batch)
+
+        def run() -> Any:
+            with self.varlen.packing(batch):
+                return self._outputs(model, given, batch)
+
         if self.head is None or "labelled_positions" not in batch:
-            return self._outputs(model, given, batch)
-        return self.head(lambda: self._outputs(model, given, batch), batch)
+            return run()
+        return self.head(run, batch)
 
     def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
         if self.auxiliary is None:

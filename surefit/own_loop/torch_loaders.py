@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
-from surefit.data.split import hash_rows, split_rows
+from surefit.data.roles import get_role
+from surefit.data.split import hash_rows, split_by_input
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.memory.gigabytes import show_gb
@@ -112,7 +113,11 @@ def loaders(
             "Change the one that is out of range.",
         )
     check_budget(data, batch_size, workers)
-    split = split_rows(hash_rows(data.table, data.table.columns), eval_share, seed)
+    known = data.table.columns
+    labels = {*get_role("label").names}
+    inputs = [name for name in known if name.lower() not in labels] or list(known)
+    by_input, whole = hash_rows(data.table, inputs), hash_rows(data.table, known)
+    split = split_by_input(by_input, whole, eval_share, seed)
     lengths = data.lengths()
     return tuple(  # type: ignore[return-value]
         _loader(data, rows, lengths[rows], batch_size, seed, workers, shuffle)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
 from surefit.kernels.choose_head import from_choice
+from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import use_varlen_attention
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import match_arguments, with_module_loss
@@ -49,13 +50,12 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
         pipeline = replace(pipeline, call=replace(pipeline.call, auxiliary=auxiliary))
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
-    if head is None or labelled is None:
-        return pipeline
-    padding_free = is_padding_free(choices.get("rows", "")) and use_varlen_attention(
-        pipeline.module
-    )
+    labelled = labelled if head is not None else None
+    wanted = is_padding_free(choices.get("rows", ""))
+    padding_free = wanted and use_varlen_attention(pipeline.module)
+    varlen = find_varlen(pipeline.module) if padding_free else pipeline.call.varlen
     return replace(
         pipeline,
-        call=replace(pipeline.call, head=head),
-        layout=Layout(padding_free=padding_free, predicts=labelled),
+        call=replace(pipeline.call, head=head, varlen=varlen),
+        layout=Layout(padding_free, labelled, body_only=padding_free and labelled is None),
     )

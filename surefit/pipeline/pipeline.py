@@ -62,7 +62,7 @@ class Pipeline:
 
     def encode_row(self, row: Mapping[str, Any]) -> tuple[EncodedRow, ...]:
         """One row of an accepted table; raises why it is dropped or cannot be encoded."""
-        return (self.row_encoder(row),)
+        return self.row_encoder(row)
 
     def encode(
         self,

@@ -56,7 +56,7 @@ def _predict_chunk(
     ready: list[tuple[int, Row]] = []
     for place, encoded in enumerate(pipeline.row_encoder.many(raws), start=first):
         try:
-            ready.append((place, encoded().columns))
+            ready.append((place, encoded()[0].columns))
         except SkipRowError as skip:
             made[place] = {"prediction": None, "skipped": skip.reason}
         except RowFaultError as fault:

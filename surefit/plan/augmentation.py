@@ -10,7 +10,7 @@ from typing import Any
 from surefit.config import Augmentation
 from surefit.encode.augment import CHANGES, read_synonyms
 from surefit.encode.augment.augmented_copies import INSTRUCTIONS, AugmentedCopies
-from surefit.encode.drop_reasons import describe_counts
+from surefit.encode.drop_reasons import DropReason, describe_counts
 from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -33,6 +33,14 @@ COPIES_LEFT_OUT = rule(
     "augmented copies left out",
     why="Rows with fewer copies have a smaller weight in training.",
     fix="Raise max_seq_length, or let the augmenting function keep some text.",
+)
+
+VALIDATION_ROWS_COPIED = rule(
+    "SF292",
+    "info",
+    "augmented copies equal to validation rows",
+    why="Such a copy would leak a validation row into training, so it is discarded.",
+    fix="Nothing to do.",
 )
 
 NOTHING_AUGMENTED = rule(
@@ -129,12 +137,18 @@ def check_copies(train: Store, copies: AugmentedCopies | None) -> Iterator[Findi
     """Augmented copies that are identical to others, or were left out."""
     if copies is None:
         return
-    counts, dropped = train.notes["counts"], train.notes["dropped_copies"]
+    counts, dropped = train.notes["counts"], dict(train.notes["dropped_copies"])
     wanted = (copies.factor - 1) * counts.get("rows", 0)
     equal = counts.get("equal_copies", 0)
     if equal:
         yield IDENTICAL_COPIES.finding(
             f"{equal} of {wanted} augmented copies equal another copy of their row."
+        )
+    leaking = dropped.pop(DropReason.HELD_OUT, 0)
+    if leaking:
+        yield VALIDATION_ROWS_COPIED.finding(
+            f"{leaking} of {wanted} augmented copies have the input of a validation row and are "
+            "discarded."
         )
     if dropped:
         reasons = describe_counts(dropped, ("augmented copy", "augmented copies"))

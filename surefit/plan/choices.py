@@ -14,19 +14,21 @@ import numpy as np
 
 from surefit.batches.batch_layout import PADDING_FREE, Layout
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import IGNORE_INDEX, SEQUENCES
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
 from surefit.kernels.choose_head import as_choice, choose_head
 from surefit.kernels.compiling import choose_compile, repeated_layers
+from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import (
     find_attention_limit,
+    find_pretrained,
     restore_attention,
-    same_logits,
     use_varlen_attention,
 )
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.prove_layout import why_layout_differs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +45,10 @@ ROWS_PADDED = rule(
     "SF501",
     "info",
     "rows are padded",
-    why="Padding-free batches are faster, but the model's attention does not support them.",
+    why=(
+        "Padding-free batches compute nothing at padding and are shuffled freely, but this model "
+        "does not support them."
+    ),
     fix="Nothing to do; padding_free=off skips the test.",
 )
 
@@ -56,6 +61,10 @@ NOT_COMPILED = rule(
 )
 
 PROBED_TOKENS = 24
+MOST_PROBED_TOKENS = 1024
+"""Rows that show the limit of a model's attention are not tested beyond this length."""
+CHOSEN = ("head", "rows", "rows_reason")
+"""The choices of `choose_layout` in plan.json."""
 Rows = Sequence[Mapping[str, Any]]
 Choices = dict[str, Any]
 
@@ -67,29 +76,52 @@ def choose_layout(
 
     `earlier` are the choices of a resumed run; `may_join` allows padding-free batches.
     """
-    head_spec = pipeline.task.head
-    predicts = head_spec.predicts if head_spec is not None else None
-    if predicts is None or pipeline.collate_fn is not None:
+    if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
         return (pipeline, {}), []
-    if earlier:
+    if earlier:  # a plan without "rows" is that of an earlier version, which padded
         chosen = apply_choices(pipeline, earlier)
-        return (chosen, {"head": earlier["head"], "rows": _shown(chosen.layout)}), []
-    rows = _few_tokens(pipeline, train)
-    batch = pipeline.collate(rows, Layout(predicts=predicts))
+        kept = {name: earlier[name] for name in CHOSEN if name in earlier}
+        return (chosen, {**kept, "rows": _shown(chosen.layout)}), []
+    made, choices, notes = _with_head(pipeline, train)
+    layout = replace(made.layout, padding_free=True, body_only=made.layout.predicts is None)
+    refused = _why_padded_anyway(made, train, longest, may_join)
+    if refused is None:
+        call = replace(made.call, varlen=find_varlen(made.module))
+        refused = _why_not_padding_free(replace(made, call=call), train, longest, layout)
+        if refused is None:
+            return (
+                replace(made, call=call, layout=layout),
+                {**choices, "rows": PADDING_FREE},
+            ), notes
+        notes.append(ROWS_PADDED.finding(f"Batches are padded: {refused}."))
+    return (made, {**choices, "rows": "padded", "rows_reason": refused}), notes
+
+
+def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices, list[Finding]]:
+    """The Pipeline with a sparse head, where the task predicts tokens and the model allows one."""
+    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    if predicts is None:
+        return pipeline, {}, []
+    batch = pipeline.collate(_few_rows(pipeline, train), Layout(predicts=predicts))
     head, why = choose_head(pipeline.module, pipeline.outputs, batch)
-    choices = {"head": as_choice(head), "rows": "padded"}
     if head is None:
         found = HEAD_EVERYWHERE.finding(f"Logits are computed at every token: {why}.")
-        return (pipeline, choices), [found]
-    layout, notes = Layout(predicts=predicts), []
-    if may_join:
-        refused = _why_not_padding_free(pipeline, rows, longest)
-        layout = replace(layout, padding_free=refused is None)
-        if refused is not None:
-            notes = [ROWS_PADDED.finding(f"Batches are padded: {refused}.")]
-    call = replace(pipeline.call, head=head)
-    made = replace(pipeline, call=call, layout=layout)
-    return (made, {**choices, "rows": _shown(layout)}), notes
+        return pipeline, {"head": as_choice(head)}, [found]
+    call, layout = replace(pipeline.call, head=head), Layout(predicts=predicts)
+    return replace(pipeline, call=call, layout=layout), {"head": as_choice(head)}, []
+
+
+def _why_padded_anyway(
+    pipeline: Pipeline, train: Store, longest: int, may_join: bool
+) -> str | None:
+    """Why padding-free batches are not tried, where this is no limit of the model."""
+    if not may_join:
+        return "padding_free=off or compile=on"
+    if pipeline.layout.predicts is None and int(train.lengths.min()) == longest:
+        return "all rows have the same length"
+    if find_pretrained(pipeline.module) is None:
+        return "the model is not a transformers model"
+    return None
 
 
 def _shown(layout: Layout) -> str:
@@ -112,54 +144,72 @@ def choose_compiling(
     return {"compile": {"compiled": compiled, "why": why}}, found
 
 
-def _why_not_padding_free(pipeline: Pipeline, rows: Rows, longest: int) -> str | None:
-    """Why padding-free batches would not give the logits of padded ones; None if they do."""
-    import torch
-
+def _why_not_padding_free(
+    pipeline: Pipeline, train: Store, longest: int, layout: Layout
+) -> str | None:
+    """Why padding-free batches would not compute what padded ones do; None if they do."""
     fields, module = pipeline.fields, pipeline.module
-    in_rows = all(not spec.axes or starts_in_time(spec) for spec in fields.values())
-    lead = next(name for name in SEQUENCES if name in fields)
-    axes = {spec.axes[0] for spec in fields.values() if spec.axes}
-    if not in_rows or axes != {fields[lead].axes[0]}:
+    if not layout.body_only and not _in_one_sequence(fields):
         return "its columns are not all aligned with one sequence"
     if "attention_mask" not in pipeline.call.arguments:
         return "the model has no argument attention_mask"
-    if not use_varlen_attention(module):
-        return "the model's attention cannot be replaced"
     limit = find_attention_limit(module, longest)
-    why = f"the model's attention does not cover whole rows ({limit})" if limit else None
-    if why is None:
-        padded, varlen = pipeline.collate(rows), pipeline.collate(rows, Layout(padding_free=True))
-        training = module.training
-        module.eval()
-        try:
-            with torch.no_grad():
-                expected = pipeline.outputs(padded).logits
-                logits = pipeline.outputs(varlen).logits
-            if not same_logits(expected, logits, varlen["row_lengths"]):
-                why = "its logits differ in padding-free batches"
-        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
-            why = f"the model fails on padding-free batches ({type(error).__name__})"
-        finally:
-            module.train(training)
+    tokens = PROBED_TOKENS if limit is None else limit[1] + PROBED_TOKENS
+    if limit is not None and tokens > MOST_PROBED_TOKENS:
+        name, value = limit
+        return (
+            f"the model's attention is limited ({name} = {value}), and this is tested up to "
+            f"{MOST_PROBED_TOKENS - PROBED_TOKENS} tokens"
+        )
+    if not use_varlen_attention(module):
+        return f"{type(find_pretrained(module)).__name__} does not let its attention be replaced"
+    why = why_layout_differs(pipeline, _few_rows(pipeline, train, tokens), layout)
     if why is not None:
         restore_attention(module)
     return why
 
 
-def _few_tokens(pipeline: Pipeline, train: Store) -> Rows:
-    """The first tokens of two real rows of different length, two thirds of them labelled."""
-    chosen = [int(train.lengths.argmax()), int(train.lengths.argmin())]
+def find_sequence(fields: Mapping[str, Field]) -> str | None:
+    """The column with the tokens or steps of a row; None where rows have none."""
+    named = (name for name in SEQUENCES if name in fields)
+    return next((name for name in named if starts_in_time(fields[name])), None)
+
+
+def _in_one_sequence(fields: Mapping[str, Field]) -> bool:
+    """Whether every column is one value per row or aligned with the sequence."""
+    lead = find_sequence(fields)
+    assert lead is not None
+    return all(not f.axes or f.axes[0] == fields[lead].axes[0] for f in fields.values())
+
+
+def _few_rows(pipeline: Pipeline, train: Store, tokens: int = PROBED_TOKENS) -> Rows:
+    """Two real rows of different length, cut to a few tokens if no column prevents it.
+
+    Where tokens are predicted, two thirds of them are labelled.
+    """
     fields, prepare = pipeline.fields, pipeline.prepare
+    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    cuts = predicts is not None or _in_one_sequence(fields)
+    chosen = [int(train.lengths.argmax()), int(train.lengths.argmin())]
+    if not cuts:  # the shortest row, and the shortest of the longer ones
+        longer = np.where(train.lengths > train.lengths.min(), train.lengths, train.lengths.max())
+        chosen[0] = int(longer.argmin())
     rows = []
-    for number, limit in zip(chosen, (PROBED_TOKENS, PROBED_TOKENS * 2 // 3), strict=True):
+    for number, limit in zip(chosen, (tokens, PROBED_TOKENS * 2 // 3), strict=True):
         row = dict(train.row(number))
         if prepare is not None:
             row = dict(prepare(row, 0, int(train.source_row[number]), int(train.copy[number])))
-        row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
-        labels = row["labels"].copy()
-        if fields["labels"].aligned_with is not None:
-            labels = np.where(labels == IGNORE_INDEX, row["input_ids"], labels)
-        labels[2::3] = IGNORE_INDEX
-        rows.append({**row, "labels": labels})
+        if cuts:
+            row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        if predicts is not None:
+            row["labels"] = _label_two_thirds(row, fields["labels"])
+        rows.append(row)
     return rows
+
+
+def _label_two_thirds(row: Mapping[str, Any], field: Field) -> Any:
+    labels = row["labels"].copy()
+    if field.aligned_with is not None:
+        labels = np.where(labels == IGNORE_INDEX, row["input_ids"], labels)
+    labels[2::3] = IGNORE_INDEX
+    return labels

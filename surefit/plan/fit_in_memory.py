@@ -127,9 +127,13 @@ def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
     return fit, [refusal]
 
 
-def refuse(fit: Fit, job: Job, peak: int) -> tuple[Fit, Finding]:
-    """The finding that a run does not fit, with the options that would."""
-    over = max(peak, fit.limit.bytes + 1)
+def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
+    """The finding that a run does not fit, with the options that would.
+
+    `peak` is None if the measured step ran out of memory: all that is known is that the limit is
+    exceeded.
+    """
+    over = max(peak or fit.peak_bytes or 0, fit.limit.bytes + 1)
     max_length = job.pipeline.encoder.max_length
     options = [option.as_dict() for option in advise(job, fit.limit, max_length, over)]
     options.sort(key=lambda option: not option["fits"])  # stable: the least change first
@@ -138,6 +142,9 @@ def refuse(fit: Fit, job: Job, peak: int) -> tuple[Fit, Finding]:
     message = (
         f"Peak memory is {show_gb(peak)} at the largest micro-batch ({rows} × {length}); the limit "
         f"is {fit.limit}."
+        if peak is not None
+        else f"The largest micro-batch ({rows} × {length}) needs more memory than the limit of "
+        f"{fit.limit}: an allocation failed."
     )
     return fit, DOES_NOT_FIT.finding(message, fix=_suggest(options))
 

@@ -7,10 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.data.column_types import is_text
 from surefit.data.open_data import open_table
-from surefit.data.split import NO_CONTENT, Rows, hash_rows, sample_rows, split_rows
+from surefit.data.row_parts import HeldOut, RowParts, hold_out
+from surefit.data.split import (
+    NO_CONTENT,
+    Hashes,
+    Rows,
+    find_contradictions,
+    sample_rows,
+    split_by_input,
+)
 from surefit.data.table import Table
 from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.encode.encode_table import collect_texts
@@ -26,12 +36,13 @@ from surefit.models.model_source import ModelSource
 from surefit.pipeline.accept import Accepted, check_columns
 from surefit.pipeline.pipeline import Pipeline
 from surefit.progress import Progress
+from surefit.tasks import TASKS
 from surefit.tasks.task_spec import Fit, TaskSpec
 
 VALIDATION_ROWS_IN_TRAINING = rule(
     "SF210",
     "warning",
-    "validation rows that are also training rows",
+    "validation inputs that are also in training",
     why="The evaluation then measures memory, not learning.",
     fix="Remove the shared rows from one of the two sets.",
 )
@@ -42,6 +53,33 @@ IDENTICAL_ROWS = rule(
     "rows with identical content",
     why="They were kept on one side of the split, so that none of them leaks into evaluation.",
     fix="Nothing to do.",
+)
+
+SHARED_INPUTS = rule(
+    "SF222",
+    "info",
+    "inputs in both sets",
+    why=(
+        "A few inputs have most of the rows, so they cannot be kept in one set. Rows that are "
+        "equal in input and target still are."
+    ),
+    fix="Nothing to do if the rows share an input by nature; else pass --eval-data.",
+)
+
+CONTRADICTING_ROWS = rule(
+    "SF223",
+    "warning",
+    "rows that contradict each other",
+    why="They have the same input, but different targets. At most one of them can be right.",
+    fix="Correct the targets of the named rows, or delete one of them.",
+)
+
+SEVERAL_TARGETS = rule(
+    "SF224",
+    "info",
+    "several targets for one input",
+    why="The model learns a mixture of them. All rows of an input are kept in one set.",
+    fix="Nothing to do if all of them are right.",
 )
 
 SAMPLE_CHECKED = rule(
@@ -64,17 +102,20 @@ PAD_IS_EOS = rule(
 )
 
 LONGEST_DEFAULT = 1024
+COMMON_SHARE = 0.25
+"""An input that a larger share of the training rows has does not tell validation rows apart."""
 TINY_VOCABULARY = 2048
 
 
 @dataclass(frozen=True)
 class SplitData:
-    """Training and validation rows, which may come from two Tables."""
+    """Training and validation rows, which may come from two Tables, and what must not leak."""
 
     table: Table
     train: Rows
     validation_table: Table
     validation: Rows
+    held_out: HeldOut
 
 
 def open_tables(
@@ -100,25 +141,62 @@ def split_tables(
     scan: int | None,
 ) -> tuple[SplitData, list[Finding]]:
     """Split off validation rows, or take the evaluation data; report duplicates and leakage."""
-    columns = list(table.columns) if task.whole_rows else list(roles.values())
+    parts = row_parts(table, task, roles)
     rows, found = _scanned(table, scan, seed)
+    table = with_files(table, roles)
+    inputs, whole = parts.hash_table(table, rows)
     if eval_table is None:
-        split = split_rows(hash_rows(table, columns, fold=True, rows=rows), share, seed)
+        split = split_by_input(inputs, whole, share, seed)
         if split.num_duplicates:
             message = (
                 f"{split.num_duplicates} of {len(rows)} rows repeat another row, "
                 "but for case, spaces and punctuation at most."
             )
             found.append(IDENTICAL_ROWS.finding(message))
+        if split.num_shared:
+            message = (
+                f"{split.num_shared} of {len(split.evaluation)} validation rows have an input that "
+                f"training rows have, too: {len(rows)} rows have {len(np.unique(inputs))} inputs."
+            )
+            found.append(SHARED_INPUTS.finding(message))
         train, validation, eval_table = rows[split.train], rows[split.evaluation], table
+        held_out = hold_out(parts, inputs[split.train], inputs[split.evaluation])
     else:
-        whole = {column: column for column in columns} if task.whole_rows else {}
-        check_columns(eval_table, task, {**roles, **whole})
+        names = {column: column for column in table.columns} if task.whole_rows else {}
+        check_columns(eval_table, task, {**roles, **names})
         train = rows
+        eval_table = with_files(eval_table, roles)
         validation, notes = _scanned(eval_table, scan, seed)
-        found += [*notes, *_shared_rows(table, rows, eval_table, validation, columns)]
-    data = SplitData(with_files(table, roles), train, with_files(eval_table, roles), validation)
-    return data, found
+        shown = parts.hash_table(eval_table, validation)
+        found += [*notes, *_shared_inputs((inputs, whole), shown, eval_table, validation)]
+        held_out = hold_out(parts, inputs, shown[0])
+    found += _contradictions(table, rows, parts, (inputs, whole), task.exact_targets)
+    return SplitData(table, train, eval_table, validation, held_out), found
+
+
+def row_parts(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> RowParts:
+    """Which columns are the input of a row, and which its target.
+
+    Without a role for the input, it is the whole row, without columns that number the rows.
+    """
+    targets = tuple(role for role in task.targets if role in roles)
+    if not task.whole_rows or len(targets) < len(roles):
+        return RowParts(roles, targets, task.divide)
+    targets = tuple(roles[role] for role in targets)
+    columns = [name for name in table.columns if name in targets or not _numbers_rows(table, name)]
+    if {*columns} == {*targets}:
+        columns = list(table.columns)
+    return RowParts({name: name for name in columns}, targets, task.divide)
+
+
+def _numbers_rows(table: Table, column: str) -> bool:
+    """Whether a column of integers or text has another value in each row, as an id has."""
+    import pyarrow.compute as pc
+
+    kind = table.column_type(column)
+    if table.num_rows < 2 or not (pa.types.is_integer(kind) or is_text(kind)):
+        return False
+    return bool(pc.count_distinct(table.arrow[column], mode="all").as_py() == table.num_rows)
 
 
 def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Finding]]:
@@ -131,22 +209,48 @@ def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Find
     return rows, [SAMPLE_CHECKED.finding(message, file=file)]
 
 
-def _shared_rows(
-    table: Table, rows: Rows, eval_table: Table, eval_rows: Rows, columns: Sequence[str]
+def _shared_inputs(
+    trained: tuple[Hashes, Hashes], shown: tuple[Hashes, Hashes], eval_table: Table, rows: Rows
 ) -> list[Finding]:
-    """Validation rows that are training rows too, by the columns that both tables have."""
-    known = [column for column in columns if column in eval_table.columns]
-    trained = hash_rows(table, known, fold=True, rows=rows)
-    shown = hash_rows(eval_table, known, fold=True, rows=eval_rows)
-    shared = np.isin(shown, trained) & (shown != NO_CONTENT)
+    """Validation rows whose input a training row has; of common inputs, equal rows only."""
+    names, sizes = np.unique(trained[0], return_counts=True)
+    common = names[sizes > COMMON_SHARE * len(trained[0])]
+    by_input = np.isin(shown[0], trained[0]) & ~np.isin(shown[0], common)
+    equal = np.isin(shown[1], trained[1]) & (shown[1] != NO_CONTENT)
+    shared = (by_input & (shown[0] != NO_CONTENT)) | equal
     if not shared.any():
         return []
-    where = eval_table.where(int(eval_rows[np.argmax(shared)]))
+    where = eval_table.where(int(rows[np.argmax(shared)]))
     message = (
-        f"{int(shared.sum())} of {len(eval_rows)} validation rows are also training "
-        f"rows, row {where['row']} first."
+        f"{int(shared.sum())} of {len(rows)} validation rows have the input of a training row, "
+        f"{int(equal.sum())} of them also its target; row {where['row']} is the first."
     )
     return [VALIDATION_ROWS_IN_TRAINING.finding(message, where)]
+
+
+def _contradictions(
+    table: Table, rows: Rows, parts: RowParts, hashes: tuple[Hashes, Hashes], exact: bool
+) -> list[Finding]:
+    """Rows with one input and several targets, compared exactly, with the first two of them."""
+    places = np.sort(find_contradictions(*hashes))
+    if len(places) == 0:
+        return []
+    inputs, whole = parts.hash_some(table, rows[places], fold=False)
+    found = find_contradictions(inputs, whole)
+    if len(found) == 0:
+        return []
+    first = int(found.min())
+    unlike = (inputs == inputs[first]) & (whole != whole[first])
+    one, two = (table.where(int(rows[places[n]])) for n in (first, np.argmax(unlike)))
+    file = f" of {two['file']}" if two["file"] != one["file"] else ""
+    message = (
+        f"{len(found)} of {len(rows)} rows have the input of another row, but another target "
+        f"({len(np.unique(inputs[found]))} inputs); rows {one['row']} and {two['row']}{file}, for "
+        "example."
+    )
+    suspicious = exact and 2 * len(found) <= len(rows)
+    rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS
+    return [rule.finding(message, one)]
 
 
 def choose_tokenizer(
@@ -184,6 +288,17 @@ def length_limit(
     if asked is None and reads_tokens:
         limits += [LONGEST_DEFAULT, positions]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def overlong_policy(asked: str | None, task: TaskSpec) -> str:
+    """What happens to rows over the limit: what was asked for, else the task's default."""
+    if asked == "split" and not task.splits_rows:
+        able = ", ".join(name for name, other in TASKS.items() if other.splits_rows)
+        raise UsageError(
+            f"overlong is split, but {task.name} cannot split a row into blocks.",
+            f"Set overlong to truncate, drop or error; tasks that can split rows: {able}.",
+        )
+    return asked or ("split" if task.splits_rows else "truncate")
 
 
 def fit_encoder(
@@ -242,6 +357,7 @@ def encode_split(
 ) -> tuple[tuple[Store, Store], Sequence[Finding]]:
     """Training rows with their copies, and validation rows as they are, as columns on disk."""
     training = Accepted(data.table, pipeline.encoder)
+    copies = copies and replace(copies, held_out=data.held_out)
     train = pipeline.encode(training, data.train, copies, progress, "encoding training rows")
     accepted = training
     if data.validation_table.key != data.table.key:

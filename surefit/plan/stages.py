@@ -56,6 +56,7 @@ from surefit.plan.prepare_data import (
     length_limit,
     num_positions,
     open_tables,
+    overlong_policy,
     split_tables,
 )
 from surefit.plan.probe_model import (
@@ -212,7 +213,7 @@ class _Planner:
                 config.max_seq_length, config.max_tokens, positions, reads_tokens
             ),
             settings={
-                "overlong": config.overlong,
+                "overlong": overlong_policy(config.overlong, task),
                 "loss_on": config.loss_on,
                 "template": read_asked(config.template),
                 "decoder_start": source.decoder_start,
@@ -321,6 +322,7 @@ class _Planner:
             if not earlier:
                 choices = self.keep(choose_row_groups(probed, train))
             if own_loss_fn:
+                choices |= {"rows": "padded", "rows_reason": "loss_fn computes the loss"}
                 return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices
             if not earlier:
                 choices |= self.keep(choose_loss_terms(probed, train))
@@ -330,7 +332,9 @@ class _Planner:
             chosen, layout = self.keep(choose_layout(plain, train, longest, may_join, earlier))
             unproved = not earlier and "auxiliary_loss" in choices
             if unproved and not keeps_loss_terms(plain, chosen, train):
+                reason = "the model's auxiliary loss differs in padding-free batches"
                 chosen, layout = plain, {"head": {"positions": "all"}, "rows": "padded"}
+                layout["rows_reason"] = reason
         choices |= layout
         if chosen.module is not built.pipeline.module:  # chosen on the copy
             chosen = apply_choices(built.pipeline, choices)

@@ -98,6 +98,12 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
     yield "validation rows", ledger.eval_rows
     yield "dropped rows", describe_counts(ledger.dropped_rows) or 0
     yield "truncated rows", ledger.truncated_rows
+    if ledger.truncated_rows:
+        yield f"truncated {ledger.unit}", ledger.truncated_tokens
+    if ledger.split_rows:
+        yield "rows split into blocks", ledger.split_rows
+        yield "training blocks", ledger.train_blocks
+        yield "validation blocks", ledger.eval_blocks
     yield "per training epoch", ledger.per_epoch
     if ledger.dropped_views:
         copies = ("augmented copy", "augmented copies")

@@ -27,7 +27,11 @@ from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """The text with bos, if the tokenizer adds it, and eos; a row over the limit loses its end."""
+    """The text with bos, if the tokenizer adds it, and eos; over the limit, it becomes blocks.
+
+    Blocks are consecutive, and none spans two rows. With `overlong: truncate`, a row loses its end
+    instead.
+    """
     predicting = bool(encoder.settings.get("predicting"))
     if "input_ids" in row:
         read = read_ids(row, predicting)
@@ -37,25 +41,49 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         raise SkipRowError(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not predicting else []
 
-    def finish(tokens: list[Tokenized]) -> Encoded:
-        ids = np.array([*encoder.first_ids, *tokens[0].ids, *end], np.int64)
+    def finish(tokens: list[Tokenized]) -> Encoded | list[Encoded]:
+        read = tokens[0].ids
+        first = [] if read[:1] == encoder.first_ids else encoder.first_ids
+        ids = np.array([*first, *read, *([] if read[-1:] == end else end)], np.int64)
         return _within_limit(ids, ids, encoder)
 
     return Encoding(finish, [text or ""], special=False)
 
 
-def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded:
+def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | list[Encoded]:
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
     if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
         return Encoded({"input_ids": kept, "labels": [IGNORE_INDEX] * len(kept)})
-    overlong = is_overlong(len(ids), encoder)
-    if overlong:
-        refuse_overlong(len(ids), encoder)
-        ids, labels = ids[: encoder.max_length], labels[: encoder.max_length]
+    if not is_overlong(len(ids), encoder):
+        return _block(ids, labels, encoder)
+    assert encoder.max_length is not None
+    refuse_overlong(len(ids), encoder)
+    if encoder.settings["overlong"] == "split":
+        bounds = block_bounds(len(ids), encoder.max_length)
+        return [_block(ids[a:b], labels[a:b], encoder) for a, b in bounds]
+    limit = encoder.max_length
+    return _block(ids[:limit], labels[:limit], encoder, truncated=len(ids) - limit)
+
+
+def _block(ids: Any, labels: Any, encoder: Encoder, truncated: int = 0) -> Encoded:
     columns = {"input_ids": ids, "labels": labels}
-    return Encoded(columns, truncated=overlong, learns_eos=ends_with_eos(labels, encoder))
+    return Encoded(columns, truncated, learns_eos=ends_with_eos(labels, encoder))
+
+
+def block_bounds(length: int, limit: int) -> list[tuple[int, int]]:
+    """Start and end of each block. All blocks but the last have `limit` tokens.
+
+    If one token were left for the last block, it would have nothing to predict it from. The first
+    block then has one token less, and the last block two.
+
+    >>> block_bounds(8, 4), block_bounds(10, 4), block_bounds(9, 4)
+    ([(0, 4), (4, 8)], [(0, 4), (4, 8), (8, 10)], [(0, 3), (3, 7), (7, 9)])
+    """
+    moved = int(length % limit == 1)
+    starts = [0, *range(limit - moved, length, limit)]
+    return list(zip(starts, [*starts[1:], length], strict=True))
 
 
 SPEC = TaskSpec(
@@ -64,6 +92,8 @@ SPEC = TaskSpec(
     needs=(("input_ids",), ("text",)),
     optional=("labels", "mask"),
     targets=("labels",),
+    exact_targets=False,
+    splits_rows=True,
     last_resort=True,
     fields={
         "input_ids": Field(("time",), "int64", 0),

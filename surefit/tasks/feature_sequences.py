@@ -146,8 +146,8 @@ def _stack(rows: list[Any]) -> Any:
         ) from None
 
 
-def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bool]:
-    """The row's steps (T, W), its mask (T,), and whether they were cut to the limit."""
+def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, int]:
+    """The row's steps (T, W), its mask (T,), and how many steps are truncated."""
     name = encoder.roles["features"]
     steps = as_steps(row["features"], encoder.settings)
     if steps is None or steps.size == 0:
@@ -165,11 +165,11 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, bo
     mask = np.ones(len(steps), np.int64) if mask is None else mask
     if not np.any(mask):  # a mean over no steps would be NaN, and so would every weight
         raise SkipRowError(DropReason.MASKED)
-    truncated = encoder.max_length is not None and len(steps) > encoder.max_length
-    if not truncated:
-        return steps, mask, False
+    limit = encoder.max_length
+    if limit is None or len(steps) <= limit:
+        return steps, mask, 0
     refuse_overlong(len(steps), encoder, "steps", name)
-    return steps[: encoder.max_length], mask[: encoder.max_length], True
+    return steps[:limit], mask[:limit], len(steps) - limit
 
 
 def encode_steps(

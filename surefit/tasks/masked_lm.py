@@ -63,17 +63,17 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
-    overlong = is_overlong(len(ids), encoder)
-    if overlong:
+    length = len(ids)
+    if is_overlong(length, encoder):
         if not encoder.settings.get("predicting"):
-            refuse_overlong(len(ids), encoder)
+            refuse_overlong(length, encoder)
         limit = encoder.max_length
         if text is not None:  # special tokens at the end are to stay there
             ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
         ids = ids[:limit]
     ids = np.asarray(ids)
     labels = np.where(np.isin(ids, encoder.fitted["special"]), IGNORE_INDEX, ids)
-    return Encoded({"input_ids": ids, "labels": labels}, truncated=overlong)
+    return Encoded({"input_ids": ids, "labels": labels}, truncated=length - len(ids))
 
 
 def count_targets(columns: Mapping[str, Any]) -> int:

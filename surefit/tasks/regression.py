@@ -195,6 +195,7 @@ SPEC = TaskSpec(
     name="regression",
     summary="one number per text, feature sequence, or row of numbers, categories and dates",
     needs=(("text", "label"), ("features", "label"), ("label",)),
+    exact_targets=False,
     optional=("text_pair", "mask"),
     augments=("text", "text_pair"),
     takes=takes,

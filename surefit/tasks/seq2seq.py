@@ -40,18 +40,19 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         longest = max(len(ids), len(labels))
         if is_overlong(longest, encoder):
             refuse_overlong(longest, encoder)
+    length = len(ids)
     if overlong:
         ids = list(tokenizer(source, truncation=True, max_length=limit)["input_ids"])
     if predicting:
         return encoded({"input_ids": ids})
-    cut = is_overlong(len(labels), encoder)
+    lost = len(labels) - len(labels[:limit])
     labels = labels[:limit]
     columns = {
         "input_ids": ids,
         "labels": labels,
         "decoder_input_ids": [start_token(encoder), *labels[:-1]],
     }
-    return encoded(columns, truncated=overlong or cut, learns_eos=not cut)
+    return encoded(columns, truncated=length - len(ids) + lost, learns_eos=lost == 0)
 
 
 def read_source(row: Mapping[str, Any], encoder: Encoder) -> str | None:
@@ -130,6 +131,7 @@ SPEC = TaskSpec(
     needs=(("source", "target"), ("prompt", "answer")),
     optional=("input",),
     targets=("target", "answer"),
+    exact_targets=False,
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={

@@ -22,8 +22,19 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.dialogues import Dialogue, DialogueTokens, fit_template
-from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, read_dialogue, read_tools
+from surefit.encode.text.dialogues import (
+    TOKENIZED_IN_PARTS,
+    Dialogue,
+    DialogueTokens,
+    fit_template,
+)
+from surefit.encode.text.messages import (
+    EMPTY_PROMPT_OR_ANSWER,
+    Message,
+    is_answer,
+    read_dialogue,
+    read_tools,
+)
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.findings import rule
 from surefit.tasks.causal_text import (
@@ -96,24 +107,23 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     dialogue = _dialogue(row, encoder)
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
-        cuts = coder.cut(*dialogue, generation=predicting)
+        parts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
         raise _unsuited(fault) from None
 
-    def finish(parts: list[Tokenized]) -> Encoded:
-        ids = [part.ids for part in parts]
-        tokens = coder.join(cuts, ids, *dialogue, generation=predicting)
+    def finish(made: list[Tokenized]) -> Encoded:
+        tokens = coder.join(parts, made, *dialogue, generation=predicting)
         return _encoded(row, dialogue, tokens, encoder)
 
-    return Encoding(finish, coder.asked([part for part, _ in cuts]), special=False)
+    return Encoding(finish, coder.asked(parts), special=False, ends=coder.asks_for_ends)
 
 
 def _encoded(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Encoded:
     predicting = bool(encoder.settings.get("predicting"))
-    overlong = is_overlong(len(tokens.ids), encoder)
-    if overlong:
+    length = len(tokens.ids)
+    if is_overlong(length, encoder):
         try:
             tokens = _shorten(dialogue, tokens, encoder)
         except TemplateError as fault:
@@ -122,7 +132,8 @@ def _encoded(
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
     remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
-    return Encoded(columns, overlong, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
+    truncated = length - len(tokens.ids)
+    return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
@@ -190,6 +201,8 @@ def _remarks(
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
     column = encoder.column_of("messages")
+    if tokens.in_parts:
+        yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
     if not tokens.whole:
         yield Remark(
             ANSWER_PART_NOT_RENDERED, "the template leaves a part of an answer out", column
@@ -230,15 +243,39 @@ def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
-    overlong = is_overlong(len(ids), encoder)
-    if overlong:
-        refuse_overlong(len(ids), encoder)
+    length = len(ids)
+    if is_overlong(length, encoder):
+        refuse_overlong(length, encoder)
         ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
     learned = np.flatnonzero(labels != IGNORE_INDEX)
     prompt_length = int(learned[0]) if len(learned) else len(ids)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
     columns |= _references(row, encoder)
-    return Encoded(columns, overlong, ends_with_eos(labels, encoder))
+    return Encoded(columns, length - len(ids), ends_with_eos(labels, encoder))
+
+
+def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What comes before the last answer, and the rest.
+
+    >>> divide({"prompt": "Hi", "answer": "Hello"})
+    (['Hi', None], 'Hello')
+    """
+    if "input_ids" in row:
+        ids, labels = row["input_ids"], row.get("labels")
+        if labels is None:
+            return [ids], None
+        try:
+            learned = np.flatnonzero(np.asarray(labels) != IGNORE_INDEX)
+            start = int(learned[0]) if len(learned) else len(ids)
+            return [ids[:start]], [ids[start:], labels[start:]]
+        except (TypeError, ValueError):  # not a label per token, which encoding reports
+            return [ids], [labels]
+    if "messages" not in row:
+        return [row.get("prompt"), row.get("input")], row.get("answer")
+    messages = list(row["messages"]) if row["messages"] is not None else []
+    answers = [place for place, message in enumerate(messages) if is_answer(message)]
+    last = answers[-1] if answers else len(messages)
+    return [messages[:last], row.get("tools")], messages[last:]
 
 
 def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
@@ -276,6 +313,8 @@ SPEC = TaskSpec(
     optional=("labels", "mask", "input", "tools", "references"),
     roles=(REFERENCES,),
     targets=("answer", "labels", "references"),
+    divide=divide,
+    exact_targets=False,
     augments=("prompt", "messages"),
     fields=FIELDS,
     fields_of=fields_of,

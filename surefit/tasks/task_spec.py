@@ -13,6 +13,7 @@ from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
 from surefit.data.roles import Role, get_role
+from surefit.data.row_parts import Divide
 from surefit.data.table import Table
 from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
@@ -158,6 +159,14 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+    divide: Divide | None = None
+    """A row by role to its input and its target, where that is not decided by `targets` alone.
+    Rows with equal inputs stay in one set."""
+    exact_targets: bool = True
+    """Whether an input has one right target, so that rows with another one contradict it. Several
+    texts or amounts may be right."""
+    splits_rows: bool = False
+    """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
 
     def role(self, name: str) -> Role:
         """The role of that name: the task's own, else the usual one."""

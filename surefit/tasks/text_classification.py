@@ -64,12 +64,11 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
     def finish(tokens: list[Tokenized]) -> Encoded:
         read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
         length = len(tokens[0].ids)
-        overlong = encoder.max_length is not None and length > encoder.max_length
-        if overlong:
+        if encoder.max_length is not None and length > encoder.max_length:
             refuse_overlong(length, encoder)
             read = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
         columns = {name: read[name] for name in names}
-        return Encoded({**columns, **targets}, truncated=overlong)
+        return Encoded({**columns, **targets}, truncated=length - len(read["input_ids"]))
 
     return Encoding(finish, [texts[0] if len(texts) == 1 else (texts[0], texts[1])])
 

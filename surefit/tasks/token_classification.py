@@ -71,8 +71,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             raise SkipRowError(DropReason.UNKNOWN_LABEL)
     pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
     length = len(pieces["input_ids"])
-    truncated = encoder.max_length is not None and length > encoder.max_length
-    if truncated:
+    if encoder.max_length is not None and length > encoder.max_length:
         refuse_overlong(length, encoder)
         pieces = encoder.tokenizer(
             _spaced(words, encoder),
@@ -84,7 +83,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
     if tags is not None:
         columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
-    return encoded(columns, truncated=truncated)
+    return encoded(columns, truncated=length - len(pieces["input_ids"]))
 
 
 def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:

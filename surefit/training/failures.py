@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__, atomic
-from surefit.errors import RunFailedError, SurefitError, UsageError, message_of
+from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
 from surefit.models.call import compute_losses
 from surefit.plan.plan import Plan
@@ -63,6 +63,12 @@ class Watch:
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
 
+    def describe(self, step: int) -> str:
+        """What was in work after `step` steps, with the shapes of its batch."""
+        where = f"in step {step + 1}" if self.is_training else f"in the evaluation of step {step}"
+        shapes = ", ".join(_shown(self.batch or {}).values())
+        return f"{where} ({shapes})" if shapes else where
+
     def observe(self, emit: Observer) -> Observer:
         """The observer, which also hears when a batch is done with."""
 
@@ -84,7 +90,7 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         yield
     except Exception as error:
         ours = isinstance(error, SurefitError) and not isinstance(error, RunFailedError)
-        if ours or error is watch.foreign:
+        if ours or isinstance(error, MemoryLimitError) or error is watch.foreign:
             raise
         step = state.step + (1 if watch.is_training else 0)
         raise _failed(error, watch, plan, run, step) from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
 from dataclasses import replace
 
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError
+from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
 from surefit.plan.fit_in_memory import refuse
@@ -23,11 +26,17 @@ def measure_plan(plan: Plan) -> Plan:
     """The plan with its peak and time measured by a real step; nothing is kept of the step."""
     assert plan.job is not None
     assert plan.model is not None
+    assert plan.fit is not None
     config, module = plan.config, plan.job.pipeline.module
     accelerator = make_accelerator(config.precision)
     optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
+    guard = MemoryGuard(plan.fit.limit)
     try:
-        with use_cache(config.cache), deterministic_algorithms(config.deterministic):
+        with (
+            use_cache(config.cache),
+            deterministic_algorithms(config.deterministic),
+            guard.enforced(),
+        ):
             fit = prove_plan(plan, make_engine(accelerator, module, optimizer), fresh=True)
     except FindingError as error:
         return plan.found(error.findings)
@@ -40,12 +49,14 @@ def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     assert job is not None
     assert fit is not None
     fresh = fresh and plan.objects.optimizer is None
-    backward = engine.accelerator.backward
-    try:
-        proof = prove(job, engine.model, backward, engine.plain_optimizer, fresh=fresh)
-    except NotEnoughMemoryError:
-        peak = max(fit.peak_bytes or 0, fit.limit.bytes)
-        raise FindingError(refuse(fit, job, peak)[1]) from None
+    backward, optimizer = engine.accelerator.backward, engine.plain_optimizer
+    bounded = MemoryGuard(fit.limit).is_active
+    proof = None
+    with suppress(NotEnoughMemoryError):
+        proof = prove(job, engine.model, backward, optimizer, fresh=fresh, bounded=bounded)
+    if proof is None:
+        gc.collect()  # the tensors of the step that failed, before options are traced
+        raise FindingError(refuse(fit, job, None)[1])
     proved = replace(
         fit,
         measured_bytes=proof.peak_bytes,

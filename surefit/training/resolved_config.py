@@ -14,12 +14,15 @@ def resolve_config(plan: Plan, folder: Path) -> RunConfig:
     """The config with everything inferred filled in, as the run's folder keeps it."""
     assert plan.model is not None
     assert plan.task is not None
+    assert plan.job is not None
     config = plan.config
+    overlong = plan.job.pipeline.encoder.settings["overlong"]
     known: dict[str, Any] = {
         "lr": plan.model.lr,
         "task": config.task or plan.task.name,
         "columns": dict(plan.roles) if plan.task.needs else config.columns,
         "output": str(folder.resolve()),
+        "overlong": overlong,
     }
     return with_absolute_paths(config).model_copy(update=known)
 

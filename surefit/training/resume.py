@@ -39,7 +39,10 @@ def resume_run(
     named: set[str],
     listeners: Listeners = SILENT,
 ) -> Run:
-    """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with."""
+    """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
+
+    Only `max_memory_gb` may differ.
+    """
     run = open_run(path)
     _refuse_contradictions(run, request.config, named)
     if run.finished:
@@ -48,7 +51,10 @@ def resume_run(
     _refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
     beside = request.beside or run.code_folder
-    request = replace(request, config=run.config, beside=beside, choices=stored.get("choices", {}))
+    config = run.config
+    if "max_memory_gb" in named:  # a limit of the machine, which changes nothing that is trained
+        config = config.model_copy(update={"max_memory_gb": request.config.max_memory_gb})
+    request = replace(request, config=config, beside=beside, choices=stored.get("choices", {}))
     plan = make_plan(request, listeners.progress)
     if plan.ok and plan.data_key != stored["data_key"]:
         message = f"The rows of {run.path} are not those it was begun with."
@@ -124,7 +130,8 @@ def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
 def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
     config = with_absolute_paths(config)
     settled = {"batch_size", "grad_accum"} if config.batch_size == "auto" else set()
-    for name in sorted(_given_keys(options) - {"output"} - settled - set(run.objects)):
+    may_differ = {"output", "max_memory_gb"} | settled | set(run.objects)
+    for name in sorted(_given_keys(options) - may_differ):
         asked, stored = attrgetter(name)(config), attrgetter(name)(run.config)
         if isinstance(stored, dict):  # the run's has what was inferred besides
             stored = {key: stored.get(key) for key in asked}

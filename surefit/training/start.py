@@ -15,8 +15,8 @@ from surefit.config import RunConfig
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
+from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
-from surefit.memory.process_memory import trim_heap
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
@@ -48,6 +48,7 @@ from surefit.training.prove_plan import prove_plan
 from surefit.training.resolved_config import resolve_config
 from surefit.training.schedule import lr_factor
 from surefit.training.signals import stop_on_signal
+from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -94,11 +95,18 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
 
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
-    with use_cache(plan.config.cache), deterministic_algorithms(plan.config.deterministic):
-        return _train(plan, run, listeners)
+    assert plan.fit is not None
+    guard = MemoryGuard(plan.fit.limit, workers=plan.config.workers)
+    with (
+        use_cache(plan.config.cache),
+        deterministic_algorithms(plan.config.deterministic),
+        guard.enforced(),
+        report_limit(guard, run),
+    ):
+        return _train(plan, run, listeners, guard)
 
 
-def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
+def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Run:
     assert plan.job is not None
     assert plan.model is not None
     config, watch = plan.config, Watch()
@@ -127,7 +135,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
         listeners.on_fit(fit)
-        trim_heap()  # what planning and the measured step have freed
+        guard.free()  # what planning and the measured step have freed
         pace = _pace(plan)
         evaluate = None
         if len(job.validation):
@@ -137,8 +145,18 @@ def _train(plan: Plan, run: Run, listeners: Listeners) -> Run:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
         save = partial(_save, saver, module, optimizer, accelerator)
-        with stop_on_signal() as asked, bundled(watch, plan, run, state), saver:
-            hooks = Hooks(evaluate, save, emit, lambda: asked.value)
+        with (
+            stop_on_signal() as asked,
+            bundled(watch, plan, run, state),
+            saver,
+            stop_at_limit(
+                guard,
+                StepInWork(run, module, engine.plain_optimizer, state, watch),
+                save,
+                lambda: asked.value,
+            ),
+        ):
+            hooks = Hooks(evaluate, save, emit, lambda: asked.value or guard.is_near)
             train(engine, job, _feed(job, engine, config.workers), pace, hooks, state)
     if is_main():
         if state.best_step is not None and state.best_step != state.step:

@@ -130,7 +130,7 @@ def test_change_that_the_tokenizer_undoes_makes_no_new_view(fold: bool) -> None:
 def _encoded(text: str) -> Any:
     from surefit.encode.encoded_row import EncodedRow
 
-    return EncodedRow({"input_ids": np.frombuffer(text.encode(), np.uint8)}, 1, False, True)
+    return (EncodedRow({"input_ids": np.frombuffer(text.encode(), np.uint8)}, 1, 0, True),)
 
 
 def test_copies_over_the_limit_are_left_out_and_counted() -> None:

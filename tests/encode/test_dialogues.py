@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builders import encode_one
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
+from surefit.encode.encoder import Encoder
 from surefit.encode.text.dialogues import DialogueTokens, fit_template
 from surefit.encode.text.template_rendering import Template, TemplateError
 from surefit.encode.text.templates import TEMPLATES, read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
+from surefit.tasks.sft import encode
 
 THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof Spain?", "Madrid")
 ANSWERS = ["Hello there!", "Paris.", "Madrid"]
@@ -67,16 +70,111 @@ def test_one_bos(style: str, adds_bos: bool) -> None:
         assert (ids[0] == tokenizer.bos_token_id) == bool(expected)
 
 
-def test_content_that_begins_or_ends_with_breaks_shares_no_token_with_the_template() -> None:
+def test_token_that_begins_in_the_prompt_and_holds_the_answer_has_a_label() -> None:
     tokenizer = chat_tokenizer("chatml")
     whole = tokenizer("assistant\n\n\nHello", add_special_tokens=False)["input_ids"]
     parts = [
         tokenizer(part, add_special_tokens=False)["input_ids"]
         for part in ("assistant\n", "\n\nHello")
     ]
-    assert whole != parts[0] + parts[1]  # one token lies across, were it tokenized as a whole
+    assert whole != parts[0] + parts[1]  # one token holds the end of one and the start of the other
     tokens = coder_for(tokenizer).tokenize(said("Hi", "\n\nHello\n"))
-    assert learned(tokens, tokenizer) == ["\n\nHello\n<|im_end|>"]
+    assert tokens.ids == tokenizer(shown(tokenizer, said("Hi", "\n\nHello\n")))["input_ids"]
+    assert learned(tokens, tokenizer) == ["\n\n\nHello\n<|im_end|>"]
+
+
+def shown(tokenizer: Any, messages: Any) -> str:
+    """The text as the tokenizer's own template writes it, up to the last end token."""
+    text = coder_for(tokenizer).template.render(messages)
+    return text[: text.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)]
+
+
+WHITESPACE = ["\n\n", "\n", " ", "  ", "\n \n", "\t", ""]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_trained_tokens_are_those_of_the_whole_text(style: str) -> None:
+    tokenizer = chat_tokenizer(style)
+    coder, choose = coder_for(tokenizer), random.Random(0)
+    differed = 0
+    for _ in range(100):
+        words = ["Hello", "Paris.", "é😀", "1", "ist's?", "the"]
+        around = [choose.choice(WHITESPACE) + choose.choice(words) for _ in range(4)]
+        dialogue = said(*(text + choose.choice(WHITESPACE) for text in around))
+        tokens = coder.tokenize(dialogue)
+        text, turns = coder.template.find_answers(dialogue)
+        text = text[: turns[-1].end]
+        whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert tokens.ids[-len(whole) :] == whole
+        assert len(tokens.ids) - len(whole) in (0, 1)  # bos, if the template does not write it
+        pieces = [0, *(place for turn in turns for place in (turn.start, turn.end))]
+        apart = coder.plain_ids([text[a:b] for a, b in pairwise(pieces)])
+        differed += [token for piece in apart for token in piece] != whole
+        runs = learned(tokens, tokenizer)
+        for turn, run in zip(turns, runs, strict=True):
+            answer = text[turn.start : turn.end]
+            assert run.endswith(answer)
+            assert not run.removesuffix(answer).strip()  # of the prompt, spaces at most
+    # Tokenized in parts, some would have other tokens, unless special tokens enclose the answers.
+    assert differed or style in ("gemma", "mistral")
+
+
+def test_llama3_template_on_another_tokenizer_is_reported() -> None:
+    tokenizer = chat_tokenizer("llama3")
+    rows = [(said(f"Capital {n}?", f"Paris {n}"), None) for n in range(20)]
+    _, findings = fit_template(None, tokenizer, rows)
+    (found,) = [found for found in findings if found.code == "SF284"]
+    assert "in 8 of 8 sampled rows" in found.message
+    assert repr("<|end_header_id|>\n\n")[1:-1] in found.message
+    for style in ("chatml", "gemma", "mistral"):
+        _, findings = fit_template(None, chat_tokenizer(style), rows)
+        assert "SF284" not in [found.code for found in findings]
+
+
+def test_prompt_that_ends_with_a_space_is_generated_from_as_it_was_trained() -> None:
+    tokenizer = chat_tokenizer("chatml")
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+        "{{ eos_token if m.role == 'assistant' else '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    coder = coder_for(tokenizer, template)
+    told, asked = coder.tokenize(said("Hi", "Paris")), coder.tokenize(said("Hi"), generation=True)
+    assert told.ids[: told.last_answer] == asked.ids
+    assert tokenizer.decode(asked.ids) == "user: Hi\nassistant:"
+    assert learned(told, tokenizer) == [" Paris<|im_end|>"]
+
+
+class InParts:
+    """A tokenizer that does not know where its tokens are, as those written in Python."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    backend_tokenizer = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, *texts: Any, **options: Any) -> Any:
+        return self._tokenizer(*texts, **options)
+
+
+def test_without_offsets_a_difference_is_known() -> None:
+    for style, differs in (("llama3", True), ("chatml", False)):
+        tokenizer = chat_tokenizer(style)
+        coder = coder_for(InParts(tokenizer))
+        tokens = coder.tokenize(THREE)
+        assert tokens.in_parts == differs
+        assert (tokens.ids == coder_for(tokenizer).tokenize(THREE).ids) != differs
+        assert [text.strip() for text in learned(tokens, tokenizer)] == [
+            f"{answer}{end_of(style)}" for answer in ANSWERS
+        ]
+        settings = {"overlong": "truncate", "loss_on": "answers"}
+        state = {"template": fit_template(None, tokenizer, [])[0]}
+        encoder = Encoder("sft", {"messages": "m"}, InParts(tokenizer), None, settings, state)
+        (*_, remark) = [None, *encode_one(encode, {"messages": THREE}, encoder).remarks]
+        assert (remark.rule.code if remark else None) == ("SF291" if differs else None)
 
 
 ODD = [

@@ -27,7 +27,7 @@ def test_the_package_drops_rows_for_known_reasons_only() -> None:
     known = {f"DropReason.{reason.name}" for reason in DropReason}
     unknown = {pair for pair in named if pair[1] not in known}
     assert unknown == {
-        ("row_encoder.py", "reason_without_targets(fields)"),
+        ("row_encoder.py", "reason_without_targets(self.fields)"),
         ("sft.py", "skip.reason"),  # of refuse_overlong, with a remark
     }
 

@@ -36,7 +36,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if len(row["input_ids"]) == 0:
         raise SkipRowError("empty")
     columns = {"input_ids": row["input_ids"], "labels": row["labels"]}
-    return encoded(columns, truncated=len(row["input_ids"]) == 3, learns_eos=True)
+    return encoded(columns, truncated=2 * (len(row["input_ids"]) == 3), learns_eos=True)
 
 
 def refuse(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -72,9 +72,11 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
     assert store.notes == {
         "counts": {
             "rows": 2,
+            "views": 2,
             "tokens": 5,
             "trained_tokens": 4,
             "truncated_rows": 1,
+            "truncated_tokens": 2,
             "rows_learning_eos": 2,
         },
         "dropped": {"empty": 2, "nothing_to_learn": 1},

@@ -251,7 +251,7 @@ CASES = [
         None,
         {"a.jsonl": chats(), "tok": Chat("llama3")},
         options="--tokenizer tok",
-        also=("SF311",),
+        also=("SF284", "SF311"),
     ),
     Case(
         "template with generation marks",

@@ -171,7 +171,7 @@ CASES = [
         "truncation deletes every label",
         "SF401",
         {"a.jsonl": LATE},
-        options=f"--task causal-lm --max-seq-length 8 {ALL}",
+        options=f"--task causal-lm --max-seq-length 8 --set overlong=truncate {ALL}",
     ),
     Case(
         "truncation that would delete the answer",

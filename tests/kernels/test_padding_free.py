@@ -107,10 +107,37 @@ def test_a_model_with_varlen_attention_still_generates_and_is_saved_plain(tmp_pa
     assert NAME not in (tmp_path / "config.json").read_text()
 
 
-def test_a_sliding_window_shorter_than_the_rows_is_noticed() -> None:
+def test_a_sliding_window_that_rows_can_reach_is_noticed() -> None:
+    """A setting may be half the window, so that a row of its half may be limited."""
     module = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
-    assert find_attention_limit(module, 4) is None
-    assert find_attention_limit(module, 5) == "sliding_window = 4"
+    assert find_attention_limit(module, 2) is None
+    assert find_attention_limit(module, 3) == ("sliding_window", 4)
+
+
+def test_a_sliding_window_holds_within_each_row() -> None:
+    torch.manual_seed(0)
+    module: Any = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)).double().eval()
+    assert use_varlen_attention(module)
+    call, _ = match_arguments(module, ["input_ids", "attention_mask"])
+    batches = [to_batch(rows(), SPEC.fields, layout=Layout(free)) for free in (False, True)]
+    with torch.no_grad():
+        padded, varlen = (call(module, batch).logits for batch in batches)
+    joined = torch.cat([row[:n] for row, n in zip(padded, (9, 1, 14, 5), strict=True)])
+    torch.testing.assert_close(varlen[0], joined, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("window", "longest"), [(16, 40), (1024, 600)])
+def test_windows_are_proved_on_rows_that_reach_them(window: int, longest: int) -> None:
+    """A window is used where it was tested; one too long to test keeps the rows padded."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(8, longest + 1, 20)
+    data = [{"input_ids": random.integers(0, VOCABULARY, n).tolist()} for n in lengths]
+    module = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=window))
+    plan = surefit.check(data=data, model=module, task="causal-lm", max_seq_length=longest)
+    assert plan.choices["rows"] == ("padding-free" if window == 16 else "padded"), plan.findings
+    refused = [found.message for found in plan.findings if found.code == "SF501"]
+    assert len(refused) == (window != 16)
+    assert all("sliding_window = 1024" in message for message in refused)
 
 
 def test_attention_of_another_kind_is_left_alone() -> None:

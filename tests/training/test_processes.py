@@ -70,3 +70,21 @@ def test_two_processes_train_the_same_adapters(tmp_path: Path) -> None:
     first, second = (surefit.load(tmp_path / name) for name in ("alone", "both"))
     ids = torch.tensor([[5, 6, 7]])
     assert torch.allclose(first(ids).logits, second(ids).logits, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_add_the_auxiliary_loss_of_their_micro_batches(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", echo_rows(40))
+    surefit.train(data=str(rows), model="tiny:mixtral", max_steps=1, output=tmp_path / "made")
+    config = tmp_path / "made" / "model" / "config.json"
+    settings = {**json.loads(config.read_text()), "output_router_logits": True}
+    config.write_text(json.dumps(settings))
+    shared = ["--data", "rows.jsonl", "--model", str(config.parent), "--batch-size", "4"]
+    shared += ["--max-steps", "3", "--set", "generate.rows=0", "--set", "eval_share=0"]
+    alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
+    both = launch(tmp_path, 2, *shared, "--output", "both")
+    for one, two in zip(alone, both, strict=True):
+        assert one["aux_loss"] > 0
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
+        # The micro-batches of the processes are those that one process accumulates.
+        assert two["aux_loss"] == pytest.approx(one["aux_loss"], rel=1e-3)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from surefit.data.row_parts import HeldOut
 from surefit.encode.augment import CHANGES
 from surefit.encode.augment.words import words_of
+from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.errors import describe_error
 from surefit.findings import rule
@@ -50,11 +52,14 @@ class AugmentedCopies:
     changes: Mapping[str, Mapping[str, Any]]
     """Names of the changes and their settings."""
     function: OwnChange | None = None
+    held_out: HeldOut | None = None
+    """Inputs of validation rows; a copy that has one is discarded."""
 
     def state(self) -> dict[str, Any]:
         """Everything besides code that the copies depend on, as JSON."""
         changes = {name: dict(settings) for name, settings in self.changes.items()}
-        roles = {"roles": self.roles, "answers": self.answers}
+        held_out = self.held_out.key if self.held_out is not None else None
+        roles = {"roles": self.roles, "answers": self.answers, "held_out": held_out}
         return {"factor": self.factor, "seed": self.seed, "changes": changes, **roles}
 
     def code(self) -> list[Callable[..., Any]]:
@@ -66,26 +71,28 @@ class AugmentedCopies:
         self,
         row: Mapping[str, Any],
         number: int,
-        first: EncodedRow,
-        encode_row: Callable[[Mapping[str, Any]], EncodedRow],
-    ) -> Iterator[tuple[int, EncodedRow | SkipRowError, bool]]:
+        first: tuple[EncodedRow, ...],
+        encode_row: Callable[[Mapping[str, Any]], tuple[EncodedRow, ...]],
+    ) -> Iterator[tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]]:
         """Copies 1 and up of the row, encoded, and whether each equals an earlier one.
 
         Copies are compared as tokens: a change that the tokenizer removes does not count.
         """
-        seen = {first.content()}
+        seen = {_content(first)}
         for copy in range(1, self.factor):
             made = first
             try:
                 for drawn in self.draw(row, number, copy):
                     made = encode_row(drawn)
-                    if made.content() not in seen:
+                    if _content(made) not in seen:
                         break
+                if self.held_out is not None and self.held_out.has_input_of(drawn):
+                    raise SkipRowError(DropReason.HELD_OUT)
             except SkipRowError as skip:
                 yield copy, skip, False
                 continue
-            is_equal = made.content() in seen
-            seen.add(made.content())
+            is_equal = _content(made) in seen
+            seen.add(_content(made))
             yield copy, made, is_equal
 
     def draw(self, row: Mapping[str, Any], number: int, copy: int) -> Iterator[dict[str, Any]]:
@@ -118,6 +125,10 @@ class AugmentedCopies:
                 change: Any = CHANGES[name]
                 text = change(text, kept, rng, **self.changes[name])
         return text if self.function is None else _call_own(self.function, text, rng, role)
+
+
+def _content(blocks: tuple[EncodedRow, ...]) -> bytes:
+    return b"\0\0".join(block.content() for block in blocks)
 
 
 def _call_own(function: OwnChange, text: str, rng: np.random.Generator, role: str) -> str:

@@ -1,11 +1,22 @@
-"""Dialogues to tokens; no token crosses the start or the end of an answer."""
+"""Dialogues to tokens: those of the whole rendered text, and which of them have a label.
+
+A token has a label if it holds a character of an answer, also if it begins in the prompt.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from surefit.encode.text.batch_tokenizing import (
+    Tokenized,
+    ends_by_size,
+    plain_backend,
+    token_sizes,
+    tokenize,
+)
 from surefit.encode.text.messages import Message
 from surefit.encode.text.template_rendering import (
     ANSWERS_NOT_FOUND,
@@ -52,12 +63,38 @@ EOS_ADDED = rule(
 )
 
 
+PROMPT_TOKENS_DIFFER = rule(
+    "SF284",
+    "info",
+    "prompt has other tokens without its answer",
+    why=(
+        "Rows are trained on the tokens of the whole text, and `evaluate` and `predict` use the "
+        "same tokens for the prompt. Other tools tokenize the prompt alone, so the model gets "
+        "tokens there that it was not trained on."
+    ),
+    fix="Use a template made for this tokenizer, or one whose prompt ends with a special token.",
+)
+
+TOKENIZED_IN_PARTS = rule(
+    "SF291",
+    "warning",
+    "row tokenized in parts",
+    why=(
+        "The tokenizer does not report where its tokens are in the text (it is not a fast one), so "
+        "prompt and answers are tokenized separately. The tokens differ from those of the text."
+    ),
+    fix="Use a fast tokenizer (a tokenizer.json), or another template.",
+)
+
+
 Dialogue = tuple[Sequence[Message], Any]
 """Messages, and the tools offered in them."""
 
-Part = tuple[str, AnswerSpan | None]
-"""A part of a text, and its AnswerSpan if it is an answer."""
+Part = tuple[str, Sequence[AnswerSpan]]
+"""A part of a text that is tokenized as a whole, and the answers in it."""
 
+PROBE = "a"
+"""Stands for the answer when a prompt is tokenized: most answers begin with a letter."""
 _SAMPLE = 8
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 _ANSWER: Message = {"role": "assistant", "content": "Hello"}
@@ -77,20 +114,36 @@ class DialogueTokens:
     """The number of tokens before the first answer, in it, between it and the next, and so on."""
     whole: bool = True
     """Whether the text contains every answer completely."""
+    in_parts: bool = False
+    """Whether the tokens differ from those of the whole text."""
+
+
+@dataclass(frozen=True)
+class _PartTokens:
+    """The tokens of a part, and the first token of each answer and the one after it."""
+
+    ids: list[int]
+    answers: list[tuple[int, int]]
+    in_parts: bool = False
 
 
 class DialogueTokenizer:
     """Turns dialogues into tokens with one template.
 
-    The text is split at the start and the end of every answer, and each part is tokenized
-    separately, so that prompts have the same tokens in training and generation. An answer ends
-    with the template's end token, else with eos. A text starts with at most one bos.
+    The text is tokenized as a whole. Only where eos is added, because the template writes no end
+    token, are the texts before and after it tokenized separately. An answer ends with the
+    template's end token, else with eos. A text starts with at most one bos.
+
+    A prompt to generate from gets the tokens that it has before an answer: if it ends in spaces or
+    line breaks, it is tokenized with a letter after it, and spaces that belong to the first word of
+    the answer are left for the model to generate.
     """
 
     def __init__(self, template: Template) -> None:
         self.template = template
         self._tokenizer = template.tokenizer
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
+        self._sizes = token_sizes(self._tokenizer)
         newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
         self._puts_space_first = joined != newline + alone
         self._known_leads: dict[str, list[int]] = {}
@@ -100,32 +153,24 @@ class DialogueTokenizer:
         ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         return [list(row) for row in ids]
 
-    def _part_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each part of one text."""
-        return self._own_ids(texts, self.plain_ids(self.asked(texts)))
+    @property
+    def asks_for_ends(self) -> bool:
+        """Whether the tokenizer has to report where tokens end, as their sizes are unknown."""
+        return self._sizes is None
 
-    def asked(self, texts: Sequence[str]) -> list[str]:
+    def asked(self, parts: Sequence[Part]) -> list[str]:
         """The text to tokenize for each part of one text.
 
         SentencePiece adds a space before a text, so a part is tokenized after a lead: the special
         token that ends the previous part, else a line break.
         """
+        texts = [text for text, _ in parts]
         return [lead + text for lead, text in zip(self._leads(texts), texts, strict=True)]
 
     def _leads(self, texts: Sequence[str]) -> list[str]:
         if not self._puts_space_first:
             return [""] * len(texts)
         return ["", *(self._end_of(text) for text in texts[:-1])]
-
-    def _own_ids(self, texts: Sequence[str], asked: Sequence[list[int]]) -> list[list[int]]:
-        """The tokens of each part, from those of its `asked` text."""
-        if not self._puts_space_first:
-            return list(asked)
-        leads = [self._lead_ids(lead) for lead in self._leads(texts)]
-        return [
-            ids[len(lead) :] if ids[: len(lead)] == lead else self.plain_ids([text])[0]
-            for text, lead, ids in zip(texts, leads, asked, strict=True)
-        ]
 
     def _lead_ids(self, lead: str) -> list[int]:
         if lead not in self._known_leads:
@@ -147,12 +192,15 @@ class DialogueTokenizer:
 
         If that text is too short, the row is still longer than the limit.
         """
-        cuts = self.cut(messages, tools, generation)
-        ids = self.plain_ids(self.asked([part for part, _ in cuts]))
-        return self.join(cuts, ids, messages, tools, generation, limit)
+        parts = self.cut(messages, tools, generation)
+        made = self._located(self.asked(parts))
+        return self.join(parts, made, messages, tools, generation, limit)
+
+    def _located(self, texts: Sequence[str]) -> list[Tokenized]:
+        return tokenize(self._tokenizer, texts, special=False, ends=True)
 
     def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
-        """The text of a dialogue, split where answers start and end."""
+        """The text of a dialogue, split where eos is added."""
         text, turns = self.template.find_answers(
             self.template.prepared(messages), tools, generation
         )
@@ -162,8 +210,8 @@ class DialogueTokenizer:
 
     def join(
         self,
-        cuts: Sequence[Part],
-        ids: Sequence[list[int]],
+        parts: Sequence[Part],
+        made: Sequence[Tokenized],
         messages: Sequence[Message],
         tools: Any,
         generation: bool,
@@ -171,34 +219,92 @@ class DialogueTokenizer:
     ) -> DialogueTokens:
         """The tokens of a dialogue from those of the `asked` texts of its parts."""
         messages = self.template.prepared(messages)
-        parts = self._own_ids([part for part, _ in cuts], ids)
-        for place, (_, turn) in enumerate(cuts):
-            if turn is not None and not turn.ended:
-                parts[place] = [*parts[place], self._tokenizer.eos_token_id]
-        if parts[0][:1] != self._bos:
-            parts[0] = self._bos + parts[0]
+        located = self._without_leads(parts, made)
+        if generation and parts[-1][0][-1:].isspace():
+            is_led = len(parts) > 1 and self._puts_space_first
+            located[-1] = self._before_answer(parts[-1][0], located[-1], is_led)
+        tokens = [self._find_answers(part, own) for part, own in zip(parts, located, strict=True)]
+        bos = [] if tokens[0].ids[:1] == self._bos else self._bos
         if limit is not None:
-            over = sum(map(len, parts)) - limit
-            parts[0] = self._without_beginning(cuts[0][0], parts[0], over, messages, tools)
-        tokens = _join(parts, [turn for _, turn in cuts], messages)
-        return replace(tokens, last_answer=len(tokens.ids)) if generation else tokens
+            eos = sum(not turn.ended for _, turns in parts for turn in turns)
+            over = sum(len(part.ids) for part in tokens) + len(bos) + eos - limit
+            cut = self._content_tokens(parts[0][0], located[0], messages, tools)
+            tokens[0] = _without(tokens[0], cut[0], min(cut[0] + max(over, 0), cut[1]))
+        joined = _join(parts, tokens, bos, self._tokenizer.eos_token_id, messages)
+        return replace(joined, last_answer=len(joined.ids)) if generation else joined
 
-    def _without_beginning(
-        self, text: str, ids: list[int], over: int, messages: Sequence[Message], tools: Any
-    ) -> list[int]:
-        """The tokens of the first part without the first `over` tokens of the user's content."""
+    def _without_leads(self, parts: Sequence[Part], made: Sequence[Tokenized]) -> list[Tokenized]:
+        """The tokens of each part alone, without its lead."""
+        found = []
+        leads = self._leads([text for text, _ in parts])
+        for (text, _), lead, tokens in zip(parts, leads, made, strict=True):
+            own = tokens
+            ids = self._lead_ids(lead)
+            if lead and tokens.ids[: len(ids)] == ids:
+                ends = None
+                if tokens.ends is not None:
+                    ends = [end - len(lead) for end in tokens.ends[len(ids) :]]
+                own = Tokenized(tokens.ids[len(ids) :], ends=ends)
+            elif lead:
+                own = self._located([text])[0]
+            found.append(own if self._sizes is None else self._with_ends(text, own, self._sizes))
+        return found
+
+    def _with_ends(self, text: str, tokens: Tokenized, sizes: Any) -> Tokenized:
+        ends = ends_by_size(text, tokens.ids, sizes)
+        return replace(tokens, ends=ends) if ends is not None else self._located([text])[0]
+
+    def _before_answer(self, text: str, tokens: Tokenized, is_led: bool) -> Tokenized:
+        """The tokens of a prompt as they are before an answer; only spaces may be left out."""
+        backend = plain_backend(self._tokenizer)
+        if backend is None or is_led:
+            return tokens
+        made = backend.encode(text + PROBE, add_special_tokens=False)
+        ends = [end for _, end in made.offsets]
+        by_end = bisect_right(ends, len(text))
+        by_word = made.word_ids.index(made.word_ids[-1])
+        for kept in (min(by_word, by_end), by_end):
+            covered = ends[kept - 1] if kept else 0
+            if not text[covered:].strip():
+                return Tokenized(made.ids[:kept], ends=ends[:kept])
+        return tokens
+
+    def _find_answers(self, part: Part, tokens: Tokenized) -> _PartTokens:
+        """The tokens of a part, and those of each answer in it."""
+        text, turns = part
+        if tokens.ends is not None:
+            answers = [_tokens_between(tokens.ends, turn.start, turn.end) for turn in turns]
+            return _PartTokens(tokens.ids, answers)
+        ids: list[int] = []
+        answers = []
+        pieces = list(_pieces(text, turns))
+        leads = self._leads([piece for piece, _ in pieces])
+        for (piece, is_answer), lead in zip(pieces, leads, strict=True):
+            own, first = self.plain_ids([lead + piece])[0], self._lead_ids(lead)
+            is_led = own[: len(first)] == first
+            own = own[len(first) :] if is_led else self.plain_ids([piece])[0]
+            answers += [(len(ids), len(ids) + len(own))] * is_answer
+            ids += own
+        return _PartTokens(ids, answers, in_parts=ids != tokens.ids)
+
+    def _content_tokens(
+        self, text: str, tokens: Tokenized, messages: Sequence[Message], tools: Any
+    ) -> tuple[int, int]:
+        """The first token of the user's content, and the token after its last one."""
         user = next(p for p, message in enumerate(messages) if message["role"] == "user")
         before, content = self.template.find_prompt(messages[: user + 1], user, tools)
         if not text.startswith(before + content):
             raise TemplateError(
                 ANSWERS_NOT_FOUND, "the prompt to truncate is not found in the text"
             )
-        rest, behind = text[len(before) :], text[len(before) + len(content) :]
-        head, tail, kept = self._part_ids([before, rest, behind])
-        if head[:1] != self._bos:
-            head = self._bos + head
-        over += len(head) + len(tail) - len(ids)  # split in two, it may have other tokens
-        return head + tail[min(max(over, 0), len(tail) - len(kept)) :]
+        if tokens.ends is None:
+            first, behind = self.plain_ids([before, before + content])
+            return len(first), max(len(first), len(behind))
+        start = bisect_right(tokens.ends, len(before))
+        end = bisect_right(tokens.ends, len(before) + len(content))
+        if (tokens.ends[start - 1] if start else 0) < len(before):  # it holds the end of `before`
+            start += 1
+        return start, max(start, end)
 
     def shorten(
         self, dialogue: Dialogue, tokens: DialogueTokens, limit: int, generation: bool
@@ -223,31 +329,76 @@ class DialogueTokenizer:
 
 
 def _cut(text: str, turns: Sequence[AnswerSpan]) -> Iterator[Part]:
-    """The parts of the text: before the first answer, the answer, between it and the next, …"""
+    """The parts of the text: each ends with an answer that gets eos, the last with the text."""
+    start, answers = 0, []
+    for turn in turns:
+        answers.append(replace(turn, start=turn.start - start, end=turn.end - start))
+        if not turn.ended:
+            yield text[start : turn.end], answers
+            start, answers = turn.end, []
+    if start < len(text) or answers or not turns:
+        yield text[start:], answers
+
+
+def _pieces(text: str, turns: Sequence[AnswerSpan]) -> Iterator[tuple[str, bool]]:
+    """The text before the first answer, the answer, the text between it and the next, …"""
     place = 0
     for turn in turns:
-        yield text[place : turn.start], None
-        yield text[turn.start : turn.end], turn
+        yield text[place : turn.start], False
+        yield text[turn.start : turn.end], True
         place = turn.end
-    if place < len(text) or not turns:
-        yield text[place:], None
+    yield text[place:], False
+
+
+def _tokens_between(ends: Any, start: int, end: int) -> tuple[int, int]:
+    """The first token that holds a character from `start` on, and the one after the last.
+
+    A token that begins before `start` counts.
+
+    >>> _tokens_between([2, 4, 5, 6], 3, 5)
+    (1, 3)
+    """
+    first, stop = bisect_right(ends, start), bisect_right(ends, end)
+    if stop < len(ends) and stop and ends[stop - 1] < end:  # an end token with spaces after it
+        stop += 1
+    return first, stop
+
+
+def _without(tokens: _PartTokens, start: int, end: int) -> _PartTokens:
+    """The part without some tokens before its answers."""
+    cut = end - start
+    answers = [(first - cut, stop - cut) for first, stop in tokens.answers]
+    return replace(tokens, ids=tokens.ids[:start] + tokens.ids[end:], answers=answers)
 
 
 def _join(
-    parts: Sequence[list[int]], turns: Sequence[AnswerSpan | None], messages: Sequence[Message]
+    parts: Sequence[Part],
+    tokens: Sequence[_PartTokens],
+    bos: list[int],
+    eos: int,
+    messages: Sequence[Message],
 ) -> DialogueTokens:
     answers = (message for message in messages if message["role"] == "assistant")
-    ids: list[int] = []
-    labelled: list[bool] = []
+    ids, labelled = list(bos), [False] * len(bos)
+    sizes: list[int] = []
     last = None
-    for part, turn in zip(parts, turns, strict=True):
-        wanted = turn is not None and next(answers).get("weight") != 0
-        last = last if turn is None else len(ids)
-        ids += part
-        labelled += [wanted] * len(part)
-    whole = all(turn is None or turn.whole for turn in turns)
-    sizes = tuple(len(part) for part in parts)
-    return DialogueTokens(ids, labelled, len(ids) if last is None else last, sizes, whole)
+    for (_, turns), part in zip(parts, tokens, strict=True):
+        begin, place = len(ids), -len(bos) if not sizes else 0
+        ids += part.ids
+        labelled += [False] * len(part.ids)
+        for turn, (first, stop) in zip(turns, part.answers, strict=True):
+            if not turn.ended:
+                ids.append(eos)
+                labelled.append(False)
+                stop += 1
+            if next(answers).get("weight") != 0:
+                labelled[begin + first : begin + stop] = [True] * (stop - first)
+            sizes += [first - place, stop - first]
+            place, last = stop, begin + first
+    whole = all(turn.whole for _, turns in parts for turn in turns)
+    in_parts = any(part.in_parts for part in tokens)
+    last = len(ids) if last is None else last
+    return DialogueTokens(ids, labelled, last, tuple(sizes), whole, in_parts)
 
 
 def fit_template(
@@ -274,7 +425,7 @@ def fit_template(
             raise TEMPLATE_CANNOT_BE_MASKED.error(message)
         message = f"The template {name!r} ends answers without a special token; eos is added."
         found.append(EOS_ADDED.finding(message))
-    _test_template(template, name, dialogues)
+    found += _test_template(template, name, dialogues)
     return {"name": name, "text": text, "end": end, "joins_system": template.joins_system}, found
 
 
@@ -302,26 +453,40 @@ def _refuses_system(template: Template) -> bool:
         return True
 
 
-def _test_template(template: Template, name: str, dialogues: Iterable[Dialogue]) -> None:
-    """Tokenize a few rows in parts and as a whole: both must have the same text."""
+def _test_template(
+    template: Template, name: str, dialogues: Iterable[Dialogue]
+) -> Iterator[Finding]:
+    """Tokenize a few rows as a dialogue and as a text: both must have the same text.
+
+    Prompts whose tokens differ without the answer are reported.
+    """
     coder = DialogueTokenizer(template)
-    worked, faults = 0, []
+    worked, faults, prompts = 0, [], []
     for (messages, tools), _ in zip(dialogues, range(_SAMPLE), strict=False):
         try:
-            ids = coder.tokenize(messages, tools).ids
+            tokens = coder.tokenize(messages, tools)
             text, turns = template.find_answers(template.prepared(messages), tools)
         except TemplateError as fault:
             faults.append(fault)
             continue
         worked += 1
         if all(turn.ended for turn in turns):
-            whole = coder.plain_ids([text[: turns[-1].end]])[0]
-            if _without_spaces(ids, template) != _without_spaces(whole, template):
+            prompt = text[: turns[-1].start]
+            whole, alone = coder.plain_ids([text[: turns[-1].end], prompt])
+            if _without_spaces(tokens.ids, template) != _without_spaces(whole, template):
                 message = f"The template {name!r}: tokenized in parts, the text of a row changes."
                 raise TEMPLATE_CANNOT_BE_MASKED.error(message)
+            before = tokens.ids[: tokens.last_answer]
+            if alone not in (before, before[1:]):
+                prompts.append(prompt)
     if faults and not worked:
         raise TEMPLATE_CANNOT_BE_MASKED.error(
             f"The template {name!r} fails on every row: {faults[0].message}."
+        )
+    if prompts:
+        yield PROMPT_TOKENS_DIFFER.finding(
+            f"The template {name!r}: in {len(prompts)} of {worked} sampled rows, the prompt has "
+            f"other tokens without its answer; it ends with {prompts[0][-20:]!r}."
         )
 
 

@@ -106,6 +106,12 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     return messages[: answers[-1] + 1]
 
 
+def is_answer(turn: Any) -> bool:
+    """Whether a message of the data is an assistant's."""
+    name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
+    return isinstance(name, str) and _ROLES.get(name.lower()) == "assistant"
+
+
 def _read_message(turn: Any) -> Message | str:
     """One message with `role` and `content` as text, or a text that says what is wrong with it."""
     if not isinstance(turn, Mapping):

@@ -1,0 +1,143 @@
+"""The two parts of a row, input and target, hashed: rows with equal inputs stay in one set.
+
+Texts are compared without case, spaces and punctuation around words, image files by content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.atomic import new_folder
+from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.split import (
+    FILE,
+    HASH_VERSION,
+    NO_CONTENT,
+    Rows,
+    fold_text,
+    is_blank,
+    value_bytes,
+)
+from surefit.data.table import Table
+
+Hashes = npt.NDArray[np.uint64]
+Divide = Callable[[Mapping[str, Any]], tuple[Any, Any]]
+"""A task's function: a row by role to its input and its target."""
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """Which values of a row are its input, and which its target."""
+
+    columns: Mapping[str, str]
+    """The column of each value, by the name that the task reads it under."""
+    targets: tuple[str, ...]
+    """Names of the values that are the target; all others are the input."""
+    divide: Divide | None = None
+    """The task's own division, where it is not by column, such as that of a dialogue."""
+
+    def hashes(self, row: Mapping[str, Any], fold: bool = True) -> tuple[int, int]:
+        """64-bit hashes of the input and of the whole row, which has the values by name."""
+        given, target = self._divided(row)
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(value_bytes(fold_text(given) if fold else given))
+        whole = digest.copy()
+        whole.update(value_bytes(fold_text(target) if fold else target))
+        blank = is_blank(given)
+        return (
+            NO_CONTENT if blank else _number(digest),
+            NO_CONTENT if blank and is_blank(target) else _number(whole),
+        )
+
+    def _divided(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        if self.divide is not None:
+            return self.divide(row)
+        names = self.columns
+        return (
+            [row.get(name) for name in names if name not in self.targets],
+            [row.get(name) for name in names if name in self.targets],
+        )
+
+    def hash_table(self, table: Table, rows: Rows | None = None) -> tuple[Hashes, Hashes]:
+        """The hashes of all rows of a Table, from the cache if they are there, or of some rows."""
+        if rows is not None and len(rows) < table.num_rows:
+            return self.hash_some(table, rows)
+        if self.divide is not None and not self.divide.__module__.startswith("surefit."):
+            return self.hash_some(table)  # a task's own function may have changed
+        key = fingerprint("parts", HASH_VERSION, table.key, dict(self.columns), self.targets)
+        folder = cache_folder() / "hashes" / key
+        if not folder.exists():
+            with new_folder(folder) as temporary:
+                np.save(temporary / FILE, np.stack(self.hash_some(table)))
+        inputs, whole = np.load(folder / FILE, allow_pickle=False)
+        return inputs, whole
+
+    def hash_some(
+        self, table: Table, rows: Rows | None = None, fold: bool = True
+    ) -> tuple[Hashes, Hashes]:
+        """The hashes of the given rows of a Table."""
+        inputs = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
+        whole = np.empty_like(inputs)
+        known = {name: column for name, column in self.columns.items() if column in table.columns}
+        chosen = Table(
+            table.arrow.select(list(dict.fromkeys(known.values()))),
+            table.sources,
+            table.key,
+            files=table.files,
+        )
+        for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
+            values = {
+                name: _file_content(row[column]) if column in table.files else row[column]
+                for name, column in known.items()
+            }
+            inputs[place], whole[place] = self.hashes(values, fold)
+        return inputs, whole
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The inputs of validation rows, of which no augmented copy may have one."""
+
+    parts: RowParts
+    inputs: Hashes
+    """Hashes, ascending."""
+
+    def has_input_of(self, row: Mapping[str, Any]) -> bool:
+        """Whether a validation row has the input of this row."""
+        value = np.uint64(self.parts.hashes(row)[0])
+        place = int(np.searchsorted(self.inputs, value))
+        return place < len(self.inputs) and bool(self.inputs[place] == value)
+
+    @cached_property
+    def key(self) -> str:
+        """Changes with the inputs."""
+        return hash_bytes(self.inputs.tobytes())
+
+
+def hold_out(parts: RowParts, trained: Hashes, shown: Hashes) -> HeldOut:
+    """The inputs of validation rows that no training row has."""
+    return HeldOut(parts, np.setdiff1d(shown[shown != NO_CONTENT], trained))
+
+
+def _number(digest: hashlib.blake2b) -> int:
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _file_content(value: Any) -> Any:
+    """A hash of the image that a cell names or holds; the cell itself if there is no such file."""
+    if isinstance(value, Mapping):
+        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    if not isinstance(value, str):
+        return value
+    try:
+        with open(value, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
+    except (OSError, ValueError):
+        return value

