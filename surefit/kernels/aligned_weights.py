@@ -17,9 +17,11 @@ ALIGNMENT = 64
 
 def align_weights(module: nn.Module) -> None:
     """Copy every weight and buffer on the CPU that is not aligned, in place; shared ones once."""
+    from torch.nn.parameter import is_lazy
+
     copies: dict[tuple[Any, ...], Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.device.type != "cpu" or tensor.data_ptr() % ALIGNMENT == 0:
+        if is_lazy(tensor) or tensor.device.type != "cpu" or tensor.data_ptr() % ALIGNMENT == 0:
             continue
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key not in copies:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import trim_heap
 
@@ -57,7 +58,7 @@ def is_out_of_memory(error: BaseException, *, bounded: bool = False) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     words = OUT_OF_MEMORY_WORDS + (BOUNDED_WORDS if bounded else ())
-    text = str(error).lower()
+    text = message_of(error).lower()
     if isinstance(error, RuntimeError) and any(each in text for each in words):
         return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__, bounded=bounded)

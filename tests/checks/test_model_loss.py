@@ -66,6 +66,12 @@ def test_the_plain_loss_of_a_model_is_no_finding() -> None:
     assert message(llama()) is None
 
 
+def test_logits_that_bypass_the_output_embedding_are_no_finding() -> None:
+    texts = [{"text": row["text"]} for row in sentiment_rows(30)]
+    plan = surefit.check(data=texts, model="tiny:mobilebert", task="masked-lm")
+    assert not {"SF710", "SF711"} & {each.code for each in plan.findings}
+
+
 @pytest.mark.parametrize(
     ("loss", "named"),
     [
