@@ -19,6 +19,7 @@ smaller.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -34,6 +35,8 @@ Order = Literal["shuffle", "windowed", "grouped"]
 GROUPED_STEPS = 128
 """Optimizer steps per window of `grouped`: enough for little padding."""
 EXAMINED_ROWS = 2_000_000
+SORTED_ROWS = 8_192
+"""How many rows are sorted within their steps at once."""
 
 
 @dataclass(frozen=True)
@@ -187,14 +190,22 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
 
 def _steps_of_rows(rows: Rows, batches: Batches) -> Epoch:
     """Steps of the same number of rows, as they come; the last one may be smaller."""
-    per_step = batches.micro_per_step * batches.batch_size
+    size, per_step = batches.batch_size, batches.micro_per_step * batches.batch_size
     whole = len(rows) - len(rows) % per_step
-    steps, sizes = _divide(rows[:whole].reshape(-1, per_step), batches)
+    at_once = per_step * max(1, SORTED_ROWS // per_step)  # sorting all at once would hold memory
+    for start in range(0, whole, at_once):
+        steps = rows[start : min(start + at_once, whole)]
+        steps[:] = _divide(steps.reshape(-1, per_step), batches)[0].reshape(-1)
     last, last_sizes = _divide(rows[None, whole:], batches)
-    micro = np.concatenate([np.tile(sizes, len(steps)), last_sizes])
-    counts = [len(sizes)] * len(steps) + [len(last_sizes)] * (whole < len(rows))
-    ordered = np.concatenate([steps.reshape(-1), last.reshape(-1)])
-    return Epoch(ordered, _starts(micro), _starts(np.array(counts)))
+    rows[whole:] = last[0]
+    first_micro = np.arange(0, whole, size, dtype=rows.dtype)
+    first_step = np.arange(0, whole // size, batches.micro_per_step, dtype=rows.dtype)
+    ends = [whole // size, whole // size + len(last_sizes)]
+    return Epoch(
+        rows,
+        np.concatenate([first_micro, (whole + _starts(last_sizes)).astype(rows.dtype)]),
+        np.concatenate([first_step, np.unique(ends).astype(rows.dtype)]),
+    )
 
 
 def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
@@ -207,14 +218,11 @@ def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
     """
     num_rows = steps.shape[1]
     count = -(-num_rows // batches.batch_size)
-    if count <= 1:
-        return steps, np.full(count, num_rows)
-    if batches.chosen_order == "shuffle" and not batches.padding_free:
-        return steps, _in_groups(num_rows, batches.batch_size)
+    sizes = _in_groups(num_rows, batches.batch_size)
+    if count <= 1 or (batches.chosen_order == "shuffle" and not batches.padding_free):
+        return steps, sizes
     by_length = np.argsort(batches.lengths[steps], axis=1, kind="stable")
-    if not batches.padding_free:
-        sizes = _in_groups(num_rows, batches.batch_size)
-    else:  # from the longest: to the first micro-batch, the second, …, back to the first
+    if batches.padding_free:  # from the longest: to the first, the second, …, and back again
         turns = np.resize(np.concatenate([np.arange(count), np.arange(count)[::-1]]), num_rows)
         by_length = by_length[:, ::-1][:, np.argsort(turns, kind="stable")]
         sizes = np.bincount(turns)
@@ -223,26 +231,22 @@ def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
 
 def _steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
     """Steps of about the same number of tokens, in micro-batches of at most `max_tokens`."""
-    ends = np.concatenate([[0], np.cumsum(batches.lengths[rows], dtype=np.int64)])
-    budget, start = batches.micro_per_step * max_tokens, 0
-    micro: list[Rows] = []
-    counts: list[int] = []
+    lengths, budget, start = batches.lengths, batches.micro_per_step * max_tokens, 0
+    sizes, counts = array("i"), array("i")
     while start < len(rows):
-        fitting = int(np.searchsorted(ends, ends[start] + budget, side="right")) - 1
-        end = max(fitting, start + 1)
-        step = rows[start:end]
+        tokens = np.cumsum(lengths[rows[start : start + budget]], dtype=np.int64)
+        step = rows[start : start + max(1, int(np.searchsorted(tokens, budget, side="right")))]
         if batches.padding_free or batches.chosen_order == "windowed":
-            step = step[np.argsort(batches.lengths[step], kind="stable")]
+            step[:] = step[np.argsort(lengths[step], kind="stable")]
         if batches.padding_free:
-            parts = _fill(step[::-1], batches.lengths, max_tokens)
+            parts = _fill(step[::-1], lengths, max_tokens)
         else:
-            parts = [step[a:b] for a, b in pairwise(_cut(batches.lengths[step], batches))]
-        micro += parts
+            parts = [step[a:b] for a, b in pairwise(_cut(lengths[step], batches))]
+        sizes.extend(len(part) for part in parts)
         counts.append(len(parts))
-        start = end
-    sizes = np.array([len(part) for part in micro], np.int64)
-    ordered = np.concatenate(micro) if micro else rows
-    return Epoch(ordered, _starts(sizes), _starts(np.array(counts, np.int64)))
+        step[:] = np.concatenate(parts)
+        start += len(step)
+    return Epoch(rows, _starts(np.array(sizes)), _starts(np.array(counts)))
 
 
 def _fill(rows: Rows, lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Rows]:
@@ -297,10 +301,10 @@ def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
 def _in_groups(count: int, size: int) -> Rows:
     """The group sizes of `count` items in groups of `size`; the last group may be smaller.
 
-    >>> _in_groups(5, 2).tolist()
-    [2, 2, 1]
+    >>> _in_groups(5, 2).tolist(), _in_groups(0, 2).tolist()
+    ([2, 2, 1], [])
     """
-    return np.diff([*range(0, count, size), count]).astype(np.int32)
+    return np.diff(np.append(np.arange(0, count, size), count)).astype(np.int32)
 
 
 def _starts(sizes: Rows) -> Rows:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from surefit.batches import order
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
@@ -23,10 +27,11 @@ def write_store(folder: Path, num_rows: int) -> Store:
     return Store(folder)
 
 
-def peak_bytes(store: Store) -> int:
+def peak_bytes(store: Store, **shape: Any) -> int:
     """Most memory held while an epoch is ordered and every batch of it is made."""
+    gc.collect()
     tracemalloc.start()
-    batches = Batches(store.lengths, 0, 8)
+    batches = Batches(store.lengths, 0, **shape)
     for step in range(batches.num_steps(0)):
         load_batch(store, batches.step_rows(0, step), FIELDS)
     peak = tracemalloc.get_traced_memory()[1]
@@ -40,8 +45,29 @@ def test_columns_are_memory_mapped(tmp_path: Path) -> None:
         assert isinstance(column.base, np.memmap)
 
 
-def test_memory_per_further_row_is_at_most_sixteen_bytes(tmp_path: Path) -> None:
-    few, many = 4_000, 24_000
-    small = peak_bytes(write_store(tmp_path / "few", few))
-    large = peak_bytes(write_store(tmp_path / "many", many))
-    assert (large - small) / (many - few) <= 16
+SHAPES: list[dict[str, Any]] = [
+    {"batch_size": 8},
+    {"batch_size": 8, "grad_accum": 4},
+    {"batch_size": 8, "grad_accum": 4, "padding_free": True},
+    {"batch_size": 8, "order": "grouped"},
+    {"batch_size": 8, "max_tokens": 400, "padding_free": True},
+]
+
+
+FEW, MANY = 9_000, 29_000
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Store]:
+    """Stores of few and of many rows."""
+    folder = tmp_path_factory.mktemp("stores")
+    return [write_store(folder / str(count), count) for count in (FEW, MANY)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_memory_per_further_row_is_at_most_sixteen_bytes(
+    stores: list[Store], shape: dict[str, Any]
+) -> None:
+    order._make_epoch.cache_clear()  # epochs of other data
+    small, large = (peak_bytes(store, **shape) for store in stores)
+    assert (large - small) / (MANY - FEW) <= 16
