@@ -1,17 +1,19 @@
 """Whether the order of batches costs learning: validation losses against a plain shuffle.
 
-python bench/order.py [--seeds 6] [--only NAME ...] [--page docs/order.md]
+python bench/order.py [--seeds 6] [--only NAME ...] [--results FILE] [--page docs/order.md]
 
 Each data set is trained with each order and the same seeds, in micro-batches of 8 rows and in steps
 of 8 × 4. Reported are the validation loss after one epoch and at the end, as means over the seeds,
 and the mean difference from a plain shuffle of padded rows with its standard error. An order is
-worse if the difference is more than twice its standard error. Exits with 1 if a default is.
+worse if the difference is more than twice its standard error. Exits with 1 if a default is. Losses
+are kept run by run in FILE, so that an interrupted call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import logging
 import os
 import statistics
@@ -166,13 +168,21 @@ class Compared:
         return f"{mean:.3f} ({self.difference:+.3f} ± {self.error:.3f}{verdict})"
 
 
-def compare(sets: tuple[Set, ...], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each data set and shape with its Compared by order, after one epoch and at the end."""
+def compare(
+    sets: tuple[Set, ...], seeds: int, results: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each data set and shape with the losses of every seed, by order."""
+    lines = results.read_text("utf-8").splitlines() if results.is_file() else []
+    known = {tuple(key): values for key, values in map(json.loads, lines)}
     for data, shape in product(sets, SHAPES):
         found: dict[str, list[list[float]]] = {name: [] for name in ("plain", *ORDERS)}
         for seed, name in product(range(seeds), found):
-            found[name].append(losses(data, shape, seed, name))
-            print(data.name, shape, seed, name, found[name][-1], file=sys.stderr, flush=True)
+            key = (data.name, *shape, seed, name)
+            if key not in known:
+                known[key] = losses(data, shape, seed, name)
+                with results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, known[key]]) + "\n")
+            found[name].append(known[key])
         size = f"{shape[0]} × {shape[1]}" if shape[1] > 1 else str(shape[0])
         yield f"{data.name}, {data.model}, {size}", found
 
@@ -207,16 +217,19 @@ def page(results: list[tuple[str, dict[str, Any]]], seeds: int) -> tuple[str, bo
 
 def main() -> int:
     """Compare, and write the page."""
+    from surefit.data.cache import cache_folder
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--only", nargs="*", default=[], help="data sets whose name contains one")
+    parser.add_argument("--results", type=Path, default=cache_folder() / "order.jsonl")
     parser.add_argument("--page", type=Path, help="write the page here instead of to stdout")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     sets = tuple(
         data for data in SETS if not args.only or any(part in data.name for part in args.only)
     )
-    text, fine = page(list(compare(sets, args.seeds)), args.seeds)
+    text, fine = page(list(compare(sets, args.seeds, args.results)), args.seeds)
     if args.page is None:
         print(text)
     else:
