@@ -280,9 +280,9 @@ measured afterwards, in the same way for all. Tokens per second count real token
 is measured from the start of the first step to the end of the last one. GPUs were not measured;
 there, TRL's kernels also skip masked tokens.
 
-On language models, surefit uses padding-free batches and computes the loss at labelled tokens only;
-on classification, padded batches of rows of similar length. "grouped" means that a peer also groups
-rows by length, "packed" that it packs them. `no` in the last column means that the aim was missed;
+surefit uses padding-free batches, and computes the loss of language models at labelled tokens only.
+(The figures of classification are those of version 0.1.0, which padded rows of similar length
+there.) "grouped" means that a peer also groups rows by length, "packed" that it packs them. `no` in the last column means that the aim was missed;
 the reasons are below the table.
 
 ![Bar chart of the figures below](speed.svg)

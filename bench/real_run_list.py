@@ -292,6 +292,7 @@ RUNS: tuple[RealRun, ...] = (
         eval_data=("$WORK/eval.jsonl",),
         prepare=question_kinds,
         repeated=False,
+        tested=False,
     ),
     RealRun(
         "gsm8k (120 rows), SmolLM2-135M-Instruct, LoRA",
