@@ -92,6 +92,15 @@ def mean_of_means(losses: Sequence[Loss]) -> torch.Tensor:
     return torch.stack([total / n for total, n in losses]).mean()
 
 
+def _targets(family: Family, adapters: Mapping[str, Any]) -> str | list[str]:
+    """All linear layers; where some are left alone, those that the adapters name."""
+    if not family.not_adapted:
+        return "all-linear"
+    named = sorted(name.split(".lora_A")[0] for name in adapters if ".lora_A" in name)
+    assert not any(name.endswith(family.not_adapted) for name in named)
+    return named
+
+
 def build(family: Family, settings: Settings, adapters: Mapping[str, Any]) -> Any:
     """The model to train, with the initial adapters given where LoRA is asked for."""
     model = make_model(family)
@@ -102,8 +111,8 @@ def build(family: Family, settings: Settings, adapters: Mapping[str, Any]) -> An
     chosen = LoraConfig(
         r=settings.lora_r,
         lora_alpha=2 * settings.lora_r,
-        target_modules="all-linear",
-        exclude_modules=[*family.not_adapted, *family.trained_in_full] or None,
+        target_modules=_targets(family, adapters),
+        exclude_modules=list(family.trained_in_full) or None,
         modules_to_save=list(family.trained_in_full) or None,
     )
     model = inject_adapter_in_model(chosen, model).double()
