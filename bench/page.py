@@ -282,8 +282,8 @@ there, TRL's kernels also skip masked tokens.
 
 surefit uses padding-free batches, and computes the loss of language models at labelled tokens only.
 (The figures of classification are those of version 0.1.0, which padded rows of similar length
-there.) "grouped" means that a peer also groups rows by length, "packed" that it packs them. `no` in the last column means that the aim was missed;
-the reasons are below the table.
+there.) "grouped" means that a peer also groups rows by length, "packed" that it packs them. `no` in
+the last column means that the aim was missed; the reasons are below the table.
 
 ![Bar chart of the figures below](speed.svg)
 """
