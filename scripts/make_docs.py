@@ -47,6 +47,8 @@ def findings_page() -> str:
             lines += [f"## {GROUPS[group]}", ""]
         lines += [f"### {code}: {rule.title}", "", f"{rule.severity}. {rule.why}", ""]
         lines += [f"Fix: {rule.fix}", ""]
+        if rule.accept:
+            lines += [f"`accept: [{rule.code}]`: {rule.accept}", ""]
         lines += [f"Example: {examples[code]}", ""]
     return "\n".join(lines)
 

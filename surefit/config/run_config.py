@@ -300,6 +300,9 @@ class RunConfig(_Section):
     max_dropped_share: float = Field(0.5, ge=0, le=1)
     """Refuse the data if a larger share of its rows would be dropped."""
 
+    accept: tuple[str, ...] = ()
+    """Codes of findings to accept, such as [SF123]: they no longer stop the run, and the plan
+    records them. `docs/findings.md` has the codes that can be accepted, and what then happens."""
     autofix: bool = True
     """Apply repairs that are unambiguous, and report them; false: report errors instead."""
     scan: int | None = Field(None, ge=2)
@@ -341,7 +344,7 @@ class RunConfig(_Section):
         assert self.batch_size != "auto"
         return self.batch_size
 
-    @field_validator("data", "eval_data", "ignore", "trackers", mode="before")
+    @field_validator("data", "eval_data", "ignore", "trackers", "accept", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from surefit.errors import FindingError
+from surefit.errors import FindingError, UsageError
 
 Severity = Literal["error", "warning", "fixed", "info"]
 Place = Mapping[str, str | int | None]
@@ -43,6 +44,8 @@ class Rule:
     title: str
     why: str
     fix: str
+    accept: str = ""
+    """What happens if the code is listed in `accept`; empty where it cannot be accepted."""
 
     def finding(
         self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
@@ -63,10 +66,12 @@ RULES: dict[str, Rule] = {}
 """Every rule declared by the modules that are loaded; `load_rules` loads all of them."""
 
 
-def rule(code: str, severity: Severity, title: str, *, why: str, fix: str) -> Rule:
-    """Declare a rule; its code must be new."""
+def rule(
+    code: str, severity: Severity, title: str, *, why: str, fix: str, accept: str = ""
+) -> Rule:
+    """Declare a rule; its code must be new. `accept` says what accepting its findings does."""
     assert code not in RULES, f"{code} is declared twice"
-    RULES[code] = Rule(code, severity, title, why, fix)
+    RULES[code] = Rule(code, severity, title, why, fix, accept)
     return RULES[code]
 
 
@@ -88,6 +93,37 @@ def refuse_fixes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     fix = "Repair it, or leave autofix=false out to have it done."
     return tuple(
         replace(found, severity="error", fix=fix) if found.severity == "fixed" else found
+        for found in findings
+    )
+
+
+def check_accepted(codes: Iterable[str]) -> None:
+    """Refuse codes in `accept` that no rule has, or whose findings cannot be accepted."""
+    for code in codes:
+        known = RULES.get(code) or load_rules().get(code)
+        if known is None:
+            near = difflib.get_close_matches(code, RULES, n=1)
+            hint = f" The nearest is {near[0]} ({RULES[near[0]].title})." if near else ""
+            raise UsageError(f"accept: there is no finding {code!r}.{hint}", "Correct the code.")
+        if not known.accept:
+            raise UsageError(
+                f"accept: {code} ({known.title}) cannot be accepted.",
+                f"Remove {code} from accept. {known.fix}",
+            )
+
+
+def accept_findings(findings: Iterable[Finding], codes: Collection[str]) -> tuple[Finding, ...]:
+    """The findings, with those that the user accepts as information that records it."""
+    return tuple(
+        replace(
+            found,
+            severity="info",
+            message=f"Accepted: {found.message}",
+            fix=f"Remove {found.code} from accept to have it reported as before.",
+            why=RULES[found.code].accept,
+        )
+        if found.code in codes and found.severity in ("error", "warning")
+        else found
         for found in findings
     )
 

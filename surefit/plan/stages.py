@@ -27,7 +27,13 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
-from surefit.findings import Finding, has_errors, refuse_fixes
+from surefit.findings import (
+    Finding,
+    accept_findings,
+    check_accepted,
+    has_errors,
+    refuse_fixes,
+)
 from surefit.memory.limit import find_limit
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
@@ -84,6 +90,7 @@ OWN_CHOICES = ("auxiliary_loss", "row_groups")
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
+    check_accepted(config.accept)
     planner = _Planner(Plan(request, task=request.objects.task), progress)
     try:
         with use_cache(config.cache), infrequent_collection(), main_first():
@@ -110,8 +117,8 @@ class _Planner:
         return value
 
     def note(self, findings: Iterable[Finding]) -> None:
-        """Add what a check found."""
-        self.plan = self.plan.found(findings)
+        """Add what a check found; what the user accepts does not stop the run."""
+        self.plan = self.plan.found(accept_findings(findings, self.request.config.accept))
 
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""

@@ -1,0 +1,37 @@
+"""`accept`: findings that the user knows about do not stop a run, and the plan records them."""
+
+from __future__ import annotations
+
+import pytest
+
+from surefit.errors import UsageError
+from surefit.findings import Finding, Rule, accept_findings, check_accepted, finding
+
+ODD = Rule("SF998", "error", "odd", why="w", fix="f", accept="The rows are used as they are.")
+FIRM = Rule("SF999", "error", "firm", why="w", fix="Correct it.")
+
+
+@pytest.fixture
+def rules(monkeypatch):
+    monkeypatch.setattr(finding, "RULES", {rule.code: rule for rule in (ODD, FIRM)})
+
+
+def test_an_accepted_finding_is_information_that_says_what_happens(rules):
+    found = accept_findings([ODD.finding("3 rows", row=1), FIRM.finding("2 rows")], ["SF998"])
+    assert found[0] == Finding(
+        "SF998",
+        "info",
+        "Accepted: 3 rows",
+        {"row": 1},
+        "Remove SF998 from accept to have it reported as before.",
+        "The rows are used as they are.",
+    )
+    assert found[1] == FIRM.finding("2 rows")
+
+
+def test_codes_that_cannot_be_accepted_are_refused(rules):
+    check_accepted(["SF998"])
+    with pytest.raises(UsageError, match=r"SF999 \(firm\) cannot be accepted"):
+        check_accepted(["SF999"])
+    with pytest.raises(UsageError, match="no finding 'SF099'"):
+        check_accepted(["SF099"])
