@@ -55,10 +55,19 @@ def read_table() -> dict[str, Translator]:
     return answers
 
 
+def is_foreign(key: str) -> bool:
+    """Whether the table has the key, by the last part of its name."""
+    return _last_name(key) in read_table()
+
+
+def _last_name(key: str) -> str:
+    return key.lower().replace("-", "_").rsplit(".", 1)[-1]
+
+
 def answer_key(key: str, given: Any, known: Collection[str]) -> Answer | None:
     """What surefit has for a key of another tool; `known` are the keys that it has."""
     answers = read_table()
-    name = key.lower().replace("-", "_").rsplit(".", 1)[-1]
+    name = _last_name(key)
     if name in known and name != key:  # a section that surefit does not have: trainer.precision
         return Answer({name: VALUES.get(name, {}).get(str(given), given)})
     if name not in answers:

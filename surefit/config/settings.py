@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from surefit.config.foreign_keys import answer_key, answer_value
+from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
 
@@ -165,14 +165,19 @@ def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
         return f"{fault.key}: {fault.message}", {}
     known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
     unknown = f"Unknown key {fault.key!r}."
-    answer = answer_key(fault.key, fault.value, known)
+    misspelt = not is_foreign(fault.key) and _close(fault.key, known, 0.8)
+    answer = None if misspelt else answer_key(fault.key, fault.value, known)
     if answer is not None and answer.settings:
         here = ", ".join(f"{key}: {_as_yaml(value)}" for key, value in answer.settings.items())
         return f"{unknown} Here it is {here}", answer.settings
     if answer is not None:
         return f"{unknown} {answer.reason}", {}
-    close = difflib.get_close_matches(fault.key, known, n=1)
-    return f"{unknown} Did you mean {close[0]!r}?" if close else unknown, {}
+    close = _close(fault.key, known, 0.6)
+    return f"{unknown} Did you mean {close!r}?" if close else unknown, {}
+
+
+def _close(key: str, known: Sequence[str], cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=cutoff)), None)
 
 
 def _as_yaml(value: Any) -> str:
