@@ -3,7 +3,9 @@
 python bench/versions.py REVISION [--only lora full classification] [--pairs 5] [--page FILE]
 
 REVISION is checked out into a temporary folder. Each run is a process of its own; old and new take
-turns, so that a busy moment of the machine hits both. A figure is the median of the pairs' ratios.
+turns, so that a busy moment of the machine hits both. Measured is the CPU time of the steps after
+the first one, with one thread: other work on the machine hardly changes it. A figure is the median
+of the pairs' ratios.
 `--page` replaces the table between the markers of that file.
 """
 
@@ -21,7 +23,8 @@ from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("lora", "full", "classification")
+ROWS = {"lora": 24, "full": 64, "classification": 256}
+"""The parts, and how many rows of each are trained on."""
 START, END = "<!-- versions -->", "<!-- end versions -->"
 LAUNCH = (
     "import runpy, sys; sys.path.insert(0, sys.argv[1]); import surefit; "
@@ -34,7 +37,7 @@ def main() -> None:
     """Run all pairs, print each, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("revision")
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="*", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--page", type=Path)
     args = parser.parse_args()
@@ -57,22 +60,23 @@ def main() -> None:
 
 
 def measure(part: str, old: Path, pairs: int) -> str:
-    """The row of one part: rates of both versions, and the ratio of each pair."""
-    rates: list[tuple[float, float]] = []
+    """The row of one part: seconds of both versions, and the ratio of each pair."""
+    seconds: list[tuple[float, float]] = []
     for turn in range(pairs):
         both = {name: contend(part, package) for name, package in (("old", old), ("new", ROOT))}
-        rates.append((both["old"], both["new"]))
+        seconds.append((both["old"], both["new"]))
         print(
             f"{part} {turn + 1}/{pairs}: old {both['old']:.4g}, new {both['new']:.4g}", flush=True
         )
-    ratios = sorted(new / before for before, new in rates)
-    before, new = (statistics.median(side) for side in zip(*rates, strict=True))
+    ratios = sorted(before / new for before, new in seconds)
+    before, new = (statistics.median(side) for side in zip(*seconds, strict=True))
     spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
     return f"| {part} | {before:.4g} | {new:.4g} | {statistics.median(ratios):.3f} | {spread} |"
 
 
 def contend(part: str, package: Path) -> float:
-    """Rows per second of surefit, as `package` has it, on one part."""
+    """CPU seconds of surefit, as `package` has it, on one part."""
+    launch = [sys.executable, "-c", LAUNCH, str(package), str(ROOT / "bench" / "contend.py")]
     done = subprocess.run(
         [
             sys.executable,
@@ -89,7 +93,7 @@ def contend(part: str, package: Path) -> float:
     )
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    return float(json.loads(done.stdout.splitlines()[-1])["rows_per_second"])
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
 
 
 def head(revision: str, pairs: int) -> list[str]:
@@ -102,10 +106,10 @@ def head(revision: str, pairs: int) -> list[str]:
         check=True,
     ).stdout.strip()
     return [
-        f"Rows per second of {revision} (old) and {new} (new); medians of {pairs} alternated "
+        f"CPU seconds of the steps of {revision} (old) and {new} (new); medians of {pairs} alternated "
         f"pairs; {cpu_name()}, {os.cpu_count()} cores, {date.today()}.",
         "",
-        "| part | old | new | new / old, median of the pairs | lowest to highest |",
+        "| part | old, s | new, s | speed new / old, median of the pairs | lowest to highest |",
         "| --- | --- | --- | --- | --- |",
     ]
 
