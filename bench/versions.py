@@ -78,16 +78,8 @@ def contend(part: str, package: Path) -> float:
     """CPU seconds of surefit, as `package` has it, on one part."""
     launch = [sys.executable, "-c", LAUNCH, str(package), str(ROOT / "bench" / "contend.py")]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            LAUNCH,
-            str(package),
-            str(ROOT / "bench/contend.py"),
-            part,
-            "surefit",
-        ],
-        env={**os.environ, "SUREFIT_CACHE": tempfile.mkdtemp()},
+        [*launch, part, "surefit", "--rows", str(ROWS[part]), "--cpu-time"],
+        env={**os.environ, "SUREFIT_CACHE": tempfile.mkdtemp(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
@@ -106,8 +98,8 @@ def head(revision: str, pairs: int) -> list[str]:
         check=True,
     ).stdout.strip()
     return [
-        f"CPU seconds of the steps of {revision} (old) and {new} (new); medians of {pairs} alternated "
-        f"pairs; {cpu_name()}, {os.cpu_count()} cores, {date.today()}.",
+        f"CPU seconds of the steps of {revision} (old) and {new} (new); medians of {pairs} "
+        f"alternated pairs; {cpu_name()}, {os.cpu_count()} cores, {date.today()}.",
         "",
         "| part | old, s | new, s | speed new / old, median of the pairs | lowest to highest |",
         "| --- | --- | --- | --- | --- |",
