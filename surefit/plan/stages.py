@@ -74,10 +74,12 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.unread_columns import check_unread
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task
+from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
@@ -145,6 +147,8 @@ class _Planner:
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        self._account(Encoder(task.name, roles), table, eval_table)
+        kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(
             find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
@@ -161,7 +165,10 @@ class _Planner:
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
+        if kept_where is not None:
+            encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
         built = self._build(source, task, encoder, data.table)
+        self._account(built.pipeline.encoder, table, eval_table)
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
@@ -174,6 +181,14 @@ class _Planner:
         built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
+
+    def _account(self, encoder: Encoder, table: Table, eval_table: Table | None) -> None:
+        """Note the role of every column, as far as the Encoder is decided."""
+        assert self.plan.task is not None
+        further = eval_table.columns if eval_table is not None else ()
+        names = dict.fromkeys((*table.columns, *self.request.config.ignore, *further))
+        columns = account_columns([*names], self.plan.task, encoder)
+        self.plan = replace(self.plan, columns=columns)
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource
