@@ -81,6 +81,7 @@ def _report(
     from surefit.inspection.array_report import describe_arrays
     from surefit.inspection.data_report import AskedFeatures, inspect_opened, look_at_files
     from surefit.models.open_model import open_model
+    from surefit.user_code import NamedCode
 
     arrays = look_at_files(data, config.read, display.progress)
     try:
@@ -94,7 +95,7 @@ def _report(
         source = None
         if model is not None:
             trust = config.trust_remote_code
-            source = open_model(model, trust_remote_code=trust, beside=None)
+            source = open_model(model, trust_remote_code=trust, code=NamedCode())
         shape = config.features
         asked = AskedFeatures(config.columns.get("features"), shape.steps, shape.width)
         return inspect_opened(table, arrays, source, asked, display.progress)

@@ -122,7 +122,7 @@ class _Planner:
 
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
-        config, objects, beside = self.request.config, self.request.objects, self.request.beside
+        config, objects, code = self.request.config, self.request.objects, self.request.code
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -137,18 +137,16 @@ class _Planner:
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
             quantize=config.lora.quantize,
-            beside=beside,
+            code=code,
         )
         wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
         if wanted is None and config.task is not None:
-            wanted = find_task(config.task, beside)
+            wanted = find_task(config.task, code)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
         metric = config.early_stopping.metric
-        scorer = self.keep(
-            find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
-        )
+        scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
         copies = self.keep(
             make_copies(
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
@@ -205,11 +203,9 @@ class _Planner:
         config, tokenizer = self.request.config, None
         reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
         if reads_tokens:
-            tokenizer = self.keep(
-                choose_tokenizer(
-                    data, task, roles, source, config.tokenizer, config.trust_remote_code
-                )
-            )
+            name = config.tokenizer or source.tokenizer
+            trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
+            tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
         encoder = Encoder(
             task.name,
