@@ -84,7 +84,7 @@ def test_run_folder_brings_neither_code_nor_permission(
     monkeypatch.chdir(tmp_path)
     recipe = run.path / "model" / "module.json"
     recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "function": "law10evil:make"}))
-    with pytest.raises(surefit.UsageError, match="--trust-code law10evil:make"):
+    with pytest.raises(surefit.UsageError, match="names the code law10evil:make"):
         surefit.load(str(run.path))
     assert not trace.exists()
     with pytest.raises(surefit.SurefitError):  # it makes no module, but it runs
