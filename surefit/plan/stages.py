@@ -275,7 +275,8 @@ class _Planner:
         if head is not None and head.predicts == "next_token":
             rows = (data.train, data.validation)
             sides = [(*side, numbers) for side, numbers in zip(both, rows, strict=True)]
-            self.note(check_causal_labels(sides, pipeline.encoder, pipeline.module))
+            trained = None if built.source.untrained else pipeline.module
+            self.note(check_causal_labels(sides, pipeline.encoder, trained))
 
     def _make_job(self, built: Built, train: Store, validation: Store) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""
