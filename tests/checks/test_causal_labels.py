@@ -76,8 +76,8 @@ def test_shifted_labels(shift: int, text: str) -> None:
         rows = [(ids, [-100, *ids[:-1]], None) for ids in texts]
     codes = found(rows, KnownTokens())
     assert codes == {
-        "SF150": f"{4 * (8 - abs(shift))} labels are shifted: the label at t is the token at {text}; "
-        "in 4 of 4 rows (rows 0, 1, 2, for example)."
+        "SF150": f"{4 * (8 - abs(shift))} labels are shifted: the label at t is the token "
+        f"at {text}; in 4 of 4 rows (rows 0, 1, 2, for example)."
     }
 
 
