@@ -293,7 +293,8 @@ def _is_shifted(
     known = real & (row_of[place] == row_of) & (place == own + shift) & ~padding[place]
     same = known & (rows.labels == rows.ids[place])
     compared = _per_row(known, rows)
-    return (compared >= 2) & (_per_row(same, rows) == compared)
+    is_shifted: npt.NDArray[np.bool_] = (compared >= 2) & (_per_row(same, rows) == compared)
+    return is_shifted
 
 
 def check_labels(tally: LabelTally, where: Callable[[int], Place]) -> Iterator[Finding]:
