@@ -15,7 +15,7 @@ from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
-from surefit.run.run_folder import Run, open_run
+from surefit.run.run_folder import Run, choose_folder, open_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +53,7 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; with `fit` measured, also send its largest batch through the model."""
     from surefit.plan.stages import make_plan
 
+    choose_folder(request.config.output, "run")  # refused as `train` would
     plan = make_plan(request, progress)
     if request.config.fit == "predicted" or not plan.ok:
         return plan
@@ -83,15 +84,8 @@ def train(
     from surefit.training.resume import resume_run
     from surefit.training.start import start_run
 
-    if callable(callbacks):
-        callbacks = (callbacks,)
-    if optimizer is not None and not callable(optimizer) and not hasattr(optimizer, "step"):
-        raise UsageError(
-            f"optimizer is a {type(optimizer).__name__}; expected an Optimizer or a function.",
-            "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1).",
-        )
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
-    request = make_request({**options, **passed, "callbacks": tuple(callbacks)})
+    request = make_request({**options, **passed, "callbacks": callbacks})
     if resume is not None:
         return resume_run(resume, request, set(options), trust_code=_names(trust_code))
     return start_run(request)

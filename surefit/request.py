@@ -72,13 +72,54 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
-    task = objects.get("task")
-    if task is not None and not isinstance(task, TaskSpec):
-        raise UsageError(
-            f"task is a {type(task).__name__}; expected a name or a TaskSpec.",
-            "Pass task='sft' or task=surefit.TaskSpec(…).",
-        )
+    if "callbacks" in objects:
+        objects["callbacks"] = _as_callbacks(objects["callbacks"])
+    for name, value in objects.items():
+        _check_object(name, value)
     return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
+
+
+EXPECTED: dict[str, tuple[str, str]] = {
+    "task": ("a name or a TaskSpec", "Pass task='sft' or task=surefit.TaskSpec(…)."),
+    "loss_fn": ("a function", "Pass loss_fn=f from Python, f(outputs, batch) -> (sum, count)."),
+    "collate_fn": ("a function", "Pass collate_fn=f from Python, f(rows) -> a dict of tensors."),
+    "optimizer": (
+        "an Optimizer or a function",
+        "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1) from Python. "
+        "Optimizers by name are not available yet; the default is AdamW.",
+    ),
+    "callbacks": (
+        "functions",
+        "Pass callbacks=[f] from Python; f(event) gets each event as a dict.",
+    ),
+}
+"""What Python objects of a kind must be, and how they are passed."""
+
+
+def _check_object(name: str, value: Any) -> None:
+    """Refuse an object that could not be used; `data` and `model` are looked at when opened."""
+    if name not in EXPECTED:
+        return
+    unfit = [each for each in (value if name == "callbacks" else [value]) if not _fits(name, each)]
+    if unfit:
+        shown = f" ({unfit[0]!r})" if isinstance(unfit[0], str) else ""
+        held = "holds" if name == "callbacks" else "is"
+        expected, fix = EXPECTED[name]
+        message = f"{name} {held} a {type(unfit[0]).__name__}{shown}; expected {expected}."
+        raise UsageError(message, fix)
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name == "task":
+        return isinstance(value, TaskSpec)
+    if name == "optimizer" and hasattr(value, "param_groups") and hasattr(value, "step"):
+        return True
+    return callable(value)
+
+
+def _as_callbacks(value: Any) -> tuple[Any, ...]:
+    """One callback or several as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple | set) else (value,)
 
 
 def _as_paths(data: Any) -> tuple[str, ...] | None:
