@@ -87,6 +87,7 @@ def _report(
     from surefit.inspection.data_report import AskedReading, inspect_opened, look_at_files
     from surefit.models.open_model import open_model
     from surefit.tasks.find_task import find_task
+    from surefit.user_code import NamedCode
 
     arrays = look_at_files(data, config.read, display.progress)
     try:
@@ -100,9 +101,9 @@ def _report(
         source = None
         if model is not None:
             trust = config.trust_remote_code
-            source = open_model(model, trust_remote_code=trust, beside=None)
+            source = open_model(model, trust_remote_code=trust, code=NamedCode())
         shape = config.features
-        wanted = find_task(task) if task is not None else None
+        wanted = find_task(task, NamedCode()) if task is not None else None
         asked = AskedReading(config.columns, wanted, shape.steps, shape.width)
         return inspect_opened(table, arrays, source, asked, display.progress)
 
