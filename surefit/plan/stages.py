@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
 from surefit.checks.module_checks import (
@@ -270,6 +271,11 @@ class _Planner:
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
+        head = pipeline.task.head_for(pipeline.encoder)
+        if head is not None and head.predicts == "next_token":
+            rows = (data.train, data.validation)
+            sides = [(*side, numbers) for side, numbers in zip(both, rows, strict=True)]
+            self.note(check_causal_labels(sides, pipeline.encoder, pipeline.module))
 
     def _make_job(self, built: Built, train: Store, validation: Store) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""

@@ -17,7 +17,7 @@ from faults.case import Case
 
 FAULTS: dict[str, list[Case]] = {
     "files": files.CASES,
-    "tokens": tokens.CASES,
+    "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES,
