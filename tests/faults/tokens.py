@@ -101,11 +101,7 @@ LABELS = [
     Case(
         "labels of tokens with a mask of 0",
         "SF152",
-        {
-            "a.jsonl": [
-                {**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()
-            ]
-        },
+        {"a.jsonl": [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()]},
         options=ALL,
         row=0,
         column="labels",
@@ -127,7 +123,10 @@ LABELS = [
     Case(
         "end of every answer masked",
         "SF154",
-        {"a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[1:-1], -100]), "tok": Chat("chatml")},
+        {
+            "a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[1:-1], -100]),
+            "tok": Chat("chatml"),
+        },
         options=TOK,
     ),
     Case(
