@@ -243,24 +243,27 @@ def find_padding(
     """Positions of the pad token before the first and after the last other token of a row.
 
     If pad is a token that ends texts, one next to the text belongs to it: its end, or a bos of the
-    same id. A masked position is padding, too, if it has the id that all masked positions have.
+    same id. Masked positions at either end of the rows are padding, too, if all have one id.
 
     >>> rows = TokenRows.of_rows([([5, 6, 2, 2], [5, 6, 2, 2], None)])
     >>> find_padding(rows, 2, frozenset({2})).tolist()
     [False, False, False, True]
     """
-    own = np.arange(len(rows.ids))
-    hidden = np.unique(rows.ids[~rows.mask])
-    padding = ~rows.mask & (len(hidden) == 1)
+    hidden = _outside(rows, rows.mask)
+    padding = hidden & (len(np.unique(rows.ids[hidden])) == 1)
     if pad is None:
         return padding
-    other, starts, sizes = rows.ids != pad, rows.starts[:-1], np.diff(rows.starts)
-    last = np.maximum.reduceat(np.where(other, own, -1), starts)
-    first = np.minimum.reduceat(np.where(other, own, len(own)), starts)
-    behind, before = last + (pad in ends), first - (pad in ends)
-    return padding | (
-        ~other & ((own > np.repeat(behind, sizes)) | (own < np.repeat(before, sizes)))
-    )
+    return padding | _outside(rows, rows.ids != pad, int(pad in ends))
+
+
+def _outside(
+    rows: TokenRows, inside: npt.NDArray[np.bool_], margin: int = 0
+) -> npt.NDArray[np.bool_]:
+    """Positions before the first and after the last one that is inside, and `margin` from it."""
+    own, starts, sizes = np.arange(len(rows.ids)), rows.starts[:-1], np.diff(rows.starts)
+    last = np.maximum.reduceat(np.where(inside, own, -1), starts) + margin
+    first = np.minimum.reduceat(np.where(inside, own, len(own)), starts) - margin
+    return (own > np.repeat(last, sizes)) | (own < np.repeat(first, sizes))
 
 
 def infer_pad(rows: TokenRows) -> int | None:
@@ -269,12 +272,13 @@ def infer_pad(rows: TokenRows) -> int | None:
     >>> infer_pad(TokenRows.of_batch([[5, 6, 0, 0], [5, 6, 7, 8], [5, 0, 0, 0]], [[1] * 4] * 3))
     0
     """
-    sizes = np.diff(rows.starts)
-    if len(sizes) < 2 or len({*sizes.tolist()}) > 1:
+    sizes, behind = np.diff(rows.starts), rows.starts[1:]
+    if len(sizes) < 2 or int(sizes.min()) != int(sizes.max()):
         return None
-    values, counts = np.unique(rows.ids[rows.starts[1:] - 1], return_counts=True)
+    values, counts = np.unique(rows.ids[behind - 1], return_counts=True)
     pad = int(values[np.argmax(counts)])
-    filled = _per_row(find_padding(rows, pad), rows)
+    own = np.arange(len(rows.ids))
+    filled = behind - 1 - np.maximum.reduceat(np.where(rows.ids != pad, own, -1), behind - sizes)
     is_pad = (filled >= 2).mean() >= FILLED_SHARE and len({*filled.tolist()}) > 1
     return pad if is_pad else None
 
@@ -289,7 +293,8 @@ def _is_shifted(
     known = real & (row_of[place] == row_of) & (place == own + shift) & ~padding[place]
     same = known & (rows.labels == rows.ids[place])
     compared = _per_row(known, rows)
-    return (compared >= 2) & (_per_row(same, rows) == compared)
+    is_shifted: npt.NDArray[np.bool_] = (compared >= 2) & (_per_row(same, rows) == compared)
+    return is_shifted
 
 
 def check_labels(tally: LabelTally, where: Callable[[int], Place]) -> Iterator[Finding]:
@@ -301,13 +306,17 @@ def check_labels(tally: LabelTally, where: Callable[[int], Place]) -> Iterator[F
     if tally.known.pad in tally.known.ends and padding.tokens == padding.rows:
         padding = Hits()  # texts that end with eos twice
     for found, hits, what in (
-        (LABELS_DIFFER, tally.other, "have labels that are not the token at their position"),
-        (LABELS_ON_PADDING, padding, "have labels on padding"),
-        (LABELS_WHERE_MASKED, tally.masked, "have labels where attention_mask is 0"),
-        (PADDING_LABELS_LEFT_OUT, tally.masked_padding, "have labels on masked padding"),
+        (LABELS_DIFFER, tally.other, "another token than the one at their position"),
+        (LABELS_ON_PADDING, padding, "on padding"),
+        (LABELS_WHERE_MASKED, tally.masked, "at positions where attention_mask is 0"),
+        (
+            PADDING_LABELS_LEFT_OUT,
+            tally.masked_padding,
+            "on padding that attention_mask leaves out",
+        ),
     ):
         if hits.rows:
-            yield _finding(found, hits, f"{what}, {hits.tokens:,} in all", tally.rows, where)
+            yield _finding(found, hits, what, tally.rows, where)
     if tally.lacks_end:
         yield _without_end(tally, where)
 
@@ -316,8 +325,7 @@ def _shifted(shift: int, hits: Hits, num_rows: int, where: Callable[[int], Place
     moved = f"t {'+' if shift > 0 else '-'} {abs(shift)}"
     gap = f"[-100] * {shift} + " if shift > 1 else "[-100] + "
     line = f"{gap}labels[:-{shift}]" if shift > 0 else f"labels[{-shift}:] + [-100]"
-    what = f"have labels that are shifted: the label at t is the token at {moved}"
-    what += f"; {hits.tokens:,} labels in all"
+    what = f"shifted: the label at t is the token at {moved}"
     fix = f"Undo the shift: labels = {line}. {LABELS_SHIFTED.fix}"
     return _finding(LABELS_SHIFTED, hits, what, num_rows, where, fix)
 
@@ -331,8 +339,9 @@ def _finding(
     fix: str = "",
 ) -> Finding:
     numbers = ", ".join(str(where(row).get("row", row)) for row in hits.first)
-    examples = f"Row{'s' * (len(hits.first) > 1)} {numbers}, for example."
-    message = f"{hits.rows:,} of {num_rows:,} rows {what}. {examples}"
+    labels = "1 label is" if hits.tokens == 1 else f"{hits.tokens:,} labels are"
+    shown = f"row {numbers}" if hits.rows == 1 else f"rows {numbers}, for example"
+    message = f"{labels} {what}; in {hits.rows:,} of {num_rows:,} rows ({shown})."
     return found.finding(message, where(hits.first[0]), fix=fix, column="labels")
 
 
@@ -342,6 +351,6 @@ def _without_end(tally: LabelTally, where: Callable[[int], Place]) -> Finding:
     if tally.rows_with_unlabelled_end:
         message += f"; {tally.rows_with_unlabelled_end:,} rows contain it, with the label -100"
     label, count = max(tally.last_labels.items(), key=lambda pair: pair[1])
-    message += f". The commonest last label is {label}, in {count:,} rows."
+    message += f". The most frequent last label is {label} ({count:,} of {tally.rows:,} rows)."
     found = END_NEVER_LABELLED if tally.has_answers else EOS_NEVER_LABELLED
     return found.finding(message, where(0), column="labels")

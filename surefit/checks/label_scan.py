@@ -26,7 +26,10 @@ CHUNK_TOKENS = 1 << 21
 
 
 def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
-    """Pad and end tokens of the tokenizer, the template and the model's config."""
+    """Pad and end tokens of the tokenizer, the template and a trained model's config.
+
+    The config of an untrained model knows nothing of the ids in the data: then `module` is None.
+    """
     config = getattr(module, "generation_config", None), getattr(module, "config", None)
     asked = [getattr(each, "eos_token_id", None) for each in config]
     ends = [token for each in asked for token in (each if isinstance(each, list) else [each])]
@@ -46,7 +49,7 @@ def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
 def check_causal_labels(
     sides: Sequence[tuple[Store, Table, Rows]], encoder: Encoder, module: Any
 ) -> Iterator[Finding]:
-    """The findings about training and validation rows of a causal task."""
+    """The findings about training and validation rows of a causal task; see `known_tokens`."""
     known = known_tokens(encoder, module)
     for store, table, rows in sides:
         if "input_ids" in encoder.roles:
