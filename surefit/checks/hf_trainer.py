@@ -184,7 +184,7 @@ def _name_unchecked(trainer: Any, tally: RowTally) -> Iterator[Finding]:
         parts.append("the rows of eval_dataset")
     if has_own_loss(trainer):
         parts.append("whether your own loss is a sum over rows, as gradient accumulation needs it")
-    elif not tally.targets_per_batch:
+    elif tally.rows and not tally.targets_per_batch:
         parts.append(f"the loss of {name}, which is not computed from labels")
     if not _is_of_library(trainer, "get_train_dataloader"):
         parts.append(f"the batches of {name}.get_train_dataloader; rows were collated in order")

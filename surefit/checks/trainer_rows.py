@@ -143,12 +143,22 @@ class RowTally:
             last = each.ids[real][-1:]
             self.ending_sequences += bool(len(last) and last[0] in self.known.ends)
             self._note_end(labels[labels != IGNORE_INDEX][-CHECKED_ENDS:])
+        self._check_width(sequences)
         self.num_sequences += len(sequences)
         self.rows_learning_eos += len(learning)
         if self.causal and sequences[0].labels is not None:
             self.labels.add(rows, [each.row for each in sequences])
             if "labels" not in batch.tensors:
                 self.trained_tokens += int((rows.labels != IGNORE_INDEX).sum())
+
+    def _check_width(self, sequences: list[TrainedSequence]) -> None:
+        """Padding may exceed the positions where no row does."""
+        width = max(len(each.ids) for each in sequences)
+        if self.max_positions is None or width <= self.max_positions:
+            return
+        if ROWS_EXCEED_POSITIONS not in self.hits:
+            example = f"{width:,} tokens with its padding"
+            self._hit(ROWS_EXCEED_POSITIONS, width, sequences[0].row, example)
 
     def _note_end(self, last: Any) -> None:
         """Count the special token among the last labels of a sequence."""
@@ -164,8 +174,8 @@ class RowTally:
                 place = int(outside[0])
                 example = f"token id {int(ids[place])} at position {place}"
                 self._hit(TOKEN_OUT_OF_VOCABULARY, len(outside), each.row, example)
-        if self.max_positions is not None and len(ids) > self.max_positions:
-            length = max(int(real.sum()), self.max_positions + 1)
+        length = int(real.sum())
+        if self.max_positions is not None and length > self.max_positions:
             self._hit(ROWS_EXCEED_POSITIONS, length, each.row, f"{length:,} tokens")
         first = ids[real][:2]
         if self.bos not in (None, self.known.pad) and len(first) == 2 and (first == self.bos).all():
@@ -238,7 +248,7 @@ class RowTally:
                 first = f"Row {hits.first[0]} has {self.examples[found]}; {sizes[found]}."
                 message = f"{message} {first}"
             yield found.finding(message, row=hits.first[0])
-        if self.trained_tokens:
+        if self.trained_tokens and TOKEN_OUT_OF_VOCABULARY not in self.hits:
             yield from self._label_findings()
 
     @property

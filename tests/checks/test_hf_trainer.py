@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from checks.trainers import CLEAN, FAULTY, Stream, plain, settings, token_rows
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -21,7 +22,6 @@ from transformers import (
 
 import surefit
 from builders import WORDS
-from checks.trainers import CLEAN, FAULTY, Stream, plain, settings, token_rows
 from surefit.checks.hf_trainer import Checkup
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.errors import UsageError
@@ -197,6 +197,12 @@ def test_a_faulty_trainer_is_found(tmp_path: Path, name: str) -> None:
     found = [f for f in checkup.findings if f.severity != "info"]
     assert [f.code for f in found] == [code]
     assert found[0].fix
+
+
+def test_every_fault_of_trainers_has_a_case() -> None:
+    found = {code for code, _ in FAULTY.values()}
+    assert {"SF150", "SF151", "SF152", "SF154", "SF314", "SF703", "SF722", "SF723"} <= found
+    assert {"SF726", "SF727", "SF728", "SF750"} <= found
 
 
 def test_packed_rows_are_counted_as_they_are(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from transformers import (
     BertConfig,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
-    DataCollatorWithPadding,
     DataCollatorWithFlattening,
+    DataCollatorWithPadding,
     LlamaConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -291,7 +291,9 @@ CLEAN: dict[str, Make] = {
     ),
     "text and ids beside the tokens": lambda f: plain(
         f,
-        datasets.Dataset.from_list([{**r, "text": "x", "id": n} for n, r in enumerate(token_rows())]),
+        datasets.Dataset.from_list(
+            [{**row, "text": "x", "id": n} for n, row in enumerate(token_rows())]
+        ),
     ),
 }  # fmt: skip
 """Trainers that have nothing wrong."""
