@@ -12,17 +12,19 @@ from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRo
 from surefit.encode.encoder import Encoder
 from surefit.findings import RULES, Finding
 
+SHOWN_ROWS = 3
+"""How many rows of a kind of fault are named."""
 Blocks = tuple[EncodedRow, ...]
 """A row, or an augmented copy of one: a single block unless the row is split."""
 
 
 @dataclass
 class Faults:
-    """The first row of each kind of fault, and how many rows have it."""
+    """The first rows of each kind of fault, and how many rows have it."""
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
+    first: dict[tuple[str, str | None], tuple[list[int], RowFaultError | Remark]] = field(
         default_factory=dict
     )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
@@ -30,29 +32,32 @@ class Faults:
     def add(self, row: int, fault: RowFaultError | Remark) -> None:
         """Count a fault of a row."""
         key = (fault.rule.code, fault.column)
-        self.first.setdefault(key, (row, fault))
+        rows, _ = self.first.setdefault(key, ([], fault))
+        if len(rows) < SHOWN_ROWS:
+            rows.append(row)
         self.counts[key] += 1
 
     def state(self) -> list[list[Any]]:
         """The counts as JSON values."""
         return [
-            [row, fault.rule.code, fault.message, fault.column, fault.fix, self.counts[key]]
-            for key, (row, fault) in self.first.items()
+            [rows, fault.rule.code, fault.message, fault.column, fault.fix, self.counts[key]]
+            for key, (rows, fault) in self.first.items()
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
         """Continue from a saved state."""
-        for row, code, message, column, fix, count in state:
-            self.first[code, column] = row, Remark(RULES[code], message, column, fix)
+        for rows, code, message, column, fix, count in state:
+            self.first[code, column] = [*rows], Remark(RULES[code], message, column, fix)
             self.counts[code, column] = count
 
     def findings(self) -> list[Finding]:
         """One Finding per kind of fault."""
         found = []
-        for key, (row, fault) in self.first.items():
-            where = self.table.where(row)
+        for key, (rows, fault) in self.first.items():
+            where, *others = (self.table.where(row) for row in rows)
             more = self.counts[key] - 1
-            tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
+            shown = ", ".join(str(other["row"]) for other in others) + ", …" * (more > len(others))
+            tail = f" ({more:,} more row{'s' if more > 1 else ''} like it: {shown})" if more else ""
             message = f"row {where['row']}: {fault.message}{tail}"
             column = self.encoder.column_of(fault.column) if fault.column else None
             found.append(fault.rule.finding(message, where, fix=fault.fix, column=column))

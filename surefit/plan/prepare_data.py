@@ -149,8 +149,8 @@ def split_tables(
         split = split_by_input(inputs, whole, share, seed)
         if split.num_duplicates:
             message = (
-                f"{split.num_duplicates} of {len(rows)} rows repeat another row, "
-                "but for case, spaces and punctuation at most."
+                f"{split.num_duplicates:,} of {len(rows):,} rows equal another row, apart from "
+                "case, spaces and punctuation."
             )
             found.append(IDENTICAL_ROWS.finding(message))
         if split.num_shared:
@@ -244,9 +244,9 @@ def _contradictions(
     one, two = (table.where(int(rows[places[n]])) for n in (first, np.argmax(unlike)))
     file = f" of {two['file']}" if two["file"] != one["file"] else ""
     message = (
-        f"{len(found)} of {len(rows)} rows have the input of another row, but another target "
-        f"({len(np.unique(inputs[found]))} inputs); rows {one['row']} and {two['row']}{file}, for "
-        "example."
+        f"{len(found):,} of {len(rows):,} rows have the input of another row, but another target: "
+        f"rows {one['row']} and {two['row']}{file}, for example. "
+        f"Different inputs among them: {len(np.unique(inputs[found])):,}."
     )
     suspicious = exact and 2 * len(found) <= len(rows)
     rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
-from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -290,7 +290,8 @@ class _Planner:
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
         head = pipeline.task.head_for(pipeline.encoder)
-        if head is not None and head.predicts == "next_token":
+        ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
+        if head is not None and head.predicts == "next_token" and ids_known:
             rows = (data.train, data.validation)
             sides = [(*side, numbers) for side, numbers in zip(both, rows, strict=True)]
             trained = None if built.source.untrained else pipeline.module

@@ -158,7 +158,7 @@ def _encoded(
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
-    message = f"the template does not suit: {fault.message}"
+    message = f"the template cannot render it: {fault.message}"
     return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
 
 
