@@ -26,7 +26,7 @@ def command(
         raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data
     if text is not None:
-        if not opened.finished:
+        if not opened.has_model:
             opened.load()  # says how to finish the run
         roles = load_encoder(opened.model_path).roles
         reading = ("text", "prompt", "messages", "source", "tokens")
