@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.cli.options import takes_run_options
+from surefit.cli.options import TrustCode, takes_run_options
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 @takes_run_options
-def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
+def command(
+    settings: dict[str, Any],
+    config: Path | None,
+    resume: str | None,
+    trust_code: TrustCode = None,
+) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
@@ -43,7 +48,7 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
         )
         try:
             if resume is not None:
-                run = resume_run(resume, request, set(settings), listeners)
+                run = resume_run(resume, request, set(settings), listeners, trust_code or ())
             else:
                 run = start_run(request, listeners)
         except FindingError as error:

@@ -57,7 +57,7 @@ def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
     _refuse(run, [each for each in hand_edits if each.key not in CHANGEABLE], "config.yaml has")
     asked = with_absolute_paths(options)
     settled = {"batch_size", "grad_accum"} if options.batch_size == "auto" else set()
-    keys = sorted(_named_keys(named) - settled - set(run.objects) - {"output"})
+    keys = sorted(named_keys(named) - settled - set(run.objects) - {"output"})
     by_options = list_differences(edited, asked, keys)
     _refuse(run, [each for each in by_options if each.key not in CHANGEABLE], "you gave")
     if options.output is not None and Path(options.output).resolve() != run.path.resolve():
@@ -114,7 +114,7 @@ def _refuse(run: Run, differences: list[Difference], who: str) -> None:
     )
 
 
-def _named_keys(options: set[str]) -> set[str]:
+def named_keys(options: set[str]) -> set[str]:
     """The keys of a config that options set, sections as the single keys in them."""
     named = {SHORT_KEYS.get(key, key) for key in options}
     return {key for key in known_keys() if key in named or key.split(".")[0] in named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,11 @@ from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.run.run_lock import lock_run
-from surefit.training.changed_config import GOES_ON, as_dict, changes_of, resumed_config
+from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
 from surefit.training.extend_run import describe_changes, describe_extension, extend_spans
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
+from surefit.user_code import RunCode
+from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,14 +42,16 @@ def resume_run(
     request: Request,
     named: set[str],
     listeners: Listeners = SILENT,
+    trust_code: Iterable[str] = (),
 ) -> Run:
     """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
 
     What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run.
     """
-    run = open_run(path)
+    run = open_run(path, trust_code)
     with lock_run(run.path) if is_main() else nullcontext():
-        return _resume(run, request, named, listeners)
+        code = _with_named(run.code, request, named)
+        return _resume(run, replace(request, code=code), named, listeners)
 
 
 def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
@@ -83,9 +87,7 @@ def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
     stored = run.plan
     _refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
-    beside = request.beside or run.code_folder
-    again = replace(request, beside=beside, choices=stored.get("choices", {}))
-    return make_plan(again, progress)
+    return make_plan(replace(request, choices=stored.get("choices", {})), progress)
 
 
 def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
@@ -113,7 +115,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         collate_fn=run.collate_fn,
     )
     request = Request(
-        config.model_copy(update=plain), objects, run.code_folder, run.plan.get("choices", {})
+        config.model_copy(update=plain), objects, run.code, run.plan.get("choices", {})
     )
     plan = make_plan(request, progress)
     refuse_errors(plan)
@@ -121,6 +123,15 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     if plan.job.validation.key != run.plan["eval_key"]:
         raise DATA_CHANGED.error(f"The rows of {run.path} are not those it was trained on.")
     return plan
+
+
+def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
+    """The gate of a run's code, which also allows what the options or the config file name."""
+    keys = named_keys(named)
+    names = {name for key, name in code_names(request.config).items() if key in keys}
+    remote = "trust_remote_code" in keys and request.config.trust_remote_code
+    beside = request.code.beside
+    return replace(code, trusted=code.trusted | names, beside=beside, trust_remote_code=remote)
 
 
 def _refuse_other_version(run: Run, stored: Mapping[str, Any]) -> None:
