@@ -76,6 +76,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("SUREFIT_CACHE", str(folder / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         code, said = train_command(folder, "failing_net")
     assert code == 1, said
     yield folder, said
@@ -116,7 +117,8 @@ def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, 
 def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     script = str(bundle_of(folder / "run") / "reproduce.py")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    state = str(folder / "state")  # where it is remembered that this user made the run
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
     again = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, cwd=folder, env=env
     )
