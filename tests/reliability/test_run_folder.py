@@ -41,8 +41,14 @@ def resume(folder: Path, **options: Any) -> list[str]:
     """Resume a run; what it reported."""
     said: list[str] = []
     request = make_request({"data": ROWS, "model": module(), **options})
-    resume_run(folder, request, {"data", "model", *options}, Listeners(notice=said.append))
+    listeners = Listeners(notice=said.append, on_plan=lambda plan, _: said.extend(changes(plan)))
+    resume_run(folder, request, {"data", "model", *options}, listeners)
     return said
+
+
+def changes(plan: Any) -> list[str]:
+    codes = ("SF800", "SF801")
+    return [f"{found.code} {found.message}" for found in plan.findings if found.code in codes]
 
 
 def stop_at(step: int) -> Callable[[Any], None]:
@@ -208,7 +214,10 @@ def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
     before = events(run)
     assert resume(run, epochs=2) == []
     assert events(run) == before
-    resume(run, epochs=4)
+    said = resume(run, epochs=4)
+    assert said[0] == "SF800 epochs: 2 → 4."
+    assert said[1].startswith("SF801 The run has 36 steps instead of 18. Learning rate (cosine)")
+    assert "before 9.42e-05, ended" in said[1]
     plan = json.loads((run / "plan.json").read_text())
     assert plan["steps"] == 36
     assert plan["spans"] == [[0, 18], [18, 36]]

@@ -129,7 +129,7 @@ def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
 def test_once_repaired_the_step_goes_through(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     write_net(folder, "failing_net", "False")
-    assert repeat_step(bundle_of(folder / "run")) > 0
+    assert repeat_step(bundle_of(folder / "run"), trust_code=["failing_net:make"]) > 0
 
 
 class Fails(MeanPool):
@@ -206,7 +206,8 @@ def test_other_commands_explain_what_nobody_expected(
     write_net(tmp_path, "broken_net", "False")
     assert train_command(tmp_path, "broken_net")[0] == 0
     write_net(tmp_path, "broken_net", "True")
-    code, said = command("predict", str(tmp_path / "run"), "--data", str(tmp_path / "rows.npz"))
+    options = ["--data", str(tmp_path / "rows.npz"), "--trust-code", "broken_net:make"]
+    code, said = command("predict", str(tmp_path / "run"), *options)
     sys.modules.pop("broken_net", None)
     assert code == 1
     assert "cause: SF610" in said
