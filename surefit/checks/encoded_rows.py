@@ -34,6 +34,7 @@ TOO_MANY_ROWS_DROPPED = rule(
     "too many rows dropped",
     why="A run on the few rows that are left is rarely intended.",
     fix="Correct the named rows, or raise max_dropped_share.",
+    accept="The rows are dropped, and the run trains on the others.",
 )
 
 UNSEEN_LABEL = rule(
@@ -42,6 +43,7 @@ UNSEEN_LABEL = rule(
     "label never seen in training",
     why="The model has no output for a class that no training row has; such rows are dropped.",
     fix="Add rows of the class to the training data, or correct the label.",
+    accept="The validation rows are dropped.",
 )
 
 ROWS_TRUNCATED = rule(
@@ -69,6 +71,7 @@ MANY_ROWS_DROPPED = rule(
     "many rows dropped",
     why="10% of the rows or more are dropped, which is rarely intended.",
     fix="Correct the named rows, or delete them from the data.",
+    accept="The rows are dropped.",
 )
 
 MANY_ROWS_TRUNCATED = rule(
@@ -77,6 +80,7 @@ MANY_ROWS_TRUNCATED = rule(
     "many rows truncated",
     why="10% of the rows or more are longer than max_seq_length and lose content.",
     fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
+    accept="The rows are truncated.",
 )
 
 
@@ -111,6 +115,7 @@ NO_VALIDATION_ROWS = rule(
     "no validation set",
     why="Without validation rows, neither the best step nor overfitting is known.",
     fix="Pass more rows, --eval-data FILE, or a larger share of them: --set eval_share=0.2.",
+    accept="The run has no validation set, and model/ holds the last step.",
 )
 
 

@@ -48,6 +48,7 @@ FILE_LEFT_OUT = rule(
     "file left out",
     why="The file cannot be read, and on_bad_file=skip leaves out such files.",
     fix="Write or download the file again.",
+    accept="The file is skipped.",
 )
 
 

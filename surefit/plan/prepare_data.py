@@ -45,6 +45,7 @@ VALIDATION_ROWS_IN_TRAINING = rule(
     "validation inputs that are also in training",
     why="The evaluation then measures memory, not learning.",
     fix="Remove the shared rows from one of the two sets.",
+    accept="The validation rows are kept, and the metrics count them.",
 )
 
 IDENTICAL_ROWS = rule(
@@ -72,6 +73,7 @@ CONTRADICTING_ROWS = rule(
     "rows that contradict each other",
     why="They have the same input, but different targets. At most one of them can be right.",
     fix="Correct the targets of the named rows, or delete one of them.",
+    accept="All of these rows are trained on.",
 )
 
 SEVERAL_TARGETS = rule(

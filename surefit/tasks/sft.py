@@ -68,6 +68,7 @@ OVERLONG_ROW_DROPPED = rule(
     "overlong row dropped",
     why="An answer without its end teaches the model never to stop, so it is not cut.",
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
+    accept="The rows are dropped.",
 )
 
 ANSWER_PART_NOT_RENDERED = rule(
@@ -76,6 +77,7 @@ ANSWER_PART_NOT_RENDERED = rule(
     "template leaves a part of an answer out",
     why="Some templates render only the last answer in full. The rendered part has labels.",
     fix="Make one row per answer whose reasoning should have labels.",
+    accept="The answers are trained on without that part.",
 )
 
 MESSAGES_AFTER_LAST_ANSWER = rule(

@@ -17,6 +17,7 @@ EMPTY_PROMPT_OR_ANSWER = rule(
     "answer or prompt missing",
     why="A row without a prompt or an answer cannot be trained on; it is dropped.",
     fix="Add the missing text to the named row, or delete the row.",
+    accept="The rows are dropped.",
 )
 
 WRONG_MESSAGE_ORDER = rule(
@@ -28,6 +29,7 @@ WRONG_MESSAGE_ORDER = rule(
         "after an assistant. Other rows are dropped."
     ),
     fix="Correct the order of the messages in the named row.",
+    accept="The rows are dropped.",
 )
 
 UNREADABLE_MESSAGE = rule(
@@ -36,6 +38,7 @@ UNREADABLE_MESSAGE = rule(
     "invalid message",
     why="A message needs a known role, and text as its content. Other rows are dropped.",
     fix="Correct the named message.",
+    accept="The rows are dropped.",
 )
 
 
