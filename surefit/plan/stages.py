@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
 from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.file_names import check_file_names
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
 from surefit.checks.module_checks import (
@@ -55,7 +56,6 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
-    SplitData,
     choose_tokenizer,
     encode_split,
     fit_encoder,
@@ -63,7 +63,6 @@ from surefit.plan.prepare_data import (
     num_positions,
     open_tables,
     overlong_policy,
-    split_tables,
 )
 from surefit.plan.probe_model import (
     choose_loss_terms,
@@ -74,10 +73,11 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.tasks.choose_task import choose_task
+from surefit.tasks.choose_task import choose_task, takes_class_files
 from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
@@ -123,6 +123,9 @@ class _Planner:
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
         config, objects, beside = self.request.config, self.request.objects, self.request.beside
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, beside)
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -130,6 +133,7 @@ class _Planner:
                 config.read,
                 config.on_bad_file,
                 config.ignore,
+                takes_class_files(wanted),
             )
         )
         source = open_model(
@@ -139,12 +143,12 @@ class _Planner:
             quantize=config.lora.quantize,
             beside=beside,
         )
-        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
-        if wanted is None and config.task is not None:
-            wanted = find_task(config.task, beside)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        self.note(check_file_names(table, roles))
+        if has_errors(self.plan.findings):
+            return
         metric = config.early_stopping.metric
         scorer = self.keep(
             find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
@@ -157,7 +161,17 @@ class _Planner:
         layout = self._plan_features(table, roles, source)
         data = self.keep(
             split_tables(
-                table, eval_table, task, roles, config.eval_share, config.seed, config.scan
+                table,
+                eval_table,
+                task,
+                roles,
+                SplitSettings(
+                    config.eval_share,
+                    config.seed,
+                    config.scan,
+                    config.split.by,
+                    config.split.stratify,
+                ),
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)

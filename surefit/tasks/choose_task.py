@@ -51,6 +51,12 @@ def choose_task(
     return next(suited, fitting[0])
 
 
+def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
+    """Whether several text files are classes: one of the wanted tasks reads them so."""
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or ()
+    return any(task.class_files for task in tasks)
+
+
 def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
     wanted = task.head.auto_class if task.head is not None else None
     return auto_classes is None or wanted is None or wanted in auto_classes

@@ -8,6 +8,7 @@ from faults import (
     healthy,
     healthy_models,
     labels,
+    misread,
     models,
     sequences,
     settings,
@@ -23,7 +24,9 @@ FAULTS: dict[str, list[Case]] = {
     "dialogues": dialogues.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
+    "misread files": misread.FILES,
+    "leaks": misread.LEAKS,
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES
+HEALTHY = healthy.CASES + healthy_models.CASES + misread.HEALTHY
