@@ -124,16 +124,16 @@ def as_paths(data: Sequence[str | Path]) -> list[Path]:
 def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool, finder: Finder) -> Table:
     files, notes = finder.files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
-    parts = [_key_of(file) for file in read]
-    key = fingerprint(FORMAT_VERSION, parts, reading.model_dump(), finder.each_a_class)
+    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
     columns = _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
     files, opened, left_out = _open_each(files, reading, skip)
-    if finder.each_a_class:
-        opened = label_texts(files, opened)
-    if list(paths) == files and len(opened) == len(files):
+    classes = label_texts(files, opened) if finder.each_a_class else None
+    if classes is not None:
+        opened, key = classes, fingerprint(key, "classes")
+    elif list(paths) == files:
         opened = pair_texts(files, opened)  # files of a folder are shards, not source and target
     return _join(files[: len(opened)], opened, key, [*notes, *left_out])
 

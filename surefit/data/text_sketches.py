@@ -34,6 +34,7 @@ _CHUNK_ROWS = 16_384
 _COUNTERS = 1 << 22
 _MASK = np.uint64(_COUNTERS - 1)
 _CONTENT = ("content", "value", "text")
+_BLANK = pa.scalar(" ", pa.large_string())
 _BASE, _ONE = 0x9E3779B97F4A7C15, 1
 
 
@@ -128,8 +129,7 @@ def _texts(table: pa.Table) -> pa.Array:
     parts = [_text_of(table[name].combine_chunks()) for name in table.column_names]
     joined = parts[0]
     if len(parts) > 1:
-        blank = pa.scalar(" ", pa.large_string())
-        joined = pc.binary_join_element_wise(*parts, blank, null_handling="skip")
+        joined = pc.binary_join_element_wise(*parts, _BLANK, null_handling="skip")
     return pc.fill_null(joined, "")
 
 
@@ -146,7 +146,7 @@ def _text_of(column: pa.Array) -> pa.Array:
     else:
         values = pc.fill_null(values.cast(pa.large_string()), "")
     offsets = np.asarray(column.offsets).astype(np.int64)
-    return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(offsets), values), " ")
+    return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(offsets), values), _BLANK)
 
 
 def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:

@@ -20,10 +20,10 @@ FILE_IS_A_CLASS = rule(
 )
 
 
-def label_texts(files: Sequence[Path], opened: Sequence[Opened]) -> Sequence[Opened]:
-    """Several files of lines with a column `label`, named after the files; others unchanged."""
+def label_texts(files: Sequence[Path], opened: Sequence[Opened]) -> list[Opened] | None:
+    """Several files of lines with a column `label`, named after the files; None for others."""
     if len(files) < 2 or any(part.arrow.column_names != ["text"] for part in opened):
-        return opened
+        return None
     names = class_names(files)
     shown = ", ".join(f"{name!r} from {file.name}" for name, file in zip(names, files, strict=True))
     note = FILE_IS_A_CLASS.finding(f"The classes are {shown[:300]}.", file=str(files[0]))
