@@ -55,8 +55,8 @@ MAX_VALIDATION = 50_000
 TRAINING_SAMPLE = 20_000
 MAX_COMPARED = 4_000
 """Candidates that are compared word by word."""
-NOTABLE_SHARE = 0.02
-"""A warning is due from this share of the validation rows on."""
+NOTABLE_ROWS, NOTABLE_SHARE = 5, 0.02
+"""A warning is due from so many rows, and this share of the validation rows, on."""
 SHARED_WORDS = 0.8
 NEARLY_ALL = 0.9
 """Where words were replaced by others, as the slots of a template are, more words must agree."""
@@ -225,7 +225,7 @@ def _report_leak(train: Side, side: Side, copies: Copies) -> list[Finding]:
     about = "about " if copies.compared < copies.candidates else ""
     count = f"{about}{copies.count} of {len(side.rows)} validation rows"
     message = f"{count} are near-copies of training rows. {_shown(train, side, copies.pairs)}"
-    notable = copies.count >= NOTABLE_SHARE * len(side.rows)
+    notable = copies.count >= max(NOTABLE_ROWS, NOTABLE_SHARE * len(side.rows))
     where = side.table.where(int(side.rows[copies.pairs[0][0]]))
     return [(NEAR_COPIES if notable else FEW_NEAR_COPIES).finding(message, where)]
 
