@@ -53,12 +53,13 @@ def open_tables(
     """
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
-    table = open_table(data, reading, on_bad_file, "train", each_a_class).without(ignore)
+    options = {"each_a_class": each_a_class, "may_differ": True}
+    table = open_table(data, reading, on_bad_file, "train", **options).without(ignore)
     if isinstance(eval_data, list) and not eval_data:
         eval_data = validation_of(data)
         if eval_data is None:
             return (table, None), [*table.findings]
-    eval_table = open_table(eval_data, reading, on_bad_file, "validation", each_a_class)
+    eval_table = open_table(eval_data, reading, on_bad_file, "validation", **options)
     return (table, eval_table), [*table.findings, *eval_table.findings]
 
 
@@ -70,8 +71,7 @@ def choose_tokenizer(
     name: str | None,
     trust_remote_code: bool,
 ) -> tuple[Any, list[Finding]]:
-    """The named tokenizer, the model's own, or one made from the training texts."""
-    name = name or source.tokenizer
+    """The tokenizer of a name, or one made from the training texts."""
     if name is not None:
         tokenizer = load_tokenizer(name, trust_remote_code)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:

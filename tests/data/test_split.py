@@ -173,3 +173,4 @@ def test_column_of_groups_is_no_input(tmp_path: Path) -> None:
     assert plan.job is not None
     read = {part["column"] for part in plan.job.pipeline.encoder.fitted["columns"]}
     assert read == {"size"}
+    assert plan.columns == {"size": "features", "patient": "split.by", "label": "label"}

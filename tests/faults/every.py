@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults import (
+    columns,
     dialogues,
     files,
     healthy,
@@ -18,10 +19,11 @@ from faults.case import Case
 
 FAULTS: dict[str, list[Case]] = {
     "files": files.CASES,
-    "tokens": tokens.CASES,
+    "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES,
+    "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "misread files": misread.FILES,
@@ -29,4 +31,4 @@ FAULTS: dict[str, list[Case]] = {
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES + misread.HEALTHY
+HEALTHY = healthy.CASES + healthy_models.CASES + columns.HEALTHY + misread.HEALTHY
