@@ -12,6 +12,7 @@ import numpy.typing as npt
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.data.column_types import is_text_list
 from surefit.data.roles import Role
+from surefit.data.stored_messages import as_messages
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -28,13 +29,7 @@ from surefit.encode.text.dialogues import (
     DialogueTokens,
     fit_template,
 )
-from surefit.encode.text.messages import (
-    EMPTY_PROMPT_OR_ANSWER,
-    Message,
-    is_answer,
-    read_dialogue,
-    read_tools,
-)
+from surefit.encode.text.messages import has_unread_call, is_answer
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.findings import rule
 from surefit.tasks.causal_text import (
@@ -45,9 +40,9 @@ from surefit.tasks.causal_text import (
     generation_settings,
     is_overlong,
     read_ids,
-    read_text,
     store_references,
 )
+from surefit.tasks.dialogue_rows import divide_conversation, is_conversational, read_row
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
@@ -104,7 +99,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """
     if "input_ids" in row:
         return Encoding(lambda tokens: _encode_tokens(row, encoder))
-    dialogue = _dialogue(row, encoder)
+    dialogue = read_row(row, encoder)
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
         parts = coder.cut(*dialogue, generation=predicting)
@@ -139,32 +134,6 @@ def _encoded(
 def _unsuited(fault: TemplateError) -> SkipRowError:
     message = f"the template does not suit: {fault.message}"
     return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
-
-
-def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
-    """The row's messages and tools; prompt and answer are a user's and an assistant's."""
-    predicting = bool(encoder.settings.get("predicting"))
-    if "messages" in row:
-        messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
-        return messages, read_tools(row.get("tools"), encoder.column_of("tools"))
-    prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
-    context = read_text(row, "input", encoder)
-    if not (prompt or "").strip():
-        raise SkipRowError(
-            DropReason.EMPTY,
-            Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt"),
-        )
-    asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
-    if context:  # a template may tell the input of instruction, input and output apart
-        asked |= {"instruction": prompt, "input": context}
-    if predicting:
-        return [asked], None
-    if not (answer or "").strip():
-        raise SkipRowError(
-            DropReason.EMPTY,
-            Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
-        )
-    return [asked, {"role": "assistant", "content": answer}], None
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
@@ -233,7 +202,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any
 def _readable(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Iterator[Dialogue]:
     for row in rows:
         try:
-            yield _dialogue(row, encoder)
+            yield read_row(row, encoder)
         except SkipRowError:
             continue  # it is counted when the row is encoded
 
@@ -270,12 +239,17 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
             return [ids[:start]], [ids[start:], labels[start:]]
         except (TypeError, ValueError):  # not a label per token, which encoding reports
             return [ids], [labels]
+    before = [row[role] for role in ("system", "history") if row.get(role)]
+    if "messages" not in row and is_conversational(row):
+        asked, answered = divide_conversation(row)
+        return [asked, row.get("tools"), *before], answered
     if "messages" not in row:
-        return [row.get("prompt"), row.get("input")], row.get("answer")
-    messages = list(row["messages"]) if row["messages"] is not None else []
+        return [row.get("prompt"), row.get("input"), *before], row.get("answer")
+    given = as_messages(row["messages"])
+    messages = list(given) if given is not None else []
     answers = [place for place, message in enumerate(messages) if is_answer(message)]
     last = answers[-1] if answers else len(messages)
-    return [messages[:last], row.get("tools")], messages[last:]
+    return [messages[:last], row.get("tools"), *before], messages[last:]
 
 
 def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
@@ -310,7 +284,7 @@ SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
     needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "tools", "references"),
+    optional=("labels", "mask", "input", "system", "history", "tools", "references"),
     roles=(REFERENCES,),
     targets=("answer", "labels", "references"),
     divide=divide,
