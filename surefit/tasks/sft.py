@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -31,6 +31,12 @@ from surefit.encode.text.dialogues import (
 )
 from surefit.encode.text.messages import has_unread_call, is_answer
 from surefit.encode.text.template_rendering import TemplateError
+from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
+from surefit.encode.text.unrendered import (
+    EARLIER_REASONING_NOT_RENDERED,
+    MESSAGE_NOT_RENDERED,
+    REASONING_NOT_RENDERED,
+)
 from surefit.findings import rule
 from surefit.tasks.causal_text import (
     answer,
@@ -55,20 +61,24 @@ OVERLONG_ROW_DROPPED = rule(
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
 )
 
-ANSWER_PART_NOT_RENDERED = rule(
-    "SF280",
-    "warning",
-    "template leaves a part of an answer out",
-    why="Some templates render only the last answer in full. The rendered part has labels.",
-    fix="Make one row per answer whose reasoning should have labels.",
-)
-
 MESSAGES_AFTER_LAST_ANSWER = rule(
     "SF281",
     "info",
     "messages behind the last answer",
     why="No answer follows these messages, so no token of theirs has a label. They are dropped.",
     fix="Nothing to do.",
+)
+
+CALLS_WRITTEN_AS_TEXT = rule(
+    "SF165",
+    "warning",
+    "tool calls written as text",
+    why=(
+        "The template writes no tool calls. They are trained on as JSON in the answer, and whoever "
+        "uses the model has to read the calls from its text."
+    ),
+    fix="Use a tokenizer or a template that writes tool calls: --set template=FILE.jinja.",
+    accept="The calls are written as JSON.",
 )
 
 SYSTEM_MESSAGE_JOINED = rule(
@@ -80,6 +90,11 @@ SYSTEM_MESSAGE_JOINED = rule(
 )
 
 
+PARTS_OF_ANSWERS = (
+    EARLIER_REASONING_NOT_RENDERED,
+    REASONING_NOT_RENDERED,
+    MESSAGE_NOT_RENDERED,
+)
 SAMPLED_ROWS = 64
 
 REFERENCES = Role(
@@ -126,7 +141,7 @@ def _encoded(
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
-    remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
+    remarks = tuple(_remarks(row, dialogue, tokens, encoder))
     truncated = length - len(tokens.ids)
     return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
@@ -166,27 +181,35 @@ def _labels(tokens: DialogueTokens, loss_on: str) -> npt.NDArray[np.int64]:
 
 
 def _remarks(
-    row: Mapping[str, Any], messages: Sequence[Message], tokens: DialogueTokens, encoder: Encoder
+    row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
-    column = encoder.column_of("messages")
+    (messages, tools), template = dialogue, encoder.dialogues.template
+    column = "messages" if "messages" in row else "prompt"
+    lost = encoder.dialogues.unrendered.find(messages, tools, (column, "tools"))
+    yield from lost
     if tokens.in_parts:
         yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
-    if not tokens.whole:
-        yield Remark(
-            ANSWER_PART_NOT_RENDERED, "the template leaves a part of an answer out", column
-        )
-    if messages[0]["role"] == "system" and encoder.dialogues.template.joins_system:
-        yield Remark(
-            SYSTEM_MESSAGE_JOINED, "the system message is put before the first user's", column
-        )
+    if not tokens.whole and not any(remark.rule in PARTS_OF_ANSWERS for remark in lost):
+        message = "the template leaves a part of an answer out"
+        yield Remark(EARLIER_REASONING_NOT_RENDERED, message, column)
+    if messages[0]["role"] == "system" and template.joins_system:
+        message = "the system message is put before the first user's"
+        yield Remark(SYSTEM_MESSAGE_JOINED, message, column)
+    if template.calls_as_text and any(message.get("tool_calls") for message in messages):
+        message = "the template writes no tool calls; they are written as JSON"
+        yield Remark(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
     given = row.get("messages")
-    if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
-        left = len(given) - len(messages)
+    if given is None or encoder.settings.get("predicting"):
+        return
+    if has_unread_call(given):
+        message = "a tool call is not JSON with a name and arguments"
+        yield Remark(CALL_KEPT_AS_TEXT, message, column, counted=True)
+    left = next((n for n, turn in enumerate(reversed(given)) if is_answer(turn)), 0)
+    if left:
         what = "message is" if left == 1 else "messages are"
-        yield Remark(
-            MESSAGES_AFTER_LAST_ANSWER, f"{left} {what} left out behind the last answer", column
-        )
+        message = f"{left} {what} left out behind the last answer"
+        yield Remark(MESSAGES_AFTER_LAST_ANSWER, message, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:

@@ -76,8 +76,8 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
             DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
         )
     if isinstance(turns, str):
-        fault = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
-        raise SkipRowError(DropReason.BAD_MESSAGES, fault)
+        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
+        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
     messages: list[Message] = []
     before = ""
     for place, turn in enumerate(turns):

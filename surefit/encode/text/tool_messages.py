@@ -66,7 +66,11 @@ def _read_call(call: Any) -> Any:
         call = {**call, FUNCTION: inner}
     if not isinstance(inner, Mapping):
         return call
-    if "name" in inner and "arguments" not in inner and isinstance(inner.get("parameters"), Mapping):
+    if (
+        "name" in inner
+        and "arguments" not in inner
+        and isinstance(inner.get("parameters"), Mapping)
+    ):
         kept = {name: value for name, value in inner.items() if name != "parameters"}
         inner = {**kept, "arguments": inner["parameters"]}
     if isinstance(inner.get("arguments"), str):
@@ -78,7 +82,9 @@ def _read_call(call: Any) -> Any:
 
 def is_call(value: Any) -> bool:
     """Whether a value has the name and the arguments of a call."""
-    return isinstance(value, Mapping) and isinstance(value.get("name"), str) and "arguments" in value
+    return (
+        isinstance(value, Mapping) and isinstance(value.get("name"), str) and "arguments" in value
+    )
 
 
 def calls_in(text: str) -> list[Any] | None:

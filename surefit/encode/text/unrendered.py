@@ -174,7 +174,8 @@ class UnrenderedParts:
                 continue  # it is read
             if is_lost:
                 part = _field(name, column)
-                yield Remark(part.rule, f"the template does not write {part.what}", part.column)
+                message = f"the template does not write {part.what}"
+                yield Remark(part.rule, message, part.column, counted=True)
 
 
 def _structure(message: Message) -> Any:
@@ -220,7 +221,8 @@ class _Marks:
         part = _Part(TOOLS_NOT_RENDERED, "the tool definitions", self._tools)
         marked = {**inner, "name": self._inside(inner["name"], part)}
         parameters = inner.get("parameters")
-        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        parameters = parameters if isinstance(parameters, Mapping) else {}
+        properties = parameters.get("properties")
         if isinstance(properties, Mapping) and properties:
             shown = _Part(TOOLS_NOT_RENDERED, "the parameters of tools", self._tools)
             added = {self._mark(shown): {"type": "string", "description": "x"}}
