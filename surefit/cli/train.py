@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.cli.options import takes_run_options
+from surefit.cli.options import TrustCode, takes_run_options
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 @takes_run_options
-def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
+def command(
+    settings: dict[str, Any],
+    config: Path | None,
+    resume: str | None,
+    trust_code: TrustCode = None,
+) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
@@ -34,7 +39,7 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
         listeners = Listeners((display.observe,), display.progress, on_plan, display.show_fit)
         try:
             if resume is not None:
-                run = resume_run(resume, request, set(settings), listeners)
+                run = resume_run(resume, request, set(settings), listeners, trust_code or ())
             else:
                 run = start_run(request, listeners)
         except FindingError as error:

@@ -9,6 +9,7 @@ from surefit.findings import Finding, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
 from surefit.models.model_source import Built
+from surefit.user_code.remote_code import guard_remote
 
 EMBEDDINGS_RESIZED = rule(
     "SF307",
@@ -25,16 +26,17 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     from safetensors import SafetensorError
 
     try:
-        module, info = auto.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            use_safetensors=True,
-            **more,
-        )
+        with guard_remote(name, trust_remote_code):
+            module, info = auto.from_pretrained(
+                name,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                use_safetensors=True,
+                **more,
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise UNSUITABLE_MODEL.error(

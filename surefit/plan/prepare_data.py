@@ -261,8 +261,7 @@ def choose_tokenizer(
     name: str | None,
     trust_remote_code: bool,
 ) -> tuple[Any, list[Finding]]:
-    """The named tokenizer, the model's own, or one made from the training texts."""
-    name = name or source.tokenizer
+    """The tokenizer of a name, or one made from the training texts."""
     if name is not None:
         tokenizer = load_tokenizer(name, trust_remote_code)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:

@@ -76,10 +76,12 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.unread_columns import check_unread
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task
+from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.task_spec import TaskSpec
 
@@ -124,7 +126,7 @@ class _Planner:
 
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
-        config, objects, beside = self.request.config, self.request.objects, self.request.beside
+        config, objects, code = self.request.config, self.request.objects, self.request.code
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -139,18 +141,18 @@ class _Planner:
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
             quantize=config.lora.quantize,
-            beside=beside,
+            code=code,
         )
         wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
         if wanted is None and config.task is not None:
-            wanted = find_task(config.task, beside)
+            wanted = find_task(config.task, code)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        self._account(Encoder(task.name, roles), table, eval_table)
+        kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
-        scorer = self.keep(
-            find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
-        )
+        scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
         copies = self.keep(
             make_copies(
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
@@ -163,7 +165,10 @@ class _Planner:
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
+        if kept_where is not None:
+            encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
         built = self._build(source, task, encoder, data.table)
+        self._account(built.pipeline.encoder, table, eval_table)
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
@@ -176,6 +181,14 @@ class _Planner:
         built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
+
+    def _account(self, encoder: Encoder, table: Table, eval_table: Table | None) -> None:
+        """Note the role of every column, as far as the Encoder is decided."""
+        assert self.plan.task is not None
+        further = eval_table.columns if eval_table is not None else ()
+        names = dict.fromkeys((*table.columns, *self.request.config.ignore, *further))
+        columns = account_columns([*names], self.plan.task, encoder)
+        self.plan = replace(self.plan, columns=columns)
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource
@@ -207,11 +220,9 @@ class _Planner:
         config, tokenizer = self.request.config, None
         reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
         if reads_tokens:
-            tokenizer = self.keep(
-                choose_tokenizer(
-                    data, task, roles, source, config.tokenizer, config.trust_remote_code
-                )
-            )
+            name = config.tokenizer or source.tokenizer
+            trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
+            tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
         encoder = Encoder(
             task.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
-from surefit.user_code import OWN_CODE_RUN, find_object
+from surefit.user_code import RunCode
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,8 +39,10 @@ class Run:
         task: TaskSpec | None = None,
         module: Any = None,
         collate_fn: Callable[..., Any] | None = None,
+        trust_code: Iterable[str] = (),
     ) -> None:
         self.path = path
+        self.trust_code = frozenset(trust_code)
         self.collate_fn = collate_fn
         self.task_object = task
         self.module_object = module
@@ -83,12 +85,12 @@ class Run:
                 "Name the task as module:SPEC when training, or use the Run that train returned.",
             )
         name = self.config.task or ""
-        found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
+        found = find_task(name if ":" in name else self.plan["task"], self.code)
         assert isinstance(found, TaskSpec)
         scorer = self.config.generate.scorer
         if scorer is None:
             return found
-        return with_scorer(found, find_object(scorer, self.code_folder))
+        return with_scorer(found, self.code.find(scorer))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -125,13 +127,9 @@ class Run:
         return int(best) if best is not None else None
 
     @property
-    def code_folder(self) -> Path | None:
-        """Where the user's own code was found, that of the model first."""
-        files = [self.plan["model"]["code"]]
-        files += [
-            f["where"].get("file") for f in self.plan["findings"] if f["code"] == OWN_CODE_RUN.code
-        ]
-        return next((Path(file).parent for file in files if file), None)
+    def code(self) -> RunCode:
+        """The gate of the code that the folder names."""
+        return RunCode(self.path, self.plan.get("run_id"), self.trust_code)
 
     @property
     def finished(self) -> bool:
@@ -160,7 +158,7 @@ class Run:
 
     def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
         """The run, for batches made by the user's own collate_fn."""
-        return Run(self.path, self.task_object, self.module_object, collate_fn)
+        return Run(self.path, self.task_object, self.module_object, collate_fn, self.trust_code)
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
@@ -178,17 +176,23 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        seed = self.config.seed
-        return open_pipeline(self.model_path, self.task, self.plan, seed, module, self.collate_fn)
+        return open_pipeline(
+            self.model_path,
+            self.task,
+            self.plan,
+            self.code,
+            self.config.seed,
+            module,
+            self.collate_fn,
+        )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
         from surefit.models.save_model import load_model
 
         self._refuse_unfinished()
-        return load_model(
-            self.model_path, self.task, model if model is not None else self.module_object
-        )
+        module = model if model is not None else self.module_object
+        return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
         if not self.finished:
@@ -228,13 +232,13 @@ def _without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def open_run(path: str | Path) -> Run:
-    """An existing run."""
+def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
+    """An existing run; `trust_code` has the `module:object` names that this command allows."""
     folder = Path(path)
     if not (folder / "config.yaml").is_file() or not (folder / "plan.json").is_file():
         held = "is not the folder of a run" if folder.is_dir() else "does not exist"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
-    return Run(folder)
+    return Run(folder, trust_code=trust_code)
 
 
 def choose_folder(output: str | None, name: str) -> Path:

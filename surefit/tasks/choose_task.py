@@ -6,11 +6,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from surefit.data.column_types import describe_type
+from surefit.data.column_values import holds_answers
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.roles import resolve_roles
+from surefit.data.preference_pairs import read_whole_answers, refuse_preference
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
+from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -25,6 +28,9 @@ def choose_task(
     Where several would do, a task that the model has a head for goes first.
     """
     candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    if any("answer" in task.role_names for task in candidates):
+        refuse_preference(table, chosen)
+        chosen = read_whole_answers(table, chosen)
     able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
     if not able:
         raise _unknown_role(chosen, candidates)
@@ -77,11 +83,21 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
 
 def _nothing_fits(table: Table, candidates: Iterable[TaskSpec]) -> FindingError:
     file, tasks = table.sources[0].file, list(candidates)
+    prompt = next(
+        (name for name in table.columns if name.lower() in get_role("prompt").names), None
+    )
     if len(tasks) == 1:
         return MISSING_COLUMN.error(
             f"{tasks[0].name} needs {_needed(tasks[0])}; the columns are {_columns(table)}.",
             fix="Name the column of each role: --set columns.<role>=<column>.",
             file=file,
+        )
+    if prompt is not None and holds_answers(table.column_type(prompt)):
+        return PROMPTS_WITHOUT_ANSWERS.error(
+            f"Column {prompt!r} has prompts, and no column has answers: {_columns(table)}.",
+            fix="Add the answers, or name their column: --set columns.answer=<column>.",
+            file=file,
+            column=prompt,
         )
     return MISSING_COLUMN.error(
         f"No task could be inferred from the columns {_columns(table)}.",
@@ -99,6 +115,7 @@ def _needed(task: TaskSpec) -> str:
     forms = [
         ("columns " if len(names) > 1 else "a column ") + " and ".join(map(repr, names))
         for names in task.needs
+        if not any({*other} < {*names} for other in task.needs)
     ]
     return forms[0] if len(forms) == 1 else f"one of: {'; '.join(forms)}"
 

@@ -10,7 +10,18 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Remark, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.dialogues import Dialogue
-from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, Message, is_answer, read_dialogue
+from surefit.encode.text.messages import (
+    EMPTY_PROMPT_OR_ANSWER,
+    Message,
+    is_answer,
+    read_dialogue,
+)
+from surefit.encode.text.prompt_and_answer import (
+    has_messages,
+    join_turns,
+    split_answer,
+    tools_in,
+)
 from surefit.encode.text.tool_messages import read_tools
 from surefit.encode.text.unreadable_messages import (
     UNREADABLE_MESSAGE,
@@ -26,31 +37,55 @@ def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     A system text comes first, and the turns of the history before the prompt.
     """
     predicting = bool(encoder.settings.get("predicting"))
-    tools = read_tools(row.get("tools"), encoder.column_of("tools"))
+    given = row.get("tools") or tools_in(row.get("prompt"))
+    tools = read_tools(given, encoder.column_of("tools"))
     system = (read_text(row, "system", encoder) or "").strip()
-    if "messages" in row:
-        column = encoder.column_of("messages")
-        messages = read_dialogue(row["messages"], column, predicting)
-        return with_system(system, messages), tools
     earlier = list(_history(row.get("history"), encoder.column_of("history")))
-    if is_conversational(row):
-        turns = [*earlier, *_conversation(row, predicting)]
-        messages = read_dialogue(turns, encoder.column_of("prompt"), predicting)
-        return with_system(system, messages), tools
-    asked = _asked(row, encoder)
+    role, turns = turns_of(row)
+    column = encoder.column_of(role)
+    if turns is not None:
+        refuse_python_text(turns, column)
+        turns = [*earlier, *turns] if earlier and not isinstance(turns, str) else turns
+        return with_system(system, read_dialogue(turns, column, predicting)), tools
+    asked, answer = _asked(row, encoder)
     if predicting:
         return with_system(system, [*earlier, asked]), tools
-    answer = read_text(row, "answer", encoder)
     if not (answer or "").strip():
         raise _missing("answer")
     return with_system(system, [*earlier, asked, {"role": "assistant", "content": answer}]), tools
 
 
+def turns_of(row: Mapping[str, Any]) -> tuple[str, Any]:
+    """The role and the messages of a row that has some; None if its prompt and answer are texts."""
+    prompt, answer = row.get("prompt"), row.get("answer")
+    if "messages" in row and (row["messages"] is not None or prompt is None):
+        turns = as_messages(row["messages"])
+        return "messages", turns if answer is None else join_turns(turns, answer)
+    return "prompt", join_turns(prompt, answer) if has_messages(prompt, answer) else None
+
+
+def divide_row(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What comes before the last answer of a row of texts or messages, and the rest."""
+    before = [row[role] for role in ("system", "history") if row.get(role)]
+    if "rejected" in row:
+        prompt, target = split_answer(row.get("answer"), row["rejected"])
+        return [prompt, *before], target
+    if row.get("messages") is None:
+        return [row.get("prompt"), row.get("input"), *before], row.get("answer")
+    messages = as_messages(row["messages"])
+    if "answer" in row or isinstance(messages, str):
+        return [messages, row.get("tools"), *before], row.get("answer")
+    messages = list(messages)
+    answers = [place for place, message in enumerate(messages) if is_answer(message)]
+    last = answers[-1] if answers else len(messages)
+    return [messages[:last], row.get("tools"), *before], messages[last:]
+
+
 def with_system(system: str, messages: list[Message]) -> list[Message]:
-    """The messages after a system text, which is put before a system message of their own.
+    r"""The messages after a system text, which is put before a system message of their own.
 
     >>> with_system("Be brief", [{"role": "system", "content": "Be kind"}])
-    [{'role': 'system', 'content': 'Be brief\\n\\nBe kind'}]
+    [{'role': 'system', 'content': 'Be brief\n\nBe kind'}]
     """
     if not system:
         return messages
@@ -61,44 +96,20 @@ def with_system(system: str, messages: list[Message]) -> list[Message]:
     return [{"role": "system", "content": system}, *rest]
 
 
-def is_conversational(row: Mapping[str, Any]) -> bool:
-    """Whether prompt or answer are lists of messages, as TRL has them, or one message."""
-    return any(holds_messages(as_messages(row.get(role))) for role in ("prompt", "answer"))
-
-
-def divide_conversation(row: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The messages of a conversational row up to its last answer, and the rest."""
-    turns = list(_conversation(row, predicting=False))
-    answers = [place for place, turn in enumerate(turns) if is_answer(turn)]
-    last = answers[-1] if answers else len(turns)
-    return turns[:last], turns[last:]
-
-
-def _conversation(row: Mapping[str, Any], predicting: bool) -> Iterator[Any]:
-    """The turns of prompt and answer. Answers in the prompt are context, without labels."""
-    for turn in _turns(row.get("prompt"), "user"):
-        yield {**turn, "weight": 0} if is_answer(turn) and not predicting else turn
-    if not predicting:
-        yield from _turns(row.get("answer"), "assistant")
-
-
-def _turns(value: Any, role: str) -> list[Any]:
-    turns = as_messages(value)
-    if isinstance(turns, str):
-        return [{"role": role, "content": turns}] if turns.strip() else []
-    return list(turns) if turns is not None else []
-
-
-def _asked(row: Mapping[str, Any], encoder: Encoder) -> Message:
+def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | None]:
+    """The message of the user, and the text of the answer."""
     for role in ("prompt", "answer"):
         refuse_python_text(row.get(role), encoder.column_of(role))
-    prompt, context = read_text(row, "prompt", encoder), read_text(row, "input", encoder)
+    prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
+    if "rejected" in row:
+        prompt, answer = split_answer(answer, read_text(row, "rejected", encoder))
+    context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
         raise _missing("prompt")
     asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
     if context:  # a template may tell the input of instruction, input and output apart
         asked |= {"instruction": prompt, "input": context}
-    return asked
+    return asked, answer
 
 
 def _missing(role: str) -> SkipRowError:

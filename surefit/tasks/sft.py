@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_types import is_text_list
+from surefit.data.column_meanings import OF_ANSWERS
+from surefit.data.column_types import is_dialogue, is_text_list
+from surefit.data.column_values import sample
 from surefit.data.roles import Role
-from surefit.data.stored_messages import as_messages
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -29,7 +31,7 @@ from surefit.encode.text.dialogues import (
     DialogueTokens,
     fit_template,
 )
-from surefit.encode.text.messages import has_unread_call, is_answer
+from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
 from surefit.encode.text.unrendered import (
@@ -37,7 +39,7 @@ from surefit.encode.text.unrendered import (
     MESSAGE_NOT_RENDERED,
     REASONING_NOT_RENDERED,
 )
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -48,7 +50,7 @@ from surefit.tasks.causal_text import (
     read_ids,
     store_references,
 )
-from surefit.tasks.dialogue_rows import divide_conversation, is_conversational, read_row
+from surefit.tasks.dialogue_rows import divide_row, read_row, turns_of
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
@@ -89,6 +91,17 @@ SYSTEM_MESSAGE_JOINED = rule(
     fix="Nothing to do.",
 )
 
+LAST_ANSWER_MISSING = rule(
+    "SF137",
+    "warning",
+    "dialogues without their last answer",
+    why=(
+        "Most dialogues end with a message of the user, as prompts for generation do. Only the "
+        "answers before it are learned."
+    ),
+    fix="Add the last answer to each dialogue, or remove the message that it would answer.",
+    accept="The answers before the last message are trained on.",
+)
 
 PARTS_OF_ANSWERS = (
     EARLIER_REASONING_NOT_RENDERED,
@@ -199,7 +212,7 @@ def _remarks(
     if template.calls_as_text and any(message.get("tool_calls") for message in messages):
         message = "the template writes no tool calls; they are written as JSON"
         yield Remark(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
-    given = row.get("messages")
+    given = turns_of(row)[1]
     if given is None or encoder.settings.get("predicting"):
         return
     if has_unread_call(given):
@@ -262,17 +275,23 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
             return [ids[:start]], [ids[start:], labels[start:]]
         except (TypeError, ValueError):  # not a label per token, which encoding reports
             return [ids], [labels]
-    before = [row[role] for role in ("system", "history") if row.get(role)]
-    if "messages" not in row and is_conversational(row):
-        asked, answered = divide_conversation(row)
-        return [asked, row.get("tools"), *before], answered
-    if "messages" not in row:
-        return [row.get("prompt"), row.get("input"), *before], row.get("answer")
-    given = as_messages(row["messages"])
-    messages = list(given) if given is not None else []
-    answers = [place for place, message in enumerate(messages) if is_answer(message)]
-    last = answers[-1] if answers else len(messages)
-    return [messages[:last], row.get("tools"), *before], messages[last:]
+    return divide_row(row)
+
+
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """Dialogues whose last answer is missing, if most are such."""
+    column = roles.get("messages")
+    if column is None or "answer" in roles or not is_dialogue(table.column_type(column)):
+        return
+    dialogues = [turns for turns in sample(table, column) if any(map(is_answer, turns))]
+    open_ended = [turns for turns in dialogues if is_prompt(turns[-1])]
+    if len(open_ended) <= 0.5 * len(dialogues):
+        return
+    message = (
+        f"{len(open_ended)} of the first {len(dialogues)} dialogues with an answer end with a "
+        "message of the user."
+    )
+    yield LAST_ANSWER_MISSING.finding(message, file=table.sources[0].file, column=column)
 
 
 def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
@@ -306,10 +325,12 @@ FIELDS = {
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
-    needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "system", "history", "tools", "references"),
+    needs=(("input_ids",), ("messages",), ("prompt", "answer"), ("messages", "answer")),
+    optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
+    meanings=OF_ANSWERS,
+    misread=misread,
     roles=(REFERENCES,),
-    targets=("answer", "labels", "references"),
+    targets=("answer", "labels", "references", "rejected"),
     divide=divide,
     exact_targets=False,
     augments=("prompt", "messages"),

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import platform
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +206,12 @@ def _script(plan: Plan, run: Run, step: int, latest: Path | None) -> str:
     )
 
 
-def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: Any) -> float:
+def repeat_step(
+    folder: Path,
+    report: Callable[[str], None] = print,
+    trust_code: Iterable[str] = (),
+    **objects: Any,
+) -> float:
     """Forward and backward on the batch of a bundle; returns the loss per target.
 
     `objects` are those the run was given from Python: data, model, task, loss_fn, collate_fn.
@@ -226,8 +231,8 @@ def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: 
     batch = load_file(str(folder / "batch.safetensors"))
     if not batch:
         raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")
-    run = open_run(folder.parents[1])
-    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code_folder))
+    run = open_run(folder.parents[1], trust_code)
+    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code))
     if plan.job is None:
         raise UsageError("\n".join(found.message for found in plan.findings), "See surefit check.")
     pipeline = plan.job.pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -20,6 +20,8 @@ from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, open_run
 from surefit.training.resolved_config import with_absolute_paths
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
+from surefit.user_code import RunCode
+from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,23 +40,24 @@ def resume_run(
     request: Request,
     named: set[str],
     listeners: Listeners = SILENT,
+    trust_code: Iterable[str] = (),
 ) -> Run:
     """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
 
     Only `max_memory_gb` may differ.
     """
-    run = open_run(path)
+    run = open_run(path, trust_code)
     _refuse_contradictions(run, request.config, named)
     if run.finished:
         return run
     stored = run.plan
     _refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
-    beside = request.beside or run.code_folder
+    code = _with_named(run.code, request, named)
     config = run.config
     if "max_memory_gb" in named:  # a limit of the machine, which changes nothing that is trained
         config = config.model_copy(update={"max_memory_gb": request.config.max_memory_gb})
-    request = replace(request, config=config, beside=beside, choices=stored.get("choices", {}))
+    request = replace(request, config=config, code=code, choices=stored.get("choices", {}))
     plan = make_plan(request, listeners.progress)
     if plan.ok and plan.data_key != stored["data_key"]:
         message = f"The rows of {run.path} are not those it was begun with."
@@ -95,7 +98,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         collate_fn=run.collate_fn,
     )
     request = Request(
-        config.model_copy(update=plain), objects, run.code_folder, run.plan.get("choices", {})
+        config.model_copy(update=plain), objects, run.code, run.plan.get("choices", {})
     )
     plan = make_plan(request, progress)
     refuse_errors(plan)
@@ -103,6 +106,15 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     if plan.job.validation.key != run.plan["eval_key"]:
         raise DATA_CHANGED.error(f"The rows of {run.path} are not those it was trained on.")
     return plan
+
+
+def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
+    """The gate of a run's code, which also allows what the options or the config file name."""
+    keys = _given_keys(named)
+    names = {name for key, name in code_names(request.config).items() if key in keys}
+    remote = "trust_remote_code" in keys and request.config.trust_remote_code
+    beside = request.code.beside
+    return replace(code, trusted=code.trusted | names, beside=beside, trust_remote_code=remote)
 
 
 def _refuse_other_version(run: Run, stored: Mapping[str, Any]) -> None:

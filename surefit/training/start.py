@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from surefit.training.engine import (
 from surefit.training.failures import Watch, bundled
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
+from surefit.training.remember_code import remember_code
 from surefit.training.resolved_config import resolve_config
 from surefit.training.schedule import lr_factor
 from surefit.training.signals import stop_on_signal
@@ -82,9 +84,16 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     refuse_weightless(plan)
     assert plan.task is not None
     precision = resolve_precision(config.precision)
-    stored = {**plan.as_dict(), "num_processes": num_processes(), "precision": precision}
+    stored = {
+        **plan.as_dict(),
+        "run_id": uuid.uuid4().hex,
+        "num_processes": num_processes(),
+        "precision": precision,
+    }
     resolved = resolve_config(plan, folder)
     run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
+    if is_main():
+        remember_code(plan, run)
     try:
         return run_plan(plan, run, listeners)
     except FindingError:  # the largest batch did not go through: there is no run
@@ -162,6 +171,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         if state.best_step is not None and state.best_step != state.step:
             load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), module)
         save_model(module, pipeline.encoder, plan.model.source, run.model_path)
+        remember_code(plan, run)  # with the code that the model's folder now has
     accelerator.wait_for_everyone()
     accelerator.end_training()
     if is_main():

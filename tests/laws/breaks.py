@@ -141,6 +141,18 @@ BREAKS = (
         'escape = str; cells = (found["message"], where, found["fix"])',
     ),
     Break(
+        10,
+        "user_code/run_code.py",
+        "raise self._not_named(name)",
+        "return import_object(name, self._folders())",
+    ),
+    Break(
+        10,
+        "user_code/run_code.py",
+        "return hash_folder(Path(place)) in record.remote",
+        "return True",
+    ),
+    Break(
         11,
         "cli/__init__.py",
         "return _fail(error.message, error.fix, error.exit_code, as_json)",
