@@ -98,8 +98,12 @@ CASES = [
         None,
         {
             "a.jsonl": [
-                {**row, "labels": [*row["labels"][:6], -100, -100]}
-                for row in answers(EOS, EOS, EOS, mask=True)
+                {
+                    **row,
+                    "labels": [*row["labels"][:6], -100, -100],
+                    "attention_mask": [1] * 6 + [0] * 2,
+                }
+                for row in answers(EOS, EOS, EOS)
             ],
             "tok": Chat("chatml"),
         },

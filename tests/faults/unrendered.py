@@ -66,7 +66,10 @@ NO_TOOL_ROLE = LOOP + (
     "{{ m.role }}: {% if m.role != 'tool' %}{{ m.content }}"
     "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{% endif %}" + END
 )
-LAST_ONLY = LOOP + "{{ m.role }}: {% if loop.revindex < 3 %}{{ m.content }}{% endif %}" + END
+LAST_ONLY = LOOP + (
+    "{{ m.role }}: {% if m.role == 'assistant' or loop.revindex < 3 %}{{ m.content }}{% endif %}"
+    + END
+)
 NAMES_ONLY = LOOP + (
     WRITTEN + "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}" + END
 )

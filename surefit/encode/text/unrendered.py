@@ -78,7 +78,10 @@ EMPTY_REASONING = rule(
     "warning",
     "template adds empty reasoning to answers",
     why="The empty block has labels, so the model learns to skip its reasoning.",
-    fix="Use a template that writes no empty block, or add the reasoning to the data.",
+    fix=(
+        "Use a template that writes no empty block, or add the reasoning to the data. If the model "
+        "is to answer without reasoning: --set accept=SF162."
+    ),
     accept="The empty blocks are trained on.",
 )
 
