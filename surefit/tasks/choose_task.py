@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from surefit.data.column_types import describe_type
 from surefit.data.column_values import holds_answers
@@ -44,9 +45,7 @@ def choose_task(
     for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        needs = [[task.role(name) for name in names] for names in task.needs]
-        optional = [task.role(name) for name in task.optional]
-        roles = resolve_roles(table, needs, optional, chosen)
+        roles = roles_for(task, table, chosen)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
@@ -55,6 +54,17 @@ def choose_task(
     fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
     suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
     return next(suited, fitting[0])
+
+
+def roles_for(
+    task: TaskSpec, table: Table, chosen: Mapping[str, str], by_type: bool = True
+) -> dict[str, str] | None:
+    """Role to column for the first of the task's forms that the columns have; None for none."""
+    needs = [[task.role(name) for name in names] for names in task.needs]
+    if not by_type:
+        needs = [[replace(role, by_type=False) for role in roles] for roles in needs]
+    optional = [task.role(name) for name in task.optional]
+    return resolve_roles(table, needs, optional, chosen)
 
 
 def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:

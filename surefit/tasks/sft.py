@@ -329,6 +329,7 @@ SPEC = TaskSpec(
     optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
     meanings=OF_ANSWERS,
     misread=misread,
+    mixes=("messages", "prompt", "answer"),
     roles=(REFERENCES,),
     targets=("answer", "labels", "references", "rejected"),
     divide=divide,

@@ -125,6 +125,8 @@ class TaskSpec:
     """One line for `surefit tasks`."""
     needs: tuple[tuple[str, ...], ...] = ()
     """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    mixes: tuple[str, ...] = ()
+    """Roles of forms that one table may have together: a row is read by the form that it has."""
     roles: tuple[Role, ...] = ()
     """Roles of the task's own: the column names they are recognised by, the types they accept. A
     role without one is looked up in `data/roles.py`, else recognised by its own name."""

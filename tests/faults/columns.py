@@ -106,6 +106,15 @@ PAIRS: dict[str, tuple[str, list[Row]]] = {
 }
 """Forms of preference pairs, and the column of the better answers."""
 
+OTHERS = [
+    {"instruction": f"Add {n} and 1.", "input": "", "output": f"{n + 1}"} for n in range(40, 60)
+]
+CHATS = rows(
+    lambda n, q, a: {
+        "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}],
+    }
+)
+
 CASES = [
     *(
         Case(f"preference pairs: {name}", "SF130", {"a.jsonl": data}, column=column)
@@ -265,6 +274,39 @@ CASES = [
         "tiny:mlp",
         exits=0,
     ),
+    Case(
+        "files of texts and of tokens",
+        "SF141",
+        {
+            "a.jsonl": rows(lambda n, q, a: {"text": q}),
+            "b.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
+        },
+        data="a.jsonl b.jsonl",
+        options="--task causal-lm",
+    ),
+    Case(
+        "validation file of tokens",
+        "SF141",
+        {
+            "a.jsonl": rows(lambda n, q, a: {"messages": user(q) + bot(a)}),
+            "e.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
+        },
+        options="--eval-data e.jsonl",
+    ),
+    Case(
+        "validation file of instructions",
+        "SF140",
+        {"a.jsonl": asked(), "e.jsonl": OTHERS},
+        options="--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "files of instructions and of dialogues",
+        "SF140",
+        {"a.jsonl": OTHERS, "b.jsonl": CHATS},
+        data="a.jsonl b.jsonl",
+        exits=0,
+    ),
     Case("weights of rows", "SF139", {"a.jsonl": asked(weight=lambda n: 1 + n % 3)}, exits=0),
     Case(
         "weights of samples",
@@ -295,6 +337,27 @@ HEALTHY = [
         },
         options="--set accept=SF131",
         also=("SF131", "SF203"),
+    ),
+    Case(
+        "validation file in another form",
+        None,
+        {
+            "a.jsonl": asked(),
+            "e.jsonl": [{"messages": user(f"Add {n} and 1.") + bot(f"{n + 1}.")} for n in range(9)],
+        },
+        options="--eval-data e.jsonl",
+        also=("SF140",),
+    ),
+    Case(
+        "texts under two names",
+        None,
+        {
+            "a.jsonl": classed(),
+            "b.jsonl": [{"sentence": f"Day {n} is nice", "label": "ab"[n % 2]} for n in range(20)],
+        },
+        BERT,
+        data="a.jsonl b.jsonl",
+        also=("SF140",),
     ),
     Case("answers that are all good", None, {"a.jsonl": asked(label=lambda n: True)}),
     Case("answers with one score", None, {"a.jsonl": asked(score=lambda n: 5)}),
