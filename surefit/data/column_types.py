@@ -68,6 +68,11 @@ def is_integer_list(kind: pa.DataType) -> bool:
     return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
+def is_object(kind: pa.DataType) -> bool:
+    """Whether a column holds an object with named values per row."""
+    return bool(pa.types.is_struct(kind))
+
+
 def is_dialogue(kind: pa.DataType) -> bool:
     """Whether a column holds a list of objects per row, as dialogues are."""
     return is_list(kind) and bool(pa.types.is_struct(kind.value_type))

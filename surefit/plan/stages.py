@@ -28,6 +28,7 @@ from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.tally import remark_findings
 from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
 from surefit.findings import (
@@ -298,8 +299,11 @@ class _Planner:
         key = fingerprint(train.key, validation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, data.table), (validation, data.validation_table))
-        for store, _ in both:
-            self.note(Finding(**noted) for noted in store.notes["findings"])
+        sides = [
+            (table, store.notes, len(rows))
+            for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+        ]
+        self.note(remark_findings(sides, built.pipeline.encoder))
         self.note(check_ledger(ledger, both, self.request.config.max_dropped_share))
         pipeline = built.pipeline
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
@@ -307,10 +311,12 @@ class _Planner:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
         head = pipeline.task.head_for(pipeline.encoder)
         if head is not None and head.predicts == "next_token":
-            rows = (data.train, data.validation)
-            sides = [(*side, numbers) for side, numbers in zip(both, rows, strict=True)]
+            labelled = [
+                (store, table, rows)
+                for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+            ]
             trained = None if built.source.untrained else pipeline.module
-            self.note(check_causal_labels(sides, pipeline.encoder, trained))
+            self.note(check_causal_labels(labelled, pipeline.encoder, trained))
 
     def _make_job(self, built: Built, train: Store, validation: Store) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""

@@ -28,9 +28,8 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; wh
 
 def write_report(run: Run) -> Path:
     """Write the run's report.html and return its path."""
-    path = run.path / "report.html"
-    atomic.write_text(path, render(run))
-    return path
+    atomic.write_text(run.report_path, render(run))
+    return run.report_path
 
 
 def render(run: Run) -> str:

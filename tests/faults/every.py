@@ -7,6 +7,7 @@ from faults import (
     dialogues,
     files,
     healthy,
+    healthy_dialogues,
     healthy_models,
     labels,
     misread,
@@ -14,6 +15,7 @@ from faults import (
     sequences,
     settings,
     tokens,
+    unrendered,
 )
 from faults.case import Case
 
@@ -22,7 +24,7 @@ FAULTS: dict[str, list[Case]] = {
     "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
-    "dialogues": dialogues.CASES,
+    "dialogues": dialogues.CASES + unrendered.CASES,
     "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
@@ -31,4 +33,10 @@ FAULTS: dict[str, list[Case]] = {
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES + columns.HEALTHY + misread.HEALTHY
+HEALTHY = [
+    *healthy.CASES,
+    *healthy_dialogues.CASES,
+    *healthy_models.CASES,
+    *columns.HEALTHY,
+    *misread.HEALTHY,
+]
