@@ -126,6 +126,7 @@ LEAKS = [
         "SF180",
         {"a.jsonl": [make(row) for row in prose(40) for make in (dict, retold, prefixed)]},
         BERT,
+        also=("SF181",),
         exits=0,
     ),
     Case(
