@@ -199,7 +199,8 @@ def check_ledger(
 ) -> Iterator[Finding]:
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
-    unmeant = lost - ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
+    on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
+    share_lost = (lost - on_purpose) / max(ledger.rows - on_purpose, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
     example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
@@ -209,7 +210,7 @@ def check_ledger(
         message = f"No training row is left of {ledger.rows}{why}."
         yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
-    if unmeant > max_dropped_share * ledger.rows:
+    if share_lost > max_dropped_share:
         share = f"{lost / ledger.rows:.0%}"
         message = (
             f"{lost} of {ledger.rows} rows ({share}) would be dropped: {reasons}; "
@@ -218,7 +219,7 @@ def check_ledger(
         more = f"{fix} Or raise max_dropped_share.".lstrip()
         yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
     elif lost > unseen:
-        broken = MANY_ROWS_DROPPED if unmeant >= MANY * ledger.rows else ROWS_DROPPED
+        broken = MANY_ROWS_DROPPED if share_lost >= MANY else ROWS_DROPPED
         verb = "is" if lost == 1 else "are"
         message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
         yield broken.finding(f"{message} {_examples(sides)}", example, fix=fix)
