@@ -12,6 +12,7 @@ from surefit.config import Reading
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import IMAGE_ENDINGS
 from surefit.data.data_rules import NO_DATA
+from surefit.data.file_identity import content_hashes
 from surefit.data.formats.opened import Opened
 
 SPLITS = frozenset(("train", "test", "val", "valid", "validation", "dev"))
@@ -49,12 +50,10 @@ def open_class_folder(path: Path, reading: Reading) -> Opened:
 
 
 def folder_fingerprint(path: Path) -> str:
-    """Changes when an image is added, removed or rewritten."""
-    path = path.resolve()
-    images = (image for folder in _classes(path) for image in _images(folder))
-    stats = ((str(image), image.stat()) for image in sorted(images))
-    listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    return fingerprint(str(path), listed)
+    """Changes when an image is added, removed, renamed or its content changes."""
+    images = sorted(image for folder in _classes(path) for image in _images(folder))
+    names = [image.relative_to(path).as_posix() for image in images]
+    return fingerprint(names, content_hashes([str(image) for image in images]))
 
 
 def _classes(path: Path) -> list[Path]:
