@@ -31,7 +31,7 @@ def command(
     from surefit.run.run_folder import check_writable, open_run
 
     opened = open_run(run, trust_code or ())
-    if not opened.finished:
+    if not opened.has_model:
         opened.load()  # says how to finish the run
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} already exists.", "Choose another folder.")
@@ -39,7 +39,7 @@ def command(
     if merge and has_adapters(opened.model_path):
         save_merged(opened.model_path, opened.task, out, opened.code)
     else:
-        with atomic.new_folder(out) as temporary:
+        with atomic.new_folder(out, sealed=True) as temporary:
             shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
             point_to_base(temporary, out)
     print(out)

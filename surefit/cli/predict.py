@@ -29,7 +29,7 @@ def command(
         raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data
     if text is not None:
-        if not opened.finished:
+        if not opened.has_model:
             opened.load()  # says how to finish the run
         roles = read_state(opened.model_path)["roles"]
         reading = ("text", "prompt", "messages", "source", "tokens")

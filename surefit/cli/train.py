@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,14 @@ def command(
                 display.show_plan(plan)
 
         request = make_request(settings, config.parent if config is not None else None)
-        listeners = Listeners((display.observe,), display.progress, on_plan, display.show_fit)
+        listeners = Listeners(
+            (display.observe,),
+            display.progress,
+            on_plan,
+            display.show_fit,
+            display.notice,
+            announce_stop,
+        )
         try:
             if resume is not None:
                 run = resume_run(resume, request, set(settings), listeners, trust_code or ())
@@ -50,6 +59,13 @@ def command(
             print(f"{run.path} is already finished.", file=sys.stderr)
         show_run(run)
     return 0
+
+
+def announce_stop() -> None:
+    """Say what Ctrl-C does; written past all buffers, because a signal handler calls it."""
+    text = b"stopping after this step, which is then saved; Ctrl-C again stops at once\n"
+    with suppress(OSError):
+        os.write(2, text)
 
 
 def show_run(run: Run) -> None:

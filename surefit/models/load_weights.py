@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from surefit.findings import Finding, rule
@@ -39,6 +41,12 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
+        forbidden = find_unreadable(Path(name))
+        if forbidden is not None:
+            raise UNSUITABLE_MODEL.error(
+                f"{forbidden} may not be read by this user (permission denied).",
+                fix=f"Ask its owner for: chmod -R go+rX {name}",
+            ) from None
         raise UNSUITABLE_MODEL.error(
             f"The weights of {name} cannot be loaded: {first}",
             fix="Download the model again; its weights file is missing or damaged.",
@@ -68,3 +76,11 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
         findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),
         added_tokens=range(had, len(tokenizer)),
     )
+
+
+def find_unreadable(folder: Path) -> Path | None:
+    """A file of a local model folder that this user may not read, if there is any."""
+    if not folder.is_dir():
+        return None
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return next((path for path in files if not os.access(path, os.R_OK)), None)

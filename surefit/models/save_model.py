@@ -29,7 +29,7 @@ RECIPE = "module.json"
 def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
     """Write the model with its Encoder; the folder is written atomically."""
     recipe = {**source.recipe, "code": source.code}
-    with atomic.new_folder(folder) as temporary:
+    with atomic.new_folder(folder, sealed=True) as temporary:
         if lora.is_adapted(module):
             _save_adapted(module, lora_files.base_name(source), recipe, temporary)
             lora_files.point_to_base(temporary, folder)
@@ -70,7 +70,7 @@ def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None
     adapted, encoder = load_model(folder, task, code)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    with atomic.new_folder(out) as temporary:
+    with atomic.new_folder(out, sealed=True) as temporary:
         _save_plain(merge_adapters(adapted), recipe, temporary)
         encoder.save(temporary)
 

@@ -124,10 +124,10 @@ def open_tables(
     """The training Table without the ignored columns, and the validation Table if there is one."""
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
-    table = open_table(data, reading, on_bad_file).without(ignore)
+    table = open_table(data, reading, on_bad_file, may_differ=True).without(ignore)
     if isinstance(eval_data, list) and not eval_data:
         return (table, None), [*table.findings]
-    eval_table = open_table(eval_data, reading, on_bad_file)
+    eval_table = open_table(eval_data, reading, on_bad_file, may_differ=True)
     return (table, eval_table), [*table.findings, *eval_table.findings]
 
 

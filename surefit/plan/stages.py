@@ -24,6 +24,7 @@ from surefit.checks.module_checks import (
 from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
+from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -77,11 +78,14 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.unread_columns import check_unread
 from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task
+from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
+from surefit.tasks.source_forms import unify_forms
 from surefit.tasks.task_spec import TaskSpec
 
 Made = TypeVar("Made")
@@ -152,6 +156,14 @@ class _Planner:
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
+        forms = self.keep(unify_forms(table, eval_table, task, roles, config.columns))
+        table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
+        if forms.read_as:
+            findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
+            self.plan = replace(self.plan, findings=tuple(findings))
+        self._account(names, Encoder(task.name, roles), forms.read_as)
+        kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
         copies = self.keep(
@@ -166,7 +178,10 @@ class _Planner:
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
+        if kept_where is not None:
+            encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
         built = self._build(source, task, encoder, data.table)
+        self._account(names, built.pipeline.encoder, forms.read_as)
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
@@ -179,6 +194,13 @@ class _Planner:
         built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
+
+    def _account(self, names: Iterable[str], encoder: Encoder, read_as: Mapping[str, str]) -> None:
+        """Note the role of every column; `read_as` has those of files in another form."""
+        assert self.plan.task is not None
+        columns = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
+        other = {name: role for name, role in read_as.items() if columns.get(name) is None}
+        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other})
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource

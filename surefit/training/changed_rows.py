@@ -18,23 +18,22 @@ Numbered = tuple[int, int]
 """The number of a row in the data, and the hash of what it is encoded to."""
 
 
-def describe_changes(stored: Mapping[str, Any], job: Job, one_table: bool) -> str:
+def describe_changed_rows(
+    stored: Mapping[str, Any], job: Job, sides: Sequence[str] = ("train", "validation")
+) -> str:
     """What differs between the rows of a run's plan and those of a new Job.
 
-    `one_table` if training and validation rows come from the same data.
+    A row that changed may also have moved from training to validation; so with both `sides`, they
+    are compared together.
     """
     names = stored.get("stores") or {}
-    folders = {side: entry_folder("encoded", name) for side, name in names.items()}
-    if not folders or not all(is_sound(folder) for folder in folders.values()):
+    folders = [entry_folder("encoded", names[side]) for side in sides if side in names]
+    if not folders or not all(is_sound(folder) for folder in folders):
         return "The cache no longer has the rows it was begun with, so they cannot be compared."
-    old = {side: _numbered(Store(folder)) for side, folder in folders.items()}
-    new = {"train": _numbered(job.train), "validation": _numbered(job.validation)}
-    if one_table:
-        old, new = ({"data": sorted(chain(*sides.values()))} for sides in (old, new))
-    found = [what for side in new if (what := describe_difference(old[side], new[side]))]
-    if found:
-        return " ".join(found)
-    return (
+    now = {"train": job.train, "validation": job.validation}
+    old = sorted(chain(*(_numbered(Store(folder)) for folder in folders)))
+    new = sorted(chain(*(_numbered(now[side]) for side in sides)))
+    return describe_difference(old, new) or (
         "No row of the data differs: the rows are encoded otherwise than then, or split otherwise "
         "(another tokenizer, template, or code of the task)."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults import (
+    columns,
     dialogues,
     files,
     healthy,
@@ -21,9 +22,10 @@ FAULTS: dict[str, list[Case]] = {
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES,
+    "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES
+HEALTHY = healthy.CASES + healthy_models.CASES + columns.HEALTHY
