@@ -52,6 +52,9 @@ def test_moved_data_is_found_or_named(home: Path, capsys: pytest.CaptureFixture[
     assert str(home / "later" / "renamed.npz") in (home / "run" / "config.yaml").read_text()
     shutil.move("later/renamed.npz", "renamed.npz")
     assert command(["evaluate", "run"]) == 0  # a file of that name in the working folder
+    capsys.readouterr()
+    assert resume("--max-steps", "5") == 0
+    assert "SF822" in capsys.readouterr().err
 
 
 def test_changed_data_is_refused_with_its_rows(
