@@ -22,6 +22,7 @@ from surefit.cli import (
     report,
     tasks,
     train,
+    verify,
 )
 from surefit.errors import describe_error
 
@@ -48,6 +49,7 @@ for module in (
     predict,
     export,
     report,
+    verify,
     tasks,
     demo,
     cache_command,
