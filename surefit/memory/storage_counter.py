@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
-LARGEST_ON_HEAP = 32 * 1024 * 1024
-"""glibc maps larger blocks one by one, and returns them to the system when they are freed."""
 _INDEXING = (
     aten.index.Tensor,
     aten.index_put.default,
@@ -42,10 +40,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0
         self.moved_bytes = 0
         self.num_ops = 0
-        self.heap_bytes = 0
-        """Sum of all allocations that malloc would place on its heap, also of freed ones."""
+        self.events: list[int] = []
+        """Allocations since `begin_step`: a size in bytes, or −n where the n-th one is freed."""
+        self._num_allocated = 0
+        self._num_before = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
         self._cached = ShapeCache()
+
+    def begin_step(self) -> None:
+        """Record events from here; what was allocated before stays."""
+        self.events, self._num_before = [], self._num_allocated
 
     def add(self, tensor: torch.Tensor) -> int:
         """Count the storage of a tensor until it is freed; returns its bytes, 0 if it is known."""
@@ -53,14 +57,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key, size = storage._cdata, storage.nbytes()
         if key in self._storages:
             return 0
+        self._num_allocated += size > 0
+        number = self._num_allocated
 
         def freed(_: Any) -> None:
             self.live -= size
             del self._storages[key]
+            if size and number > self._num_before:
+                self.events.append(self._num_before - number)
 
         self._storages[key] = weakref.ref(storage, freed)
         self.live += size
-        self.heap_bytes += size if size < LARGEST_ON_HEAP else 0
+        if size:
+            self.events.append(size)
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, dict(self.labelled)
         return size
