@@ -267,6 +267,9 @@ class RunConfig(_Section):
     """Weight decay of AdamW; biases and norms are exempt."""
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 for no clipping."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What happens at a step whose loss or gradient is NaN or infinite: the run stops, or the step
+    is skipped and counted."""
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
-from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
 from surefit.data.formats import (
     arrow_files,
     class_folders,
@@ -40,14 +40,6 @@ from surefit.data.python.objects import open_object
 from surefit.data.table import Source, Table
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, rule
-
-DIFFERENT_COLUMNS = rule(
-    "SF107",
-    "warning",
-    "files with different columns",
-    why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
-    fix="Pass files with the same columns.",
-)
 
 FILE_LEFT_OUT = rule(
     "SF430",
@@ -83,17 +75,24 @@ OPENERS: dict[str, Opener] = {
 """The ending of a file name (without .gz), and the function that opens such a file."""
 
 
-def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "error") -> Table:
+def open_table(
+    data: Any,
+    reading: Reading | None = None,
+    on_bad_file: str = "error",
+    may_differ: bool = False,
+) -> Table:
     """Open one or several paths (concatenated), or a Python object, as one Table.
 
-    With `on_bad_file="skip"`, files that cannot be read are left out, unless none can be read.
+    With `on_bad_file="skip"`, files that cannot be read are left out, unless none can be read. With
+    `may_differ`, files may be of different forms, without a column in common.
     """
     if isinstance(data, str | Path):
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
     elif data:
-        table = _open_paths(as_paths(data), reading or Reading(), on_bad_file == "skip")
+        skip = on_bad_file == "skip"
+        table = _open_paths(as_paths(data), reading or Reading(), skip, may_differ)
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
@@ -109,7 +108,7 @@ def as_paths(data: Sequence[str | Path]) -> list[Path]:
     return [Path(item) for item in data]
 
 
-def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
+def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool, may_differ: bool) -> Table:
     files, notes = files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
     key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
@@ -120,7 +119,7 @@ def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
     files, opened, left_out = _open_each(files, reading, skip)
     if list(paths) == files:  # files of a folder are shards, not source and target
         opened = pair_texts(files, opened)
-    return _join(files[: len(opened)], opened, key, [*notes, *left_out])
+    return _join(files[: len(opened)], opened, key, [*notes, *left_out], may_differ)
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
@@ -259,7 +258,11 @@ def _open_as_columns(files: Sequence[Path]) -> Opened | None:
 
 
 def _join(
-    files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
+    files: Sequence[Path],
+    opened: Sequence[Opened],
+    key: str,
+    notes: Sequence[Finding] = (),
+    may_differ: bool = False,
 ) -> Table:
     """The rows of several files, concatenated."""
     converted: Sequence[Finding] = ()
@@ -267,19 +270,21 @@ def _join(
         opened, converted = align_shards(files, opened)
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
-        sources.append(Source(str(file), first))
+        sources.append(Source(str(file), first, tuple(part.arrow.column_names)))
         first += part.arrow.num_rows
     findings = (*notes, *converted, *(found for part in opened for found in part.findings))
-    findings += _missing_columns(files, opened)
+    findings += _missing_columns(files, opened, may_differ)
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 
-def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Finding, ...]:
+def _missing_columns(
+    files: Sequence[Path], opened: Sequence[Opened], may_differ: bool
+) -> tuple[Finding, ...]:
     """A warning for the first file whose columns are not those of the first file."""
     names = set(opened[0].arrow.column_names)
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
-        if other.isdisjoint(names):
+        if other.isdisjoint(names) and not may_differ:
             message = f"{file} has none of the columns of {files[0]}: {', '.join(sorted(other))}."
             raise FILES_DO_NOT_MATCH.error(message, file=str(file))
         if other != names:

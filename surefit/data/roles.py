@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.column_types import (
-    IMAGE_ENDINGS,
     array_rank,
     fixed_sizes,
     is_array,
@@ -23,8 +22,7 @@ from surefit.data.column_types import (
     is_text_list,
     may_hold_images,
 )
-from surefit.data.dates import ORDERS, read_date
-from surefit.data.numbers import read_number
+from surefit.data.column_values import holds_texts, is_identifier
 from surefit.data.table import Table
 
 Accepts = Callable[[pa.DataType, bool], bool]
@@ -79,6 +77,7 @@ _TABLE = (
     Role("prompt", ("prompt", "instruction", "question", "query", "input")),
     Role("answer", ("completion", "answer", "response", "output", "target")),
     Role("input", ("input", "context"), may_be_missing=True),
+    Role("rejected", accepts=lambda kind, named: False, may_be_missing=True),
     Role(
         "messages",
         ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns"),
@@ -210,23 +209,11 @@ def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
         for name in table.columns
         if name not in taken and role.accepts(table.column_type(name), False)
     ]
-    if len(free) != 1 or (role.name == "text" and not _is_prose(table, free[0])):
+    if len(free) != 1 or (role.name == "text" and not holds_texts(table, free[0])):
         return None
+    if role.name == "label" and is_identifier(free[0]):
+        return None  # an id is not a class
     return free[0]
-
-
-def _is_prose(table: Table, column: str) -> bool:
-    """Whether a column holds texts, rather than a few repeated values, dates, or image files."""
-    values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
-    if not values:
-        return True
-    if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
-        return False  # numbers, turned into text by a few cells
-    if any(all(read_date(value, order) for value in values) for order in ORDERS):
-        return False
-    if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
-        return False
-    return not all(value.lower().endswith(IMAGE_ENDINGS) for value in values)
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:

@@ -13,12 +13,15 @@ JSON = ".json"
 def storable(value: Any) -> Any:
     """A dialogue with every value of its messages as text, so that Arrow needs one type.
 
-    A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON.
+    A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON. An
+    object with messages, such as OpenAI's `input`, is converted value by value.
     Anything else is returned unchanged.
 
     >>> storable([{"role": "user", "content": 5}])
     [{'role': 'user', 'content.json': '5'}]
     """
+    if isinstance(value, Mapping) and isinstance(value.get("messages"), list):
+        return {name: storable(inner) or None for name, inner in value.items()}
     if not isinstance(value, list) or not value:
         return value
     if all(_is_tool(item) for item in value):

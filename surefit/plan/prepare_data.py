@@ -124,10 +124,10 @@ def open_tables(
     """The training Table without the ignored columns, and the validation Table if there is one."""
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
-    table = open_table(data, reading, on_bad_file).without(ignore)
+    table = open_table(data, reading, on_bad_file, may_differ=True).without(ignore)
     if isinstance(eval_data, list) and not eval_data:
         return (table, None), [*table.findings]
-    eval_table = open_table(eval_data, reading, on_bad_file)
+    eval_table = open_table(eval_data, reading, on_bad_file, may_differ=True)
     return (table, eval_table), [*table.findings, *eval_table.findings]
 
 
@@ -261,8 +261,7 @@ def choose_tokenizer(
     name: str | None,
     trust_remote_code: bool,
 ) -> tuple[Any, list[Finding]]:
-    """The named tokenizer, the model's own, or one made from the training texts."""
-    name = name or source.tokenizer
+    """The tokenizer of a name, or one made from the training texts."""
     if name is not None:
         tokenizer = load_tokenizer(name, trust_remote_code)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:

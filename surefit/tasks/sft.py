@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_types import is_text_list
+from surefit.data.column_meanings import OF_ANSWERS
+from surefit.data.column_types import is_dialogue, is_text_list
+from surefit.data.column_values import sample
 from surefit.data.roles import Role
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -32,11 +35,18 @@ from surefit.encode.text.messages import (
     EMPTY_PROMPT_OR_ANSWER,
     Message,
     is_answer,
+    is_prompt,
     read_dialogue,
     read_tools,
 )
+from surefit.encode.text.prompt_and_answer import (
+    has_messages,
+    join_turns,
+    split_answer,
+    tools_in,
+)
 from surefit.encode.text.template_rendering import TemplateError
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -84,6 +94,17 @@ SYSTEM_MESSAGE_JOINED = rule(
     fix="Nothing to do.",
 )
 
+LAST_ANSWER_MISSING = rule(
+    "SF137",
+    "warning",
+    "dialogues without their last answer",
+    why=(
+        "Most dialogues end with a message of the user, as prompts for generation do. Only the "
+        "answers before it are learned."
+    ),
+    fix="Add the last answer to each dialogue, or remove the message that it would answer.",
+    accept="The answers before the last message are trained on.",
+)
 
 SAMPLED_ROWS = 64
 
@@ -144,10 +165,14 @@ def _unsuited(fault: TemplateError) -> SkipRowError:
 def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     """The row's messages and tools; prompt and answer are a user's and an assistant's."""
     predicting = bool(encoder.settings.get("predicting"))
-    if "messages" in row:
-        messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
-        return messages, read_tools(row.get("tools"), encoder.column_of("tools"))
+    role, turns = _turns(row)
+    if turns is not None:
+        messages = read_dialogue(turns, encoder.column_of(role), predicting)
+        tools = row.get("tools") or tools_in(row.get("prompt"))
+        return messages, read_tools(tools, encoder.column_of("tools"))
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
+    if "rejected" in row:
+        prompt, answer = split_answer(answer, read_text(row, "rejected", encoder))
     context = read_text(row, "input", encoder)
     if not (prompt or "").strip():
         raise SkipRowError(
@@ -165,6 +190,15 @@ def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
             Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
         )
     return [asked, {"role": "assistant", "content": answer}], None
+
+
+def _turns(row: Mapping[str, Any]) -> tuple[str, Any]:
+    """The role and the messages of a row that has some; None if its prompt and answer are texts."""
+    prompt, answer = row.get("prompt"), row.get("answer")
+    if "messages" in row and (row["messages"] is not None or prompt is None):
+        turns = row["messages"]
+        return "messages", turns if answer is None else join_turns(turns, answer)
+    return "prompt", join_turns(prompt, answer) if has_messages(prompt, answer) else None
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
@@ -211,7 +245,7 @@ def _remarks(
         yield Remark(
             SYSTEM_MESSAGE_JOINED, "the system message is put before the first user's", column
         )
-    given = row.get("messages")
+    given = _turns(row)[1]
     if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
         left = len(given) - len(messages)
         what = "message is" if left == 1 else "messages are"
@@ -270,12 +304,33 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
             return [ids[:start]], [ids[start:], labels[start:]]
         except (TypeError, ValueError):  # not a label per token, which encoding reports
             return [ids], [labels]
-    if "messages" not in row:
+    if "rejected" in row:
+        prompt, target = split_answer(row.get("answer"), row["rejected"])
+        return [prompt], target
+    if row.get("messages") is None:
         return [row.get("prompt"), row.get("input")], row.get("answer")
-    messages = list(row["messages"]) if row["messages"] is not None else []
+    if "answer" in row:
+        return [row["messages"], row.get("tools")], row["answer"]
+    messages = list(row["messages"])
     answers = [place for place, message in enumerate(messages) if is_answer(message)]
     last = answers[-1] if answers else len(messages)
     return [messages[:last], row.get("tools")], messages[last:]
+
+
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """Dialogues whose last answer is missing, if most are such."""
+    column = roles.get("messages")
+    if column is None or "answer" in roles or not is_dialogue(table.column_type(column)):
+        return
+    dialogues = [turns for turns in sample(table, column) if any(map(is_answer, turns))]
+    open_ended = [turns for turns in dialogues if is_prompt(turns[-1])]
+    if len(open_ended) <= 0.5 * len(dialogues):
+        return
+    message = (
+        f"{len(open_ended)} of the first {len(dialogues)} dialogues with an answer end with a "
+        "message of the user."
+    )
+    yield LAST_ANSWER_MISSING.finding(message, file=table.sources[0].file, column=column)
 
 
 def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
@@ -309,10 +364,13 @@ FIELDS = {
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
-    needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "tools", "references"),
+    needs=(("input_ids",), ("messages",), ("prompt", "answer"), ("messages", "answer")),
+    optional=("labels", "mask", "input", "tools", "references", "rejected"),
+    meanings=OF_ANSWERS,
+    misread=misread,
+    mixes=("messages", "prompt", "answer"),
     roles=(REFERENCES,),
-    targets=("answer", "labels", "references"),
+    targets=("answer", "labels", "references", "rejected"),
     divide=divide,
     exact_targets=False,
     augments=("prompt", "messages"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults import (
+    columns,
     dialogues,
     files,
     healthy,
@@ -17,13 +18,14 @@ from faults.case import Case
 
 FAULTS: dict[str, list[Case]] = {
     "files": files.CASES,
-    "tokens": tokens.CASES,
+    "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES,
+    "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES
+HEALTHY = healthy.CASES + healthy_models.CASES + columns.HEALTHY

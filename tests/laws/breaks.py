@@ -57,9 +57,10 @@ BREAKS = (
     ),
     Break(
         3,
-        "training/loop.py",
-        "divisor = int(num_targets[rows].sum())",
-        "divisor = int(num_targets[share.micro_batches[0]].sum()) * len(share.micro_batches)",
+        "training/step_gradients.py",
+        "divisor = int(job.train.num_targets[rows].sum())",
+        "divisor = int(job.train.num_targets[share.micro_batches[0]].sum()) * len("
+        "share.micro_batches)",
     ),
     Break(
         4,
@@ -71,7 +72,7 @@ BREAKS = (
     Break(
         5,
         "training/loop.py",
-        "seed_step(pipeline.seed, place.step, accelerator.process_index)",
+        "seed_step(job.pipeline.seed, place.step, accelerator.process_index)",
         "pass",
     ),
     Break(
@@ -129,6 +130,12 @@ BREAKS = (
         "return path",
     ),
     Break(
+        9,
+        "digests.py",
+        "if found != digest:",
+        "if False:",
+    ),
+    Break(
         10,
         "config/settings.py",
         'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
@@ -139,6 +146,18 @@ BREAKS = (
         "report/page.py",
         'cells = (found["message"], where, found["fix"])',
         'escape = str; cells = (found["message"], where, found["fix"])',
+    ),
+    Break(
+        10,
+        "user_code/run_code.py",
+        "raise self._not_named(name)",
+        "return import_object(name, self._folders())",
+    ),
+    Break(
+        10,
+        "user_code/run_code.py",
+        "return hash_folder(Path(place)) in record.remote",
+        "return True",
     ),
     Break(
         11,

@@ -108,8 +108,17 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
 
 def is_answer(turn: Any) -> bool:
     """Whether a message of the data is an assistant's."""
+    return _role_of(turn) == "assistant"
+
+
+def is_prompt(turn: Any) -> bool:
+    """Whether a message of the data is a user's."""
+    return _role_of(turn) == "user"
+
+
+def _role_of(turn: Any) -> str | None:
     name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
-    return isinstance(name, str) and _ROLES.get(name.lower()) == "assistant"
+    return _ROLES.get(name.lower()) if isinstance(name, str) else None
 
 
 def _read_message(turn: Any) -> Message | str:
