@@ -163,7 +163,7 @@ BUILDERS: dict[str, Callable[[], Any]] = {
         "LlamaConfig",
         "LlamaForCausalLM",
         num_key_value_heads=2,
-        vocab_size=WORDS // 4,
+        vocab_size=WORDS,
         **_sizes(512, 1536, 4),
     ),
     "conv and LSTM": ConvAndLSTM,
