@@ -49,20 +49,24 @@ def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
 def check_causal_labels(
     sides: Sequence[tuple[Store, Table, Rows]], encoder: Encoder, module: Any
 ) -> Iterator[Finding]:
-    """The findings about training and validation rows of a causal task; see `known_tokens`."""
+    """The findings about training and validation rows of a causal task; see `known_tokens`.
+
+    Sides of one Table are counted together, as their rows were split by surefit.
+    """
     known = known_tokens(encoder, module)
-    for store, table, rows in sides:
-        if "input_ids" in encoder.roles:
-            yield from scan_columns(table, rows, encoder.roles, known)
-        elif len(store):
-            yield from scan_store(store, table, known)
+    for key in dict.fromkeys(table.key for _, table, _ in sides):
+        same = [side for side in sides if side[1].key == key]
+        tally, table = LabelTally(known), same[0][1]
+        for store, _, rows in same:
+            if "input_ids" in encoder.roles:
+                scan_columns(tally, table, rows, encoder.roles)
+            else:
+                scan_store(tally, store)
+        yield from check_labels(tally, table.where)
 
 
-def scan_columns(
-    table: Table, rows: Rows, roles: Mapping[str, str], known: KnownTokens
-) -> Iterator[Finding]:
-    """The findings about pre-tokenized rows, before padding is left out and rows are cut."""
-    tally = LabelTally(known)
+def scan_columns(tally: LabelTally, table: Table, rows: Rows, roles: Mapping[str, str]) -> None:
+    """Count pre-tokenized rows, before padding is left out and rows are cut."""
     columns = [roles.get(role) for role in ("input_ids", "labels", "mask")]
     for start in range(0, len(rows), CHUNK_ROWS):
         numbers = rows[start : start + CHUNK_ROWS]
@@ -74,15 +78,14 @@ def scan_columns(
         if read:
             given = [(ids, ids if labels is None else labels, m) for _, (ids, labels, m) in read]
             tokens = TokenRows.of_rows(given)
-            if start == 0 and known.pad is None:
-                tally.known = replace(known, pad=infer_pad(tokens))
+            if tally.rows == 0 and tally.known.pad is None:
+                tally.known = replace(tally.known, pad=infer_pad(tokens))
             tally.add(tokens, [number for number, _ in read])
-    yield from check_labels(tally, table.where)
 
 
-def scan_store(store: Store, table: Table, known: KnownTokens) -> Iterator[Finding]:
-    """The findings about encoded rows, which have no padding."""
-    tally = LabelTally(replace(known, pad=None))
+def scan_store(tally: LabelTally, store: Store) -> None:
+    """Count encoded rows, which have no padding."""
+    tally.known = replace(tally.known, pad=None)
     ids, labels = store.values("input_ids"), store.values("labels")
     offsets = store.offsets("labels")
     start = 0
@@ -91,8 +94,6 @@ def scan_store(store: Store, table: Table, known: KnownTokens) -> Iterator[Findi
         stop = min(max(stop, start + 1), len(store))
         a, b = int(offsets[start]), int(offsets[stop])
         starts = np.asarray(offsets[start : stop + 1]) - a
-        mask = np.ones(b - a, bool)
-        rows = TokenRows(ids[a:b], labels[a:b], starts, mask)
+        rows = TokenRows(ids[a:b], labels[a:b], starts, np.ones(b - a, bool))
         tally.add(rows, store.source_row[start:stop])
         start = stop
-    yield from check_labels(tally, table.where)

@@ -6,7 +6,7 @@ Ids, sources, dates and columns of one value mean nothing here: they are only na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from surefit.data.column_values import (
     words_of,
 )
 from surefit.data.preference_pairs import CHOSEN, REJECTED
+from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
 
@@ -100,6 +101,18 @@ WEIGHTS_NOT_READ = rule(
     accept="Every row counts alike.",
 )
 
+COULD_BE_MEANT = rule(
+    "SF142",
+    "warning",
+    "another column could be meant",
+    why="Two columns have names of one role, and only one of them is read.",
+    fix="Name the right column with columns.<role>, or the other one under ignore.",
+    accept="The column is not read.",
+)
+
+ONE_COLUMN = frozenset({"prompt", "answer", "label", "target"})
+"""Roles for which a data set rarely has two columns."""
+
 Evidence = str | None
 """What is found in a column, in words; None where it does not have the meaning."""
 
@@ -110,8 +123,8 @@ class Meaning:
 
     words: frozenset[str]
     """One of them is in the column's name; any name where there are none."""
-    found: Callable[[Table, str, Sequence[str]], Evidence]
-    """What the values show, given the columns that are read."""
+    found: Callable[[Table, str, Mapping[str, str]], Evidence]
+    """What the values show, given the columns that are read by role."""
     rule: Rule
     also_read: bool = False
     """Whether a column that the task reads without a role can have the meaning, too."""
@@ -125,31 +138,39 @@ def check_meanings(
     roles: Mapping[str, str],
     columns: Mapping[str, str | None],
 ) -> Iterator[Finding]:
-    """One finding for each column without a role of its own that has one of the meanings.
+    """One finding for each meaning that columns without a role of their own have.
 
     `columns` is the account: what each column is read as, None where it is not.
     """
-    read = list(roles.values())
+    found: dict[str, list[tuple[str, str, Meaning]]] = {}
     for column in table.columns:
-        if column in read:
+        if column in roles.values():
             continue
         for meaning in meanings:
-            if meaning.words and meaning.words.isdisjoint(words_of(column)):
-                continue
-            if columns[column] is not None and not meaning.also_read:
-                continue
-            evidence = meaning.found(table, column, read)
+            evidence = _evidence(table, column, meaning, roles, columns[column] is not None)
             if evidence is not None:
-                message = f"Column {column!r} is not used as what it is: {evidence}."
-                if columns[column] is None:
-                    message = f"Column {column!r} is not read: {evidence}."
-                fix = meaning.fix(column, roles)
-                file = table.sources[0].file
-                yield meaning.rule.finding(message, fix=fix, file=file, column=column)
+                found.setdefault(meaning.rule.code, []).append((column, evidence, meaning))
                 break
+    file = table.sources[0].file
+    for (column, evidence, meaning), *others in found.values():
+        message = f"Column {column!r} is not used as what it is: {evidence}."
+        if columns[column] is None:
+            message = f"Column {column!r} is not read: {evidence}."
+        if others:
+            message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
+        fix = meaning.fix(column, roles)
+        yield meaning.rule.finding(message, fix=fix, file=file, column=column)
 
 
-def _judgements(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _evidence(
+    table: Table, column: str, meaning: Meaning, roles: Mapping[str, str], is_read: bool
+) -> Evidence:
+    if meaning.words and meaning.words.isdisjoint(words_of(column)):
+        return None
+    return None if is_read and not meaning.also_read else meaning.found(table, column, roles)
+
+
+def _judgements(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     counts = value_counts(table, column)
     judged = {value: is_good(value) for value in counts} if len(counts) <= 2 else {}
     bad = [value for value, good in judged.items() if good is False]
@@ -163,7 +184,7 @@ def _judgements(table: Table, column: str, read: Sequence[str]) -> Evidence:
     )
 
 
-def _scores(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _scores(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     kind = table.column_type(column)
     while is_list(kind):
         kind = kind.value_type
@@ -179,22 +200,23 @@ def _scores(table: Table, column: str, read: Sequence[str]) -> Evidence:
     )
 
 
-def _further_text(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    if not any(is_text(table.column_type(name)) for name in read if name in table.columns):
+def _further_text(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
+    read = [name for name in roles.values() if name in table.columns]
+    if not any(is_text(table.column_type(name)) for name in read):
         return None  # rows of a table, or features
     if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
         return None
     return f"it has a text in each row, beside {', '.join(map(repr, read))}"
 
 
-def _context(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _context(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     kind = table.column_type(column)
     if is_list(kind) and holds_answers(kind) and varies(table, column):
-        return f"it has lists of texts, beside {', '.join(map(repr, read))}"
-    return _further_text(table, column, read)
+        return f"it has lists of texts, beside {', '.join(map(repr, roles.values()))}"
+    return _further_text(table, column, roles)
 
 
-def _media(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _media(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     kind = table.column_type(column)
     holds = may_hold_images(kind, True) or (is_list(kind) and holds_answers(kind))
     if holds and varies(table, column):
@@ -202,7 +224,7 @@ def _media(table: Table, column: str, read: Sequence[str]) -> Evidence:
     return None
 
 
-def _parts(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _parts(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     counts = value_counts(table, column) if is_text(table.column_type(column)) else {}
     known = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
     if len(counts) < 2 or not {str(value).lower() for value in counts} <= known:
@@ -211,11 +233,46 @@ def _parts(table: Table, column: str, read: Sequence[str]) -> Evidence:
     return f"it is {shown}"
 
 
-def _weights(table: Table, column: str, read: Sequence[str]) -> Evidence:
+def _weights(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     counts = value_counts(table, column) if is_number(table.column_type(column)) else {}
     if len(counts) < 2 or min(counts) < 0:
         return None
     return f"it has weights from {min(counts):g} to {max(counts):g}"
+
+
+def _same_role(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
+    """Another column that could have the role, by its name, and does not say the same."""
+    role = _rival_of(column, roles)
+    if role is None or roles[role] not in table.columns:
+        return None
+    if role == "label":
+        differs = words_of(roles[role])[:1] != ("label",) and _differ(table, column, roles[role])
+    else:
+        read = [name for name in roles.values() if name in table.columns]
+        differs = is_prose(table, column) and not is_derived(table, column, read)
+    return f"by its name, it could be the {role} as well as {roles[role]!r}" if differs else None
+
+
+def _rival_of(column: str, roles: Mapping[str, str]) -> str | None:
+    named = (role for role in roles if column.lower() in get_role(role).names)
+    return next((role for role in named if role in ONE_COLUMN), None)
+
+
+def _differ(table: Table, column: str, other: str) -> bool:
+    """Whether two columns, both of text or both of numbers, divide the rows differently."""
+    own, its = value_counts(table, column), value_counts(table, other)
+    alike = is_text(table.column_type(column)) == is_text(table.column_type(other))
+    if not alike or len(own) < 2 or not its:
+        return False
+    pairs = table.arrow.select([column, other]).group_by([column, other]).aggregate([])
+    return bool(pairs.num_rows > max(len(own), len(its)))
+
+
+def _as_role(column: str, roles: Mapping[str, str]) -> str:
+    role = _rival_of(column, roles)
+    if role is None:
+        return ""
+    return f"Name the right one: --set columns.{role}={column}, or columns.{role}={roles[role]}."
 
 
 def _as_pair(column: str, roles: Mapping[str, str]) -> str:
@@ -261,7 +318,9 @@ SPLIT = Meaning(
 )
 WEIGHT = Meaning(frozenset({"weight", "weights"}), _weights, WEIGHTS_NOT_READ)
 
-USUAL = (SPLIT, WEIGHT)
+RIVAL = Meaning(frozenset(), _same_role, COULD_BE_MEANT, fix=_as_role)
+
+USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""
 OF_TEXTS = (FURTHER_TEXT, *USUAL)
 """What columns may mean beside a text and its label."""

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.batches.field import Field
 from surefit.data.roles import role_of_batch_column
+from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
     from surefit.encode.text.dialogues import DialogueTokenizer
 
 FILE = "encoder.json"
+MESSAGES = "messages"
+"""The role of a dialogue, which a row may have as JSON text."""
 FORMAT_VERSION = 1
 
 
@@ -82,6 +85,8 @@ class Encoder:
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row by role; other columns only if the model or the task reads them."""
         read = {role: row[column] for role, column in self.roles.items() if column in row}
+        if MESSAGES in read:
+            read[MESSAGES] = as_messages(read[MESSAGES])
         kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
         return {**kept, **read}
 

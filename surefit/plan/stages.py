@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
-from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
+from surefit.checks.file_names import check_file_names
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -27,6 +28,7 @@ from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.tally import remark_findings
 from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
 from surefit.findings import (
@@ -57,7 +59,6 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
-    SplitData,
     choose_tokenizer,
     encode_split,
     fit_encoder,
@@ -65,7 +66,6 @@ from surefit.plan.prepare_data import (
     num_positions,
     open_tables,
     overlong_policy,
-    split_tables,
 )
 from surefit.plan.probe_model import (
     choose_loss_terms,
@@ -76,11 +76,12 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.tasks.choose_task import choose_task
+from surefit.tasks.choose_task import choose_task, takes_class_files
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
@@ -128,6 +129,9 @@ class _Planner:
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
         config, objects, code = self.request.config, self.request.objects, self.request.code
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, code)
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -135,6 +139,7 @@ class _Planner:
                 config.read,
                 config.on_bad_file,
                 config.ignore,
+                takes_class_files(wanted),
             )
         )
         source = open_model(
@@ -144,9 +149,6 @@ class _Planner:
             quantize=config.lora.quantize,
             code=code,
         )
-        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
-        if wanted is None and config.task is not None:
-            wanted = find_task(config.task, code)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
@@ -157,6 +159,9 @@ class _Planner:
             findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
             self.plan = replace(self.plan, findings=tuple(findings))
         self._account(names, Encoder(task.name, roles), forms.read_as)
+        self.note(check_file_names(table, roles))
+        if has_errors(self.plan.findings):
+            return
         kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
@@ -168,7 +173,17 @@ class _Planner:
         layout = self._plan_features(table, roles, source)
         data = self.keep(
             split_tables(
-                table, eval_table, task, roles, config.eval_share, config.seed, config.scan
+                table,
+                eval_table,
+                task,
+                roles,
+                SplitSettings(
+                    config.eval_share,
+                    config.seed,
+                    config.scan,
+                    config.split.by,
+                    config.split.stratify,
+                ),
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
@@ -194,7 +209,9 @@ class _Planner:
         assert self.plan.task is not None
         columns = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
         other = {name: role for name, role in read_as.items() if columns.get(name) is None}
-        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other})
+        by = self.request.config.split.by
+        grouped = {} if by is None or by in encoder.roles.values() else {by: "split.by"}
+        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other, **grouped})
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource
@@ -282,19 +299,25 @@ class _Planner:
         key = fingerprint(train.key, validation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, data.table), (validation, data.validation_table))
-        for store, _ in both:
-            self.note(Finding(**noted) for noted in store.notes["findings"])
+        sides = [
+            (table, store.notes, len(rows))
+            for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+        ]
+        self.note(remark_findings(sides, built.pipeline.encoder))
         self.note(check_ledger(ledger, both, self.request.config.max_dropped_share))
         pipeline = built.pipeline
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
         head = pipeline.task.head_for(pipeline.encoder)
-        if head is not None and head.predicts == "next_token":
-            rows = (data.train, data.validation)
-            sides = [(*side, numbers) for side, numbers in zip(both, rows, strict=True)]
+        ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
+        if head is not None and head.predicts == "next_token" and ids_known:
+            labelled = [
+                (store, table, rows)
+                for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+            ]
             trained = None if built.source.untrained else pipeline.module
-            self.note(check_causal_labels(sides, pipeline.encoder, trained))
+            self.note(check_causal_labels(labelled, pipeline.encoder, trained))
 
     def _make_job(self, built: Built, train: Store, validation: Store) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""

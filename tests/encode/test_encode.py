@@ -109,7 +109,7 @@ def test_faults_of_all_rows_are_gathered_by_kind(tmp_path: Path, cache: Path) ->
     assert found["SF201"].where == {"file": str(second), "row": 2, "column": "labels"}
     assert found["SF201"].message == (
         "row 2: column 'labels' has length 1, but 'input_ids', which it is aligned with, "
-        "has length 2 (2 more rows like it)"
+        f"has length 2 (2 more rows like it: 895, {CHUNK_ROWS - 3})"
     )
     assert found["SF213"].where["row"] == CHUNK_ROWS + 1 - 5
     assert found["SF207"].where["row"] == CHUNK_ROWS + 5 - 5

@@ -307,6 +307,25 @@ CASES = [
         data="a.jsonl b.jsonl",
         exits=0,
     ),
+    Case(
+        "two columns of answers",
+        "SF142",
+        {"a.jsonl": asked(response=lambda n: f"My reply is number {n}.")},
+        column="response",
+        exits=0,
+    ),
+    Case(
+        "two columns of classes",
+        "SF142",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        column="sentiment",
+        exits=0,
+    ),
     Case("weights of rows", "SF139", {"a.jsonl": asked(weight=lambda n: 1 + n % 3)}, exits=0),
     Case(
         "weights of samples",
@@ -358,6 +377,27 @@ HEALTHY = [
         BERT,
         data="a.jsonl b.jsonl",
         also=("SF140",),
+    ),
+    Case(
+        "one of two columns of classes, named",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        "--set columns.label=category",
+    ),
+    Case(
+        "classes with their names",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "intent": ("go", "no")[n % 2]}
+            )
+        },
+        BERT,
     ),
     Case("answers that are all good", None, {"a.jsonl": asked(label=lambda n: True)}),
     Case("answers with one score", None, {"a.jsonl": asked(score=lambda n: 5)}),

@@ -7,12 +7,15 @@ from faults import (
     dialogues,
     files,
     healthy,
+    healthy_dialogues,
     healthy_models,
     labels,
+    misread,
     models,
     sequences,
     settings,
     tokens,
+    unrendered,
 )
 from faults.case import Case
 
@@ -21,11 +24,19 @@ FAULTS: dict[str, list[Case]] = {
     "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
-    "dialogues": dialogues.CASES,
+    "dialogues": dialogues.CASES + unrendered.CASES,
     "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
+    "misread files": misread.FILES,
+    "leaks": misread.LEAKS,
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES + columns.HEALTHY
+HEALTHY = [
+    *healthy.CASES,
+    *healthy_dialogues.CASES,
+    *healthy_models.CASES,
+    *columns.HEALTHY,
+    *misread.HEALTHY,
+]

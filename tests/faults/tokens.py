@@ -27,15 +27,13 @@ EOS = 0
 """The end token of the tokenizer that `Chat("chatml")` stands for; it pads as well."""
 
 
-def answers(*tail: int, mask: bool = False, labels: Any = None) -> list[dict[str, Any]]:
+def answers(*tail: int, labels: Any = None) -> list[dict[str, Any]]:
     """Tokenized rows of a prompt of two tokens, an answer of three, and a tail with labels."""
     rows = []
     for ids in TEXTS:
         own = [*ids, *tail]
         learned = [-100, -100, *own[2:]] if labels is None else labels(own)
         rows.append({"input_ids": own, "labels": learned})
-        if mask:
-            rows[-1]["attention_mask"] = [1] * len(ids) + [0] * len(tail)
     return rows
 
 

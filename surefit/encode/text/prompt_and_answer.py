@@ -23,7 +23,8 @@ def has_messages(*values: Any) -> bool:
 def join_turns(prompt: Any, answer: Any) -> Turns:
     """The dialogue of a prompt and its answer, each a text or messages.
 
-    An answer that begins with another message than an assistant's contains its prompt.
+    An answer that begins with another message than an assistant's contains its prompt. Answers in
+    the prompt are context and get the weight 0: only the answer has labels.
 
     >>> join_turns([{"role": "user", "content": "Hi"}], "Hello")
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello'}]
@@ -31,7 +32,10 @@ def join_turns(prompt: Any, answer: Any) -> Turns:
     answers = _turns(answer, "assistant")
     if answers and not is_answer(answers[0]):
         return answers
-    return [*_turns(prompt, "user"), *answers]
+    asked = _turns(prompt, "user")
+    if answers:
+        asked = [{**turn, "weight": 0} if is_answer(turn) else turn for turn in asked]
+    return [*asked, *answers]
 
 
 def tools_in(prompt: Any) -> Any:
