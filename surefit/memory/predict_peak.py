@@ -28,7 +28,7 @@ PROCESS_BYTES = 330_000_000
 """Memory of a process after the imports and one step of a tiny model, measured."""
 NEGLIGIBLE_SHARE = 0.01
 """A pass whose activations take a smaller share of the limit than this is not traced."""
-ACTIVATION_MARGIN_SHARE, NUM_LARGEST_MARGIN = 0.12, 1.4
+ACTIVATION_MARGIN_SHARE, NUM_LARGEST_MARGIN = 0.1, 2.1
 """Memory beyond the replayed heap: a share of the activations, and so many times the largest tensor
 on the heap, for one hole more or less. Fitted to the first grid of bench/fit_grid.py, so that no
 case of it needs more than predicted."""

@@ -29,6 +29,8 @@ SMALL_BYTES = (
     (24, 40, 56, 72, 88),
     (24, 24, 40, 40, 56, 56, 72, 72, 88, 88),
     (104, 88, 72, 56, 40, 24),
+    (24, 40, 56, 72, 88, 104, 200, 300),
+    (200, 88, 24, 104, 40, 300, 56, 72),
 )
 """Small objects that live as long as a tensor: its sizes, its storage, its node in the graph. Which
 ones there are decides where holes remain, hence several replays, of which the mean counts."""

@@ -89,7 +89,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func in _INDEXING:
                 args = (args[0], _mask_to_indices(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
-        result = self._cached(func, args, kwargs) if devices == {True} else func(*args, **kwargs)
+        if func is aten._grouped_mm.default and True in devices:
+            result = _grouped_product(*args, **kwargs)
+        elif devices == {True}:
+            result = self._cached(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         self.num_ops += 1
         if isinstance(result, torch.Tensor):
             new = self.add(result)
@@ -198,6 +203,26 @@ def _on_meta(value: Any) -> Any:
     return value
 
 
+def _grouped_product(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The product of each group of rows with its own matrix, as mixtures of experts compute it.
+
+    On the meta device torch accepts only bfloat16, though real devices compute in any precision.
+    """
+    shape: tuple[int, ...] = (left.shape[-2], right.shape[-1])
+    if left.ndim == right.ndim == 2:  # the gradient of the matrices: one per group
+        assert offsets is not None
+        shape = (offsets.shape[0], *shape)
+    elif left.ndim == right.ndim:
+        shape = (left.shape[0], *shape)
+    return torch.empty(shape, dtype=out_dtype or left.dtype, device="meta")
+
+
 def _mask_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Boolean masks as index tensors: on the meta device the size of a masked result is unknown."""
     converted: list[torch.Tensor | None] = []
@@ -225,6 +250,8 @@ def _keeps_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
     """Floating-point operations of matrix products, convolutions and attention."""
     if func in (aten.mm.default, aten.bmm.default):
+        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    if func is aten._grouped_mm.default:
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
     if func is aten.addmm.default:
         return 2 * int(args[1].numel()) * int(args[2].shape[-1])
