@@ -21,6 +21,7 @@ from surefit.cli import (
     report,
     tasks,
     train,
+    verify,
 )
 from surefit.errors import describe_error
 
@@ -38,7 +39,19 @@ app = typer.Typer(
     },
 )
 
-for module in (train, check, inspect, explain, evaluate, predict, export, report, tasks, demo):
+for module in (
+    train,
+    check,
+    inspect,
+    explain,
+    evaluate,
+    predict,
+    export,
+    report,
+    verify,
+    tasks,
+    demo,
+):
     app.command()(module.command)
 for registered in app.registered_commands:
     assert registered.callback is not None
