@@ -7,6 +7,7 @@ made of layers of torch, transformers and peft, and not for a user's own code.
 from __future__ import annotations
 
 import inspect
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -23,6 +24,8 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
+FORMAT = 3
+"""Changes with what a trace holds and how it is made."""
 LIBRARIES = ("torch.", "transformers.", "peft.")
 """Modules whose code is identified by the version of its package."""
 
@@ -42,6 +45,7 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
         return None
     return fingerprint(
         __version__,
+        [FORMAT, *platform.libc_ver()],  # malloc's memory depends on the C library
         [version(name) for name in ("torch", "transformers", "peft")],
         str(module),
         [config.to_dict(), getattr(config, "_attn_implementation", None)],
