@@ -122,7 +122,7 @@ def iter_predictions(
     config = run.config
     pipeline = run.open_pipeline(model)
     with use_cache(config.cache):  # left before the first row is given to the caller
-        table = open_table(data, config.read, config.on_bad_file)
+        table = open_table(data, config.read, config.on_bad_file, "test")
     with as_in_training(run, pipeline.module):
         yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
 
@@ -150,7 +150,8 @@ def evaluate_run(
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
-            table = open_table(data, config.read, config.on_bad_file)
+            named = pipeline.task.class_files
+            table = open_table(data, config.read, config.on_bad_file, "test", named)
             rows = np.arange(table.num_rows)
             store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
     if len(store) == 0:

@@ -6,24 +6,22 @@ Ids, sources, dates and columns of one value mean nothing here: they are only na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
-from surefit.data.column_types import is_list, is_number, is_text, may_hold_images
-from surefit.data.column_values import (
-    holds_answers,
-    is_derived,
-    is_good,
-    is_metadata,
-    is_prose,
-    value_counts,
-    varies,
-    word_set,
-    words_of,
+from surefit.data.column_evidence import (
+    Evidence,
+    find_context,
+    find_judgements,
+    find_media,
+    find_parts,
+    find_rival,
+    find_scores,
+    find_second_text,
+    find_weights,
+    rival_of,
 )
-from surefit.data.preference_pairs import CHOSEN, REJECTED
+from surefit.data.column_values import word_set, words_of
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
 
@@ -100,8 +98,14 @@ WEIGHTS_NOT_READ = rule(
     accept="Every row counts alike.",
 )
 
-Evidence = str | None
-"""What is found in a column, in words; None where it does not have the meaning."""
+COULD_BE_MEANT = rule(
+    "SF142",
+    "warning",
+    "another column could be meant",
+    why="Two columns have names of one role, and only one of them is read.",
+    fix="Name the right column with columns.<role>, or the other one under ignore.",
+    accept="The column is not read.",
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class Meaning:
 
     words: frozenset[str]
     """One of them is in the column's name; any name where there are none."""
-    found: Callable[[Table, str, Sequence[str]], Evidence]
-    """What the values show, given the columns that are read."""
+    found: Callable[[Table, str, Mapping[str, str]], Evidence]
+    """What the values show, given the columns that are read by role."""
     rule: Rule
     also_read: bool = False
     """Whether a column that the task reads without a role can have the meaning, too."""
@@ -125,97 +129,43 @@ def check_meanings(
     roles: Mapping[str, str],
     columns: Mapping[str, str | None],
 ) -> Iterator[Finding]:
-    """One finding for each column without a role of its own that has one of the meanings.
+    """One finding for each meaning that columns without a role of their own have.
 
     `columns` is the account: what each column is read as, None where it is not.
     """
-    read = list(roles.values())
+    found: dict[str, list[tuple[str, str, Meaning]]] = {}
     for column in table.columns:
-        if column in read:
+        if column in roles.values():
             continue
         for meaning in meanings:
-            if meaning.words and meaning.words.isdisjoint(words_of(column)):
-                continue
-            if columns[column] is not None and not meaning.also_read:
-                continue
-            evidence = meaning.found(table, column, read)
+            evidence = _evidence(table, column, meaning, roles, columns[column] is not None)
             if evidence is not None:
-                message = f"Column {column!r} is not used as what it is: {evidence}."
-                if columns[column] is None:
-                    message = f"Column {column!r} is not read: {evidence}."
-                fix = meaning.fix(column, roles)
-                file = table.sources[0].file
-                yield meaning.rule.finding(message, fix=fix, file=file, column=column)
+                found.setdefault(meaning.rule.code, []).append((column, evidence, meaning))
                 break
+    file = table.sources[0].file
+    for (column, evidence, meaning), *others in found.values():
+        message = f"Column {column!r} is not used as what it is: {evidence}."
+        if columns[column] is None:
+            message = f"Column {column!r} is not read: {evidence}."
+        if others:
+            message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
+        fix = meaning.fix(column, roles)
+        yield meaning.rule.finding(message, fix=fix, file=file, column=column)
 
 
-def _judgements(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    counts = value_counts(table, column)
-    judged = {value: is_good(value) for value in counts} if len(counts) <= 2 else {}
-    bad = [value for value, good in judged.items() if good is False]
-    if len(bad) != 1 or None in judged.values():
+def _evidence(
+    table: Table, column: str, meaning: Meaning, roles: Mapping[str, str], is_read: bool
+) -> Evidence:
+    if meaning.words and meaning.words.isdisjoint(words_of(column)):
         return None
-    first = pc.indices_nonzero(pc.equal(table.arrow[column], bad[0]).combine_chunks())[:3]
-    rows = ", ".join(map(str, first.to_pylist()))
-    return (
-        f"it is {bad[0]!r} in {counts[bad[0]]} of {table.num_rows} rows (such as {rows}), which "
-        "marks bad answers. Preference tuning is not available yet"
-    )
+    return None if is_read and not meaning.also_read else meaning.found(table, column, roles)
 
 
-def _scores(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    kind = table.column_type(column)
-    while is_list(kind):
-        kind = kind.value_type
-    of_pairs = not (CHOSEN | REJECTED).isdisjoint(words_of(column))
-    if of_pairs or is_metadata(column) or not is_number(kind) or not varies(table, column):
-        return None
-    counts = value_counts(table, column)
-    if not counts:
-        return "it has lists of scores"
-    return (
-        f"it has {len(counts)} different scores of the answers, from {min(counts):g} to "
-        f"{max(counts):g}. Preference tuning is not available yet"
-    )
-
-
-def _further_text(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    if not any(is_text(table.column_type(name)) for name in read if name in table.columns):
-        return None  # rows of a table, or features
-    if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
-        return None
-    return f"it has a text in each row, beside {', '.join(map(repr, read))}"
-
-
-def _context(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    kind = table.column_type(column)
-    if is_list(kind) and holds_answers(kind) and varies(table, column):
-        return f"it has lists of texts, beside {', '.join(map(repr, read))}"
-    return _further_text(table, column, read)
-
-
-def _media(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    kind = table.column_type(column)
-    holds = may_hold_images(kind, True) or (is_list(kind) and holds_answers(kind))
-    if holds and varies(table, column):
-        return "it has images, audio or video for the rows' texts"
-    return None
-
-
-def _parts(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    counts = value_counts(table, column) if is_text(table.column_type(column)) else {}
-    known = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
-    if len(counts) < 2 or not {str(value).lower() for value in counts} <= known:
-        return None
-    shown = ", ".join(f"{value!r} in {count} rows" for value, count in counts.items())
-    return f"it is {shown}"
-
-
-def _weights(table: Table, column: str, read: Sequence[str]) -> Evidence:
-    counts = value_counts(table, column) if is_number(table.column_type(column)) else {}
-    if len(counts) < 2 or min(counts) < 0:
-        return None
-    return f"it has weights from {min(counts):g} to {max(counts):g}"
+def _as_role(column: str, roles: Mapping[str, str]) -> str:
+    role = rival_of(column, roles)
+    if role is None:
+        return ""
+    return f"Name the right one: --set columns.{role}={column}, or columns.{role}={roles[role]}."
 
 
 def _as_pair(column: str, roles: Mapping[str, str]) -> str:
@@ -231,7 +181,7 @@ JUDGEMENT = Meaning(
         "label labels kto desirable good preferred accepted approved chosen feedback helpful "
         "correct thumbs"
     ),
-    _judgements,
+    find_judgements,
     JUDGED_ANSWERS,
 )
 SCORE = Meaning(
@@ -239,29 +189,31 @@ SCORE = Meaning(
         "score scores rating ratings reward rewards rank ranking helpfulness correctness quality "
         "preference vote votes upvotes"
     ),
-    _scores,
+    find_scores,
     SCORED_ANSWERS,
 )
-FURTHER_TEXT = Meaning(frozenset(), _further_text, TEXT_NOT_READ, fix=_as_pair)
+FURTHER_TEXT = Meaning(frozenset(), find_second_text, TEXT_NOT_READ, fix=_as_pair)
 CONTEXT = Meaning(
     word_set(
         "context contexts passage passages document documents evidence background knowledge "
         "reasoning thinking thought thoughts rationale cot explanation solution hint system history"
     ),
-    _context,
+    find_context,
     CONTEXT_NOT_READ,
 )
 MEDIA = Meaning(
     word_set("image images img picture pictures photo photos audio audios video videos"),
-    _media,
+    find_media,
     MEDIA_NOT_READ,
 )
 SPLIT = Meaning(
-    frozenset({"split", "subset", "partition", "fold", "set"}), _parts, SPLIT_NOT_READ, True
+    frozenset({"split", "subset", "partition", "fold", "set"}), find_parts, SPLIT_NOT_READ, True
 )
-WEIGHT = Meaning(frozenset({"weight", "weights"}), _weights, WEIGHTS_NOT_READ)
+WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_READ)
 
-USUAL = (SPLIT, WEIGHT)
+RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
+
+USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""
 OF_TEXTS = (FURTHER_TEXT, *USUAL)
 """What columns may mean beside a text and its label."""

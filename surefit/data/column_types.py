@@ -8,6 +8,7 @@ IMAGE_ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jp2", ".jpeg", ".jpg", ".pcx", ".pgm", ".png", ".pnm"),
     *(".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"),
 )
+AUDIO_ENDINGS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
 
 
 def is_list(kind: pa.DataType) -> bool:

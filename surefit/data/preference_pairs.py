@@ -31,8 +31,8 @@ PREFERENCE_PAIRS = rule(
     fix="Train on the better answers alone: --set columns.answer=chosen.",
 )
 
-CHOSEN = frozenset({"chosen", "preferred", "winner", "winning"})
-REJECTED = frozenset({"rejected", "dispreferred", "unpreferred", "nonpreferred", "loser", "losing"})
+CHOSEN = word_set("chosen preferred winner winning accepted better good")
+REJECTED = word_set("rejected dispreferred unpreferred nonpreferred loser losing worse bad")
 ANSWERS = word_set(
     "response responses answer answers completion completions output outputs summary summaries "
     "reply replies generation generations candidate candidates ref"

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
-from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
+from surefit.checks.file_names import check_file_names
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -22,6 +23,8 @@ from surefit.checks.module_checks import (
     check_trainable,
 )
 from surefit.data.cache import fingerprint, use_cache
+from surefit.data.cache_contents import limit_cache
+from surefit.data.cache_use import collect_damage
 from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
@@ -58,7 +61,6 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
-    SplitData,
     choose_tokenizer,
     encode_split,
     fit_encoder,
@@ -66,7 +68,6 @@ from surefit.plan.prepare_data import (
     num_positions,
     open_tables,
     overlong_policy,
-    split_tables,
 )
 from surefit.plan.probe_model import (
     choose_loss_terms,
@@ -77,11 +78,12 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import main_first
+from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.tasks.choose_task import choose_task
+from surefit.tasks.choose_task import choose_task, takes_class_files
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
@@ -98,12 +100,16 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     config = request.config
     check_accepted(config.accept)
     planner = _Planner(Plan(request, task=request.objects.task), progress)
-    try:
-        with use_cache(config.cache), infrequent_collection(), main_first():
-            check_machine(config.precision, config.trackers)
-            planner.run()
-    except FindingError as error:
-        planner.note(error.findings)
+    with use_cache(config.cache), collect_damage() as damaged:
+        try:
+            with infrequent_collection(), main_first():
+                check_machine(config.precision, config.trackers)
+                planner.run()
+        except FindingError as error:
+            planner.note(error.findings)
+        planner.note(damaged)
+        if config.cache_limit_gb is not None and is_main():
+            planner.note(limit_cache(config.cache_limit_gb))
     plan = planner.plan
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
@@ -129,6 +135,9 @@ class _Planner:
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
         config, objects, code = self.request.config, self.request.objects, self.request.code
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, code)
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -136,6 +145,7 @@ class _Planner:
                 config.read,
                 config.on_bad_file,
                 config.ignore,
+                takes_class_files(wanted),
             )
         )
         source = open_model(
@@ -145,9 +155,6 @@ class _Planner:
             quantize=config.lora.quantize,
             code=code,
         )
-        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
-        if wanted is None and config.task is not None:
-            wanted = find_task(config.task, code)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
@@ -158,6 +165,9 @@ class _Planner:
             findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
             self.plan = replace(self.plan, findings=tuple(findings))
         self._account(names, Encoder(task.name, roles), forms.read_as)
+        self.note(check_file_names(table, roles))
+        if has_errors(self.plan.findings):
+            return
         kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
@@ -169,7 +179,17 @@ class _Planner:
         layout = self._plan_features(table, roles, source)
         data = self.keep(
             split_tables(
-                table, eval_table, task, roles, config.eval_share, config.seed, config.scan
+                table,
+                eval_table,
+                task,
+                roles,
+                SplitSettings(
+                    config.eval_share,
+                    config.seed,
+                    config.scan,
+                    config.split.by,
+                    config.split.stratify,
+                ),
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
@@ -195,7 +215,9 @@ class _Planner:
         assert self.plan.task is not None
         columns = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
         other = {name: role for name, role in read_as.items() if columns.get(name) is None}
-        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other})
+        by = self.request.config.split.by
+        grouped = {} if by is None or by in encoder.roles.values() else {by: "split.by"}
+        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other, **grouped})
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource
@@ -294,7 +316,8 @@ class _Planner:
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
         head = pipeline.task.head_for(pipeline.encoder)
-        if head is not None and head.predicts == "next_token":
+        ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
+        if head is not None and head.predicts == "next_token" and ids_known:
             labelled = [
                 (store, table, rows)
                 for (store, table), rows in zip(both, (data.train, data.validation), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from surefit.data.column_meanings import JUDGED_ANSWERS, check_meanings
+from surefit.data.column_meanings import JUDGED_ANSWERS, RIVAL, check_meanings
 from surefit.data.table import Table
 from surefit.findings import Finding
 from surefit.plan.plan import Plan
@@ -21,7 +21,8 @@ def check_unread(
     assert task is not None
     assert columns is not None
     found = list(task.misread(table, roles, chosen)) if task.misread is not None else []
-    found += check_meanings(table, task.meanings, roles, columns)
+    meanings = [each for each in task.meanings if each is not RIVAL or not chosen]
+    found += check_meanings(table, meanings, roles, columns)
     judged = (f.where["column"] for f in found if f.code == JUDGED_ANSWERS.code)
     accepted = JUDGED_ANSWERS.code in plan.config.accept
     kept_where = next((str(column) for column in judged if accepted), None)

@@ -56,6 +56,12 @@ def choose_task(
     return next(suited, fitting[0])
 
 
+def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
+    """Whether several text files are classes: one of the wanted tasks reads them so."""
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or ()
+    return any(task.class_files for task in tasks)
+
+
 def roles_for(
     task: TaskSpec, table: Table, chosen: Mapping[str, str], by_type: bool = True
 ) -> dict[str, str] | None:

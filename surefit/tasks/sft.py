@@ -61,6 +61,7 @@ OVERLONG_ROW_DROPPED = rule(
     "overlong row dropped",
     why="An answer without its end teaches the model never to stop, so it is not cut.",
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
+    accept="The rows are dropped.",
 )
 
 MESSAGES_AFTER_LAST_ANSWER = rule(
@@ -162,7 +163,7 @@ def _encoded(
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
-    message = f"the template does not suit: {fault.message}"
+    message = f"the template cannot render it: {fault.message}"
     return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
 
 

@@ -176,6 +176,8 @@ class TaskSpec:
     exact_targets: bool = True
     """Whether an input has one right target, so that rows with another one contradict it. Several
     texts or amounts may be right."""
+    class_files: bool = False
+    """Whether several text files are classes: each line is a row, the file's name its label."""
     splits_rows: bool = False
     """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
 

@@ -112,6 +112,7 @@ SPEC = TaskSpec(
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",
+    class_files=True,
     decode=decode_classes,
     head=Head(
         auto_class="AutoModelForSequenceClassification",

@@ -223,6 +223,20 @@ CASES = [
         exits=0,
     ),
     Case(
+        "reasoning beside dialogues",
+        "SF135",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "messages": user(q) + bot(a),
+                    "thinking": f"I should double the number {n} here.",
+                }
+            )
+        },
+        column="thinking",
+        exits=0,
+    ),
+    Case(
         "images beside dialogues",
         "SF136",
         {
@@ -307,6 +321,25 @@ CASES = [
         data="a.jsonl b.jsonl",
         exits=0,
     ),
+    Case(
+        "two columns of answers",
+        "SF142",
+        {"a.jsonl": asked(response=lambda n: f"My reply is number {n}.")},
+        column="response",
+        exits=0,
+    ),
+    Case(
+        "two columns of classes",
+        "SF142",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        column="sentiment",
+        exits=0,
+    ),
     Case("weights of rows", "SF139", {"a.jsonl": asked(weight=lambda n: 1 + n % 3)}, exits=0),
     Case(
         "weights of samples",
@@ -358,6 +391,32 @@ HEALTHY = [
         BERT,
         data="a.jsonl b.jsonl",
         also=("SF140",),
+    ),
+    Case(
+        "one of two columns of classes, named",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        "--set columns.label=category",
+    ),
+    Case(
+        "classes with their names",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "intent": ("go", "no")[n % 2]}
+            )
+        },
+        BERT,
+    ),
+    Case(
+        "captions of images",
+        None,
+        {"a.jsonl": asked(image_caption=lambda n: f"A house with {n} doors")},
     ),
     Case("answers that are all good", None, {"a.jsonl": asked(label=lambda n: True)}),
     Case("answers with one score", None, {"a.jsonl": asked(score=lambda n: 5)}),

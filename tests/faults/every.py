@@ -10,6 +10,7 @@ from faults import (
     healthy_dialogues,
     healthy_models,
     labels,
+    misread,
     models,
     sequences,
     settings,
@@ -27,7 +28,15 @@ FAULTS: dict[str, list[Case]] = {
     "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
+    "misread files": misread.FILES,
+    "leaks": misread.LEAKS,
     "models": models.CASES,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_dialogues.CASES + healthy_models.CASES + columns.HEALTHY
+HEALTHY = [
+    *healthy.CASES,
+    *healthy_dialogues.CASES,
+    *healthy_models.CASES,
+    *columns.HEALTHY,
+    *misread.HEALTHY,
+]

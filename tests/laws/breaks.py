@@ -165,6 +165,24 @@ BREAKS = (
         "return _fail(error.message, error.fix, error.exit_code, as_json)",
         "raise",
     ),
+    Break(
+        12,
+        "tasks/column_account.py",
+        "return {name: role_of.get(name) for name in columns}",
+        "return {name: role_of[name] for name in columns if name in role_of}",
+    ),
+    Break(
+        12,
+        "plan/stages.py",
+        "kept_where = self.keep(check_unread(table, self.plan, config.columns))",
+        "kept_where = None",
+    ),
+    Break(
+        12,
+        "tasks/choose_task.py",
+        "refuse_preference(table, chosen)",
+        "pass",
+    ),
 )
 
 
@@ -231,7 +249,7 @@ def main() -> int:
     survived = [change for change, is_red in zip(BREAKS, red, strict=True) if not is_red]
     passed = len(BREAKS) - len(survived)
     print(f"{passed} passed, {len(survived)} failed")
-    return 1 if survived or laws != list(range(1, 12)) else 0
+    return 1 if survived or laws != list(range(1, 13)) else 0
 
 
 if __name__ == "__main__":
