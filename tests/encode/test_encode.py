@@ -83,7 +83,7 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
         "dropped": {"empty": 2, "nothing_to_learn": 1},
         "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
         "dropped_copies": {},
-        "findings": [],
+        "remarks": [],
     }
 
 
