@@ -200,7 +200,7 @@ def check_ledger(
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
-    share_lost = (lost - on_purpose) / max(ledger.rows - on_purpose, 1)
+    share_lost = (lost - on_purpose) / max(ledger.rows, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
     example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
@@ -211,9 +211,8 @@ def check_ledger(
         yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
     if share_lost > max_dropped_share:
-        share = f"{lost / ledger.rows:.0%}"
         message = (
-            f"{lost} of {ledger.rows} rows ({share}) would be dropped: {reasons}; "
+            f"{lost} of {ledger.rows} rows ({lost / ledger.rows:.0%}) would be dropped: {reasons}; "
             f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
         more = f"{fix} Or raise max_dropped_share.".lstrip()

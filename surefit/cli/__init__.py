@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from surefit.cli import (
+    cache_command,
     check,
     demo,
     evaluate,
@@ -51,11 +52,12 @@ for module in (
     verify,
     tasks,
     demo,
+    cache_command,
 ):
     app.command()(module.command)
 for registered in app.registered_commands:
     assert registered.callback is not None
-    registered.name = registered.callback.__module__.rsplit(".", 1)[-1]
+    registered.name = registered.callback.__module__.rsplit(".", 1)[-1].removesuffix("_command")
 
 
 def main(arguments: list[str] | None = None) -> None:

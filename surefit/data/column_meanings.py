@@ -119,6 +119,8 @@ class Meaning:
     rule: Rule
     also_read: bool = False
     """Whether a column that the task reads without a role can have the meaning, too."""
+    lead: str = "is not read"
+    """What the message says of the column first."""
     fix: Callable[[str, Mapping[str, str]], str] = lambda column, roles: ""
     """The fix for this column, where the rule's is not exact enough."""
 
@@ -144,9 +146,8 @@ def check_meanings(
                 break
     file = table.sources[0].file
     for (column, evidence, meaning), *others in found.values():
-        message = f"Column {column!r} is not used as what it is: {evidence}."
-        if columns[column] is None:
-            message = f"Column {column!r} is not read: {evidence}."
+        lead = meaning.lead if columns[column] is None else "is not used as what it is"
+        message = f"Column {column!r} {lead}: {evidence}."
         if others:
             message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
         fix = meaning.fix(column, roles)
@@ -183,6 +184,7 @@ JUDGEMENT = Meaning(
     ),
     find_judgements,
     JUDGED_ANSWERS,
+    lead="judges the answers",
 )
 SCORE = Meaning(
     word_set(

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
+from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.column_types import describe_type
 from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.find_files import Finder
 from surefit.data.formats import (
     arrow_files,
@@ -122,7 +123,10 @@ def _open_paths(
 ) -> Table:
     files, notes = finder.files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
-    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
+    names = [file.name for file in read] if len(read) > 1 else []  # which may mean classes
+    content_hashes([str(file) for file in read])  # all of them at once, in parallel
+    contents = [_key_of(file) for file in read]
+    key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump())
     columns = _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)

@@ -92,8 +92,9 @@ class Tally:
     def drop_row(self, number: int, skip: SkipRowError) -> None:
         """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
-        if skip.remark is not None:
-            self.remarks.add(number, skip.remark)
+        for remark in (skip.remark, *skip.more):
+            if remark is not None:
+                self.remarks.add(number, remark)
 
     def add_row(
         self,

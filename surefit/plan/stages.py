@@ -23,6 +23,8 @@ from surefit.checks.module_checks import (
     check_trainable,
 )
 from surefit.data.cache import fingerprint, use_cache
+from surefit.data.cache_contents import limit_cache
+from surefit.data.cache_use import collect_damage
 from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
@@ -78,7 +80,7 @@ from surefit.plan.probe_model import (
 )
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import main_first
+from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
@@ -98,12 +100,16 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     config = request.config
     check_accepted(config.accept)
     planner = _Planner(Plan(request, task=request.objects.task), progress)
-    try:
-        with use_cache(config.cache), infrequent_collection(), main_first():
-            check_machine(config.precision, config.trackers)
-            planner.run()
-    except FindingError as error:
-        planner.note(error.findings)
+    with use_cache(config.cache), collect_damage() as damaged:
+        try:
+            with infrequent_collection(), main_first():
+                check_machine(config.precision, config.trackers)
+                planner.run()
+        except FindingError as error:
+            planner.note(error.findings)
+        planner.note(damaged)
+        if config.cache_limit_gb is not None and is_main():
+            planner.note(limit_cache(config.cache_limit_gb))
     plan = planner.plan
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders import write_jsonl
+from opening import entry_files
 from surefit.batches.field import Field
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
@@ -82,7 +83,7 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
         "dropped": {"empty": 2, "nothing_to_learn": 1},
         "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
         "dropped_copies": {},
-        "findings": [],
+        "remarks": [],
     }
 
 
@@ -187,11 +188,11 @@ def test_second_call_encodes_nothing_again(
 ) -> None:
     table = tokens(([5, 6], [5, 6]))
     first = run(table)
-    written = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    written = entry_files(cache)
     monkeypatch.setattr(refuse, "__qualname__", encode.__qualname__)
     second = run(table, encode=refuse)
     assert second.key == first.key
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == written
+    assert entry_files(cache) == written
 
 
 CHANGES: dict[str, dict[str, Any]] = {
