@@ -117,8 +117,10 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         "early_stopping": stopping,
         "precision": "fp32",
     }
+    # what `train` returns holds the trained module; the plan builds a named model from its name
+    passed = run.module_object if "model" in run.objects else None
     objects = PythonObjects(
-        model=model if model is not None else run.module_object,
+        model=model if model is not None else passed,
         task=run.task_object,
         collate_fn=run.collate_fn,
     )
