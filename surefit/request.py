@@ -10,6 +10,7 @@ from typing import Any
 from surefit.config import RunConfig, make_config
 from surefit.errors import UsageError
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate, NamedCode
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,17 @@ class Request:
 
     config: RunConfig
     objects: PythonObjects = PythonObjects()
-    beside: Path | None = None
-    """The config file's folder, where `module:function` is looked for first."""
+    code: CodeGate = field(default_factory=NamedCode)
+    """Decides which code may run, and finds it."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier plan of the same run chose by trying, to be taken as it is."""
 
 
 def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Request:
-    """Options of `check` and `train`, from Python or the command line, as a Request."""
+    """Options of `check` and `train`, from Python or the command line, as a Request.
+
+    `beside` is the config file's folder, where `module:function` is searched first.
+    """
     settings = {key: value for key, value in options.items() if value is not None}
     objects: dict[str, Any] = {}
 
@@ -72,7 +76,7 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
         objects["callbacks"] = _as_callbacks(objects["callbacks"])
     for name, value in objects.items():
         _check_object(name, value)
-    return Request(make_config(settings), PythonObjects(**objects), beside)
+    return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
 
 
 EXPECTED: dict[str, tuple[str, str]] = {

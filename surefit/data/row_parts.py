@@ -6,7 +6,7 @@ Texts are compared without case, spaces and punctuation around words, image file
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.file_identity import content_hashes
 from surefit.data.split import (
-    FILE,
     HASH_VERSION,
     NO_CONTENT,
     Rows,
+    cached_hashes,
     fold_text,
     is_blank,
     value_bytes,
@@ -71,12 +71,8 @@ class RowParts:
             return self.hash_some(table, rows)
         if self.divide is not None and not self.divide.__module__.startswith("surefit."):
             return self.hash_some(table)  # a task's own function may have changed
-        key = fingerprint("parts", HASH_VERSION, table.key, dict(self.columns), self.targets)
-        folder = cache_folder() / "hashes" / key
-        if not folder.exists():
-            with new_folder(folder) as temporary:
-                np.save(temporary / FILE, np.stack(self.hash_some(table)))
-        inputs, whole = np.load(folder / FILE, allow_pickle=False)
+        key = fingerprint("parts", HASH_VERSION, table.place_key, dict(self.columns), self.targets)
+        inputs, whole = cached_hashes(key, lambda: np.stack(self.hash_some(table)))
         return inputs, whole
 
     def hash_some(
@@ -85,6 +81,16 @@ class RowParts:
         """The hashes of the given rows of a Table."""
         inputs = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
         whole = np.empty_like(inputs)
+        for place, values in enumerate(self._values(table, rows)):
+            inputs[place], whole[place] = self.hashes(values, fold)
+        return inputs, whole
+
+    def divided(self, table: Table, rows: Rows) -> Iterator[tuple[Any, Any]]:
+        """The input and the target of the given rows of a Table."""
+        return (self._divided(values) for values in self._values(table, rows))
+
+    def _values(self, table: Table, rows: Rows | None) -> Iterator[dict[str, Any]]:
+        """The values of rows by name; files by their content."""
         known = {name: column for name, column in self.columns.items() if column in table.columns}
         chosen = Table(
             table.arrow.select(list(dict.fromkeys(known.values()))),
@@ -92,13 +98,11 @@ class RowParts:
             table.key,
             files=table.files,
         )
-        for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
-            values = {
+        for row in chosen.rows(rows):  # type: ignore[arg-type]
+            yield {
                 name: _file_content(row[column]) if column in table.files else row[column]
                 for name, column in known.items()
             }
-            inputs[place], whole[place] = self.hashes(values, fold)
-        return inputs, whole
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,4 @@ def _file_content(value: Any) -> Any:
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     if not isinstance(value, str):
         return value
-    try:
-        with open(value, "rb") as file:
-            return hashlib.file_digest(file, "blake2b").digest()
-    except (OSError, ValueError):
-        return value
+    return content_hashes([value])[0] or value

@@ -84,6 +84,12 @@ class DropReason(StrEnum):
         "do not fit the chat template",
         "Correct the rows, or choose another template.",
     )
+    BAD_ANSWER = (
+        "bad_answer",
+        "has an answer that is marked as bad",
+        "have an answer that is marked as bad",
+        "Remove SF131 from accept if bad answers should stop the run.",
+    )
     HELD_OUT = (
         "validation_row",
         "has the input of a validation row",

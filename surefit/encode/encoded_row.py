@@ -45,6 +45,8 @@ class Remark:
     message: str
     column: str | None = None
     fix: str = ""
+    counted: bool = False
+    """Whether the message is about all rows like it: they are counted, and three are named."""
 
 
 class SkipRowError(Exception):
@@ -53,10 +55,11 @@ class SkipRowError(Exception):
     The tasks of surefit use a DropReason. Another task may use any text; messages quote it.
     """
 
-    def __init__(self, reason: str, remark: Remark | None = None) -> None:
+    def __init__(self, reason: str, remark: Remark | None = None, *more: Remark) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remark = remark
+        self.more = more
 
 
 @contextmanager

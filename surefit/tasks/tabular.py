@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -193,7 +193,7 @@ class Gathered:
         shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
         if not parts:
             raise NO_INPUT_COLUMN.error(
-                f"No column is left besides {label!r}: {shown or 'there is none'}."
+                f"Besides the target {label!r}, no column can be used: {shown or 'there is none'}."
             )
         found = [COLUMNS_LEFT_OUT.finding(f"Left out: {shown}.")] if left_out else []
         used = list(dict.fromkeys(part["column"] for part in parts))
@@ -250,6 +250,16 @@ def _category(name: str, part: str | None, series: _Series) -> dict[str, Any]:
 
 def _width(part: Mapping[str, Any]) -> int:
     return 1 + part["blank"] if part["kind"] == "number" else len(part["values"]) + 1
+
+
+def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
+    """The columns that give a part of the vector; before they are fitted, all of them."""
+    if "text" in encoder.roles or "features" in encoder.roles:
+        return []
+    if "columns" not in encoder.fitted:
+        return list(columns)
+    parts = {part["column"] for part in encoder.fitted["columns"]}
+    return [name for name in columns if name in parts]
 
 
 def encode_columns(row: Mapping[str, Any], encoder: Encoder) -> npt.NDArray[np.float32]:

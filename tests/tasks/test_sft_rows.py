@@ -105,7 +105,7 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
         row, message = found[code]
         assert row == 20 + codes.index(code)
         more = codes.count(code) + (2 if code == "SF272" else 0) - 1  # text that is not UTF-8, too
-        assert message.endswith(f"({more} more rows like it)")
+        assert f"({more} more rows like it: " in message
     row, message = found["SF273"]
     assert row == 20 + len(BAD)
     assert "byte 0xff" in message
@@ -136,7 +136,14 @@ def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("tools", "fits"),
-    [('[{"name": "f"}]', True), ("", True), (None, True), ("no JSON", False), ('{"a": 1}', False)],
+    [
+        ('[{"name": "f"}]', True),
+        ('{"name": "f"}', True),
+        ("", True),
+        (None, True),
+        ("no JSON", False),
+        ('{"a": 1}', False),
+    ],
 )
 def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
@@ -150,7 +157,8 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
             encode(row, encoder)
         return
     shown = tokenizer.decode(encode_one(encode, row, encoder).columns["input_ids"])
-    assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
+    written = '[{"type": "function", "function": {"name": "f"}}]' if tools else "null"
+    assert shown == f"{written}Hi</s>Hello</s>"
 
 
 def test_row_that_the_template_refuses() -> None:

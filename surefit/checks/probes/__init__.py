@@ -6,7 +6,7 @@ mode and leave weights, buffers and random state as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from surefit.checks.probes.additive_loss import check_additive
 from surefit.checks.probes.label_shift import check_shift
@@ -42,18 +42,23 @@ LONGER: dict[str, Probe] = {"overfit": check_overfit}
 
 
 def run_probes(
-    subject: Subject, longer: bool = False, perturbed: Subject | None = None
+    subject: Subject,
+    longer: bool = False,
+    perturbed: Subject | None = None,
+    skipped: Collection[str] = (),
 ) -> list[Finding]:
     """What all probes find; a model whose outputs differ from call to call cannot be probed.
 
-    `perturbed` is the same with perturbed weights, for what fresh weights do not show.
+    `perturbed` is the same with perturbed weights, for what fresh weights do not show. `skipped`
+    are probes that the loss does not allow.
     """
     shown = perturbed or subject
     with preserved_state(shown.module):
         unsteady = is_deterministic(shown)
     if unsteady:
         return unsteady
-    found = [each for name, probe in PROBES.items() for each in _run(name, probe, shown)]
+    asked = {name: probe for name, probe in PROBES.items() if name not in skipped}
+    found = [each for name, probe in asked.items() for each in _run(name, probe, shown)]
     if longer:
         found += [each for name, probe in LONGER.items() for each in _run(name, probe, subject)]
     return found

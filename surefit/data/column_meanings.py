@@ -1,0 +1,223 @@
+"""What a column usually means that a task does not read, and what training without it does.
+
+A task names its Meanings; each column without a role is compared with them, by name and by values.
+Ids, sources, dates and columns of one value mean nothing here: they are only named as not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from surefit.data.column_evidence import (
+    Evidence,
+    find_context,
+    find_judgements,
+    find_media,
+    find_parts,
+    find_rival,
+    find_scores,
+    find_second_text,
+    find_weights,
+    rival_of,
+)
+from surefit.data.column_values import word_set, words_of
+from surefit.data.table import Table
+from surefit.findings import Finding, Rule, rule
+
+JUDGED_ANSWERS = rule(
+    "SF131",
+    "error",
+    "answers judged good or bad",
+    why=(
+        "The rows are preference data, as for KTO: the column says which answers are bad, and "
+        "training on all of them teaches the bad answers, too. Preference tuning is not available "
+        "yet."
+    ),
+    fix="Train on the good answers alone: --set accept=SF131.",
+    accept="Rows with a good answer are trained on. The others are dropped and counted.",
+)
+
+SCORED_ANSWERS = rule(
+    "SF132",
+    "error",
+    "answers with scores",
+    why=(
+        "The rows are preference data: the scores say how good each answer is, and training on all "
+        "rows teaches the poor answers, too. Preference tuning is not available yet."
+    ),
+    fix="Keep the rows with a good score, or train on all rows alike: --set accept=SF132.",
+    accept="All rows are trained on, whatever the score of their answer.",
+)
+
+TEXT_NOT_READ = rule(
+    "SF134",
+    "warning",
+    "column of text not read",
+    why="The task reads one text, or a pair of texts. What only this column says is not learned.",
+    fix="Join the columns in the data, or name the column under ignore.",
+    accept="The column is not read.",
+)
+
+CONTEXT_NOT_READ = rule(
+    "SF135",
+    "warning",
+    "context or reasoning not read",
+    why=(
+        "An answer that depends on a text which the model does not see teaches it to guess, and "
+        "reasoning in a column of its own is not learned."
+    ),
+    fix="Join the column to the prompt or the answer, or name it under ignore.",
+    accept="The column is not read.",
+)
+
+MEDIA_NOT_READ = rule(
+    "SF136",
+    "error",
+    "images, audio or video not read",
+    why="The answers describe what the model does not get, so it learns to invent.",
+    fix="Use rows without media, or train on the text alone: --set accept=SF136.",
+    accept="The text is trained on without the media.",
+)
+
+SPLIT_NOT_READ = rule(
+    "SF138",
+    "warning",
+    "column that splits the data not read",
+    why="Rows for testing are trained on, and the metrics are too good.",
+    fix="Write one file for each part, and pass them as --data and --eval-data.",
+    accept="All rows are used, whatever part they belong to.",
+)
+
+WEIGHTS_NOT_READ = rule(
+    "SF139",
+    "warning",
+    "weights of the rows not read",
+    why="Every row counts alike in the loss.",
+    fix="Repeat or remove rows according to their weights, or name the column under ignore.",
+    accept="Every row counts alike.",
+)
+
+COULD_BE_MEANT = rule(
+    "SF142",
+    "warning",
+    "another column could be meant",
+    why="Two columns have names of one role, and only one of them is read.",
+    fix="Name the right column with columns.<role>, or the other one under ignore.",
+    accept="The column is not read.",
+)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a column may mean: the words in its name, its values, and what follows."""
+
+    words: frozenset[str]
+    """One of them is in the column's name; any name where there are none."""
+    found: Callable[[Table, str, Mapping[str, str]], Evidence]
+    """What the values show, given the columns that are read by role."""
+    rule: Rule
+    also_read: bool = False
+    """Whether a column that the task reads without a role can have the meaning, too."""
+    lead: str = "is not read"
+    """What the message says of the column first."""
+    fix: Callable[[str, Mapping[str, str]], str] = lambda column, roles: ""
+    """The fix for this column, where the rule's is not exact enough."""
+
+
+def check_meanings(
+    table: Table,
+    meanings: Iterable[Meaning],
+    roles: Mapping[str, str],
+    columns: Mapping[str, str | None],
+) -> Iterator[Finding]:
+    """One finding for each meaning that columns without a role of their own have.
+
+    `columns` is the account: what each column is read as, None where it is not.
+    """
+    found: dict[str, list[tuple[str, str, Meaning]]] = {}
+    for column in table.columns:
+        if column in roles.values():
+            continue
+        for meaning in meanings:
+            evidence = _evidence(table, column, meaning, roles, columns[column] is not None)
+            if evidence is not None:
+                found.setdefault(meaning.rule.code, []).append((column, evidence, meaning))
+                break
+    file = table.sources[0].file
+    for (column, evidence, meaning), *others in found.values():
+        lead = meaning.lead if columns[column] is None else "is not used as what it is"
+        message = f"Column {column!r} {lead}: {evidence}."
+        if others:
+            message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
+        fix = meaning.fix(column, roles)
+        yield meaning.rule.finding(message, fix=fix, file=file, column=column)
+
+
+def _evidence(
+    table: Table, column: str, meaning: Meaning, roles: Mapping[str, str], is_read: bool
+) -> Evidence:
+    if meaning.words and meaning.words.isdisjoint(words_of(column)):
+        return None
+    return None if is_read and not meaning.also_read else meaning.found(table, column, roles)
+
+
+def _as_role(column: str, roles: Mapping[str, str]) -> str:
+    role = rival_of(column, roles)
+    if role is None:
+        return ""
+    return f"Name the right one: --set columns.{role}={column}, or columns.{role}={roles[role]}."
+
+
+def _as_pair(column: str, roles: Mapping[str, str]) -> str:
+    if "text_pair" in roles:
+        return ""
+    return (
+        f"Read both as a pair of texts: --set columns.text_pair={column}. Or name it under ignore."
+    )
+
+
+JUDGEMENT = Meaning(
+    word_set(
+        "label labels kto desirable good preferred accepted approved chosen feedback helpful "
+        "correct thumbs"
+    ),
+    find_judgements,
+    JUDGED_ANSWERS,
+    lead="judges the answers",
+)
+SCORE = Meaning(
+    word_set(
+        "score scores rating ratings reward rewards rank ranking helpfulness correctness quality "
+        "preference vote votes upvotes"
+    ),
+    find_scores,
+    SCORED_ANSWERS,
+)
+FURTHER_TEXT = Meaning(frozenset(), find_second_text, TEXT_NOT_READ, fix=_as_pair)
+CONTEXT = Meaning(
+    word_set(
+        "context contexts passage passages document documents evidence background knowledge "
+        "reasoning thinking thought thoughts rationale cot explanation solution hint system history"
+    ),
+    find_context,
+    CONTEXT_NOT_READ,
+)
+MEDIA = Meaning(
+    word_set("image images img picture pictures photo photos audio audios video videos"),
+    find_media,
+    MEDIA_NOT_READ,
+)
+SPLIT = Meaning(
+    frozenset({"split", "subset", "partition", "fold", "set"}), find_parts, SPLIT_NOT_READ, True
+)
+WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_READ)
+
+RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
+
+USUAL = (SPLIT, WEIGHT, RIVAL)
+"""What columns may mean in the data of any task."""
+OF_TEXTS = (FURTHER_TEXT, *USUAL)
+"""What columns may mean beside a text and its label."""
+OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CONTEXT, *USUAL)
+"""What columns may mean beside prompts and answers."""
