@@ -18,6 +18,7 @@ def command(
     """Compute the task's metrics on a data set."""
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.cli.summary_lines import beside_figure
     from surefit.encode.drop_reasons import describe_counts
     from surefit.encode.encoder import load_encoder
     from surefit.run.events import without_nan
@@ -26,6 +27,10 @@ def command(
     with Display() as display, user_output_to_stderr():
         opened = open_run(run)
         result, store = evaluate_run(opened, data or None, progress=display.progress)
+        baselines = opened.plan.get("baselines", {})
+        if data:  # other rows: what can be judged without the training rows
+            measure, encoder = opened.task.baselines, load_encoder(opened.model_path)
+            baselines = without_nan(measure(None, store, encoder)) if measure is not None else {}
     dropped = store.notes["dropped"]
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
     classes = load_encoder(opened.model_path).fitted.get("classes")
@@ -35,6 +40,7 @@ def command(
             {
                 "ok": True,
                 "metrics": without_nan(result.metrics),
+                "baselines": baselines,
                 **({"classes": classes} if classes is not None else {}),
                 "rows": len(store),
                 "dropped_rows": dropped,
@@ -44,7 +50,8 @@ def command(
         )
         return 0
     for name, value in result.metrics.items():
-        print(f"{name:<16}{value:.6g}" if isinstance(value, int | float) else f"{name:<16}{value}")
+        shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
+        print(f"{name:<16}{shown}{beside_figure(name, baselines)}")
     if classes is not None:
         print(f"{'classes':<16}{classes}")
     print(f"{'rows':<16}{len(store)}")

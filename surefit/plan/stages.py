@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
+from surefit.checks.class_names import check_classes
 from surefit.checks.encoded_rows import check_ledger, check_rows
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -40,6 +41,7 @@ from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.augmentation import check_copies, make_copies
+from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
@@ -161,12 +163,16 @@ class _Planner:
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
+        self.note(check_classes(encoder, data.table))
+        task = self.keep(choose_best_metric(task, encoder, metric))
         built = self._build(source, task, encoder, data.table)
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
         if has_errors(self.plan.findings):
             return
+        if task.baselines is not None:
+            self.plan = replace(self.plan, baselines=task.baselines(train, validation, encoder))
         task = try_scorer(scorer, task, validation, encoder)
         built = replace(built, pipeline=replace(built.pipeline, task=task))
         check_watched(metric, config.generate.rows, built.pipeline, source.name)

@@ -45,6 +45,7 @@ def render(run: Run) -> str:
         f"<h1>{escape(title)}</h1>",
         f"<p class=quiet>{escape(progress)}</p>",
         _section(_result_title(run.best_step), _table(("metric", "value"), _figures(run.metrics))),
+        _section("Baselines", _table(("baseline", "metric", "value"), _baselines(plan))),
         _section("Loss", _curves(history, ledger.target_unit)),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
@@ -89,6 +90,15 @@ def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{name} (a line per true class)", "\n".join(map(str, value))
         else:
             yield name, value
+
+
+def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Figures of simple predictors on the same validation rows."""
+    for name, figures in plan.get("baselines", {}).items():
+        column = f" ({figures['column']})" if "column" in figures else ""
+        for metric, value in figures.items():
+            if metric != "column":
+                yield f"{name}{column}", metric, value
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:

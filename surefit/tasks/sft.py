@@ -37,6 +37,7 @@ from surefit.encode.text.messages import (
 )
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.findings import rule
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -321,6 +322,7 @@ SPEC = TaskSpec(
     fit=fit,
     encode=encode,
     count_targets=count_targets,
+    baselines=token_baselines,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
     generate=Generate(

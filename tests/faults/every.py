@@ -6,8 +6,10 @@ from faults import (
     dialogues,
     files,
     healthy,
+    healthy_learning,
     healthy_models,
     labels,
+    learning,
     models,
     sequences,
     settings,
@@ -24,6 +26,8 @@ FAULTS: dict[str, list[Case]] = {
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "models": models.CASES,
+    "learning": learning.MODELS,
+    "classes": learning.LABELS,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES
+HEALTHY = healthy.CASES + healthy_models.CASES + healthy_learning.CASES
