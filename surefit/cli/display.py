@@ -15,10 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
+from surefit.findings import Finding
 
 if TYPE_CHECKING:
     from surefit.batches.order import Batches
-    from surefit.findings import Finding
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
 
@@ -164,6 +164,9 @@ class Display:
         if event["event"] == "step":
             self._show_step(event)
             self._losses.append(event["loss"])
+        elif event["event"] == "warning":
+            found = Finding(event["code"], "warning", event["message"], fix=event["fix"])
+            show_findings([found], self.console)
         else:
             ends_epoch = self._ends_epoch(event["epoch"], event["step"])
             for line in evaluation_lines(

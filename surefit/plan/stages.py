@@ -76,6 +76,7 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.rate_test import Rates, check_rate
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
@@ -321,7 +322,20 @@ class _Planner:
             choose_compiling(module, job.num_steps, config.compile, request.choices)
         )
         model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        if not built.source.weightless and not request.choices:
+            self._try_rate(job, model.lr, _default_lr(built))
         self.plan = replace(self.plan, job=job, model=model, choices=choices)
+
+    def _try_rate(self, job: Job, lr: float, default: float) -> None:
+        """A few steps at the peak learning rate, restored afterwards."""
+        config, fit = self.request.config, self.plan.fit
+        if fit is None or has_errors(self.plan.findings):
+            return
+        optimizer = self.request.objects.optimizer
+        rates = Rates(lr, config.weight_decay, config.clip, optimizer, default)
+        known = [b["loss"] for b in self.plan.baselines.values() if "loss" in b]
+        fit = self.keep(check_rate(job, fit, rates, max(known, default=None)))
+        self.plan = replace(self.plan, fit=fit)
 
     def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
         """Try the model on a few rows: what is wrong with it, and which layout it allows."""

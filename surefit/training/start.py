@@ -17,6 +17,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
+from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
@@ -32,7 +33,7 @@ from surefit.run.checkpoints import (
     latest_checkpoint,
     load_checkpoint,
 )
-from surefit.run.events import Event, Observer, cut_events, event_writer
+from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder, create_run
 from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.engine import (
@@ -40,19 +41,24 @@ from surefit.training.engine import (
     deterministic_algorithms,
     make_accelerator,
     make_engine,
-    make_optimizer,
 )
 from surefit.training.failures import Watch, bundled
+from surefit.training.first_steps import watch_first_steps
+from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
 from surefit.training.resolved_config import resolve_config
 from surefit.training.schedule import lr_factor
 from surefit.training.signals import stop_on_signal
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
+from surefit.training.watch_loss import LossWatch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
+
+    from surefit.encode.encoder import Encoder
+    from surefit.models.model_source import ModelSource
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     observers = (*listeners.observers, *plan.objects.callbacks)
     with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
         emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
+        losses = LossWatch(emit, job.num_steps, _prior_loss(job))
+        for event in read_events(run.events_path):
+            losses.remember(event)
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
         listeners.on_fit(fit)
@@ -145,7 +154,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
         save = partial(_save, saver, module, optimizer, accelerator)
+        save_step = partial(_save_step, run, module, pipeline.encoder, plan.model.source)
         with (
+            keeping_good_model(run, state, save_step),
             stop_on_signal() as asked,
             bundled(watch, plan, run, state),
             saver,
@@ -156,33 +167,54 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
                 lambda: asked.value,
             ),
         ):
-            hooks = Hooks(evaluate, save, emit, lambda: asked.value or guard.is_near)
+            hooks = Hooks(evaluate, save, losses.observe, lambda: asked.value or guard.is_near)
             train(engine, job, _feed(job, engine, config.workers), pace, hooks, state)
     if is_main():
-        if state.best_step is not None and state.best_step != state.step:
-            load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), module)
-        save_model(module, pipeline.encoder, plan.model.source, run.model_path)
+        best = state.best_step
+        save_step(best if best is not None and best != state.step else None)
     accelerator.wait_for_everyone()
     accelerator.end_training()
-    if is_main():
-        from surefit.report.page import write_report
-
-        write_report(run)
     return Run(run.path, plan.task, module, plan.objects.collate_fn)
 
 
+def _save_step(
+    run: Run, module: nn.Module, encoder: Encoder, source: ModelSource, step: int | None
+) -> None:
+    """Save the run's model with its report: that of a saved step, or the one in memory."""
+    from surefit.report.page import write_report
+
+    if step is not None:
+        load_checkpoint(checkpoint_path(run.checkpoints, step), module)
+    save_model(module, encoder, source, run.model_path)
+    write_report(run)
+
+
+def _prior_loss(job: Job) -> float | None:
+    """The training loss of a predictor that ignores the inputs; None where there is none."""
+    measure = job.pipeline.task.baselines
+    if measure is None:
+        return None
+    known = measure(job.train, job.train, job.pipeline.encoder).values()
+    return next((figures["loss"] for figures in known if "loss" in figures), None)
+
+
 def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) -> Observer:
-    """With LoRA, the observer also checks after two steps that the adapters have moved."""
+    """The observer also checks that the first steps have moved what is to be trained."""
     assert plan.job is not None
     assert plan.model is not None
     module, adaptation = plan.job.pipeline.module, plan.model.adaptation
-    if adaptation is None:
-        return emit
-    check_trained(module, adaptation.trained)
+    if adaptation is not None:
+        check_trained(module, adaptation.trained)
     if state.step:
         return emit
+
+    def was_skipped() -> bool:
+        return bool(engine.accelerator.optimizer_step_was_skipped)
+
+    if adaptation is None:
+        return watch_first_steps(module, engine.plain_optimizer, was_skipped, emit)
     moving = adaptation.trained - adaptation.not_in_every_batch
-    return watch_moves(module, moving, lambda: engine.accelerator.optimizer_step_was_skipped, emit)
+    return watch_moves(module, moving, was_skipped, emit)
 
 
 def _pace(plan: Plan) -> Pace:
@@ -261,6 +293,8 @@ def _emitting(
 
 
 def _track(accelerator: Accelerator, event: Event) -> None:
+    if event["event"] == "warning":
+        return
     values = event["metrics"] if event["event"] == "eval" else event
     prefix = "eval/" if event["event"] == "eval" else "train/"
     numbers = {

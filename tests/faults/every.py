@@ -27,6 +27,7 @@ FAULTS: dict[str, list[Case]] = {
     "pictures": sequences.PICTURES,
     "models": models.CASES,
     "learning": learning.MODELS,
+    "rates": learning.RATES,
     "classes": learning.LABELS,
 }
 USAGE = settings.CASES

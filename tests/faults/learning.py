@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from builders import sentiment_rows
+from builders import echo_rows, sentiment_rows
 from faults.case import Case
 from faults.models import DATA, RETURNS, TEXT, language_model, net
 
@@ -69,6 +69,37 @@ MODELS = [
         "SF734",
         TEXT,
         module=language_model("return self.head(self.body(self.embed(input_ids).data)[0])"),
+        exits=0,
+    ),
+]
+RATES = [
+    Case("rate of 5 for a language model", "SF740", {"a.jsonl": echo_rows(60)}, options="--lr 5"),
+    Case(
+        "rate of 20 for a table",
+        "SF740",
+        table(age=lambda n: n * 7 % 31),
+        MLP,
+        f"{TO_PRICE} --lr 20",
+    ),
+    Case(
+        "rate of 1 for a classifier",
+        "SF741",
+        classes(lambda n, label: label),
+        BERT,
+        "--lr 1",
+        exits=0,
+    ),
+    Case(
+        "rate of 0.3 for images",
+        "SF741",
+        {
+            "a.npz": {
+                "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
+                "label": np.arange(60) % 3,
+            }
+        },
+        "tiny:vit",
+        "--lr 0.3",
         exits=0,
     ),
 ]

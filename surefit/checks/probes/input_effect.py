@@ -27,15 +27,6 @@ COLUMN_NOT_USED = rule(
     fix="Nothing to do, unless forward is meant to use the column.",
 )
 
-INPUT_IGNORED = rule(
-    "SF732",
-    "warning",
-    "an input has no effect",
-    why="The model learns from its other inputs alone.",
-    fix="Let forward use the column, or leave it out of the data with ignore.",
-    accept="The model is trained without the input.",
-)
-
 NO_GRADIENT_AT_ALL = rule(
     "SF733",
     "error",
@@ -69,7 +60,7 @@ def check_inputs(subject: Subject) -> list[Finding]:
         message = f"The outputs stay the same whatever {shown} holds (tried on real rows)."
         return [OUTPUTS_IGNORE_INPUTS.finding(message, column=leads[0])]
     return [
-        (INPUT_IGNORED if name in LEADS else COLUMN_NOT_USED).finding(
+        COLUMN_NOT_USED.finding(
             f"The outputs stay the same whatever the column {name!r} holds.", column=name
         )
         for name in ignored
