@@ -15,7 +15,7 @@ from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
-from surefit.run.run_folder import Run, open_run
+from surefit.run.run_folder import Run, choose_folder, open_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +53,7 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; with `fit` measured, also send its largest batch through the model."""
     from surefit.plan.stages import make_plan
 
+    choose_folder(request.config.output, "run")  # refused as `train` would
     plan = make_plan(request, progress)
     if request.config.fit == "predicted" or not plan.ok:
         return plan
@@ -70,6 +71,7 @@ def train(
     optimizer: Any = None,
     callbacks: Sequence[Callable[[Mapping[str, Any]], None]] = (),
     resume: str | Path | None = None,
+    trust_code: str | Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
@@ -77,27 +79,27 @@ def train(
     `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
     a function of the parameters; each callback gets every event. Among the options, `augment` may
     be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several.
+    `trust_code` names code (`module:object`) that a resumed run names and may run.
     """
     from surefit.training.resume import resume_run
     from surefit.training.start import start_run
 
-    if callable(callbacks):
-        callbacks = (callbacks,)
-    if optimizer is not None and not callable(optimizer) and not hasattr(optimizer, "step"):
-        raise UsageError(
-            f"optimizer is a {type(optimizer).__name__}; expected an Optimizer or a function.",
-            "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1).",
-        )
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
-    request = make_request({**options, **passed, "callbacks": tuple(callbacks)})
+    request = make_request({**options, **passed, "callbacks": callbacks})
     if resume is not None:
-        return resume_run(resume, request, set(options))
+        return resume_run(resume, request, set(options), trust_code=_names(trust_code))
     return start_run(request)
 
 
-def load(run: Run | str | Path, model: nn.Module | None = None) -> nn.Module:
-    """The trained model of a run, ready for evaluation."""
-    return _opened(run).load(model)[0].eval()
+def load(
+    run: Run | str | Path, model: nn.Module | None = None, trust_code: str | Sequence[str] = ()
+) -> nn.Module:
+    """The trained model of a run, ready for evaluation.
+
+    A run's folder is data. Code that it names (`module:object`) runs only if you made the run on
+    this machine with that code, or if `trust_code` names it, too.
+    """
+    return _opened(run, trust_code=trust_code).load(model)[0].eval()
 
 
 def predict(
@@ -105,9 +107,10 @@ def predict(
     data: Any,
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
+    trust_code: str | Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Predictions for the rows of `data`, one dict per row."""
-    return list(iter_predictions(_opened(run, collate_fn), data, model))
+    """Predictions for the rows of `data`, one dict per row; `trust_code` as in `load`."""
+    return list(iter_predictions(_opened(run, collate_fn, trust_code), data, model))
 
 
 def iter_predictions(
@@ -119,7 +122,7 @@ def iter_predictions(
     config = run.config
     pipeline = run.open_pipeline(model)
     with use_cache(config.cache):  # left before the first row is given to the caller
-        table = open_table(data, config.read, config.on_bad_file)
+        table = open_table(data, config.read, config.on_bad_file, "test")
     with as_in_training(run, pipeline.module):
         yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
 
@@ -129,9 +132,10 @@ def evaluate(
     data: Any = None,
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
+    trust_code: str | Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The task's metrics on `data`, or on the run's validation rows."""
-    return evaluate_run(_opened(run, collate_fn), data, model)[0].metrics
+    """The task's metrics on `data`, or on the validation rows; `trust_code` as in `load`."""
+    return evaluate_run(_opened(run, collate_fn, trust_code), data, model)[0].metrics
 
 
 def evaluate_run(
@@ -146,7 +150,8 @@ def evaluate_run(
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
-            table = open_table(data, config.read, config.on_bad_file)
+            named = pipeline.task.class_files
+            table = open_table(data, config.read, config.on_bad_file, "test", named)
             rows = np.arange(table.num_rows)
             store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
     if len(store) == 0:
@@ -175,10 +180,19 @@ def inspect(data: Any, model: Any = None) -> DataReport:
     """
     from surefit.inspection.data_report import inspect_data
     from surefit.models.open_model import open_model
+    from surefit.user_code import NamedCode
 
-    return inspect_data(data, open_model(model, beside=None) if model is not None else None)
+    return inspect_data(data, open_model(model, code=NamedCode()) if model is not None else None)
 
 
-def _opened(run: Run | str | Path, collate_fn: Callable[..., Any] | None = None) -> Run:
-    run = run if isinstance(run, Run) else open_run(run)
+def _names(trust_code: str | Sequence[str]) -> tuple[str, ...]:
+    return (trust_code,) if isinstance(trust_code, str) else tuple(trust_code)
+
+
+def _opened(
+    run: Run | str | Path,
+    collate_fn: Callable[..., Any] | None = None,
+    trust_code: str | Sequence[str] = (),
+) -> Run:
+    run = run if isinstance(run, Run) else open_run(run, _names(trust_code))
     return run if collate_fn is None else run.with_collate_fn(collate_fn)

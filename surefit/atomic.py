@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+from surefit import digests
 
 Later = Callable[[Callable[[], None]], None]
 """Takes what is to be done, and does it when it suits."""
@@ -30,10 +33,15 @@ def _sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`; a reader sees the old file or the new one, never half of one."""
+    write_bytes(path, text.encode(errors="backslashreplace"))  # a lone surrogate
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path`; a reader sees the old file or the new one."""
     temporary = _temporary(path)
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -49,11 +57,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def new_folder(path: Path, later: Later | None = None) -> Iterator[Path]:
+def new_folder(path: Path, later: Later | None = None, sealed: bool = False) -> Iterator[Path]:
     """Give a temporary folder to fill; it becomes `path` only when the block ends well.
 
     A folder that is already at `path` is replaced. `later` is given what waits for the disk, to be
-    done when it suits; without it, that is done here.
+    done when it suits; without it, that is done here. A sealed folder has the digests of its files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -64,9 +72,9 @@ def new_folder(path: Path, later: Later | None = None) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     if later is None:
-        _publish(temporary, path)
+        _publish(temporary, path, sealed)
     else:
-        later(partial(_publish, temporary, path))
+        later(partial(_publish, temporary, path, sealed))
 
 
 @contextmanager
@@ -107,18 +115,51 @@ def _take(file: IO[str]) -> bool:
         return False
 
 
-def _publish(temporary: Path, path: Path) -> None:
+def follow_umask(folder: Path) -> None:
+    """Give the files of a folder that was just made the permissions that the umask allows.
+
+    Libraries write some files for their owner only (safetensors does). The folder's own mode is
+    what the umask left of 0777; to ask for the umask itself would change it for all threads.
+    """
+    mode = folder.stat().st_mode & 0o777
+    for path in folder.rglob("*"):
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder: its name is gone at once, so that no reader meets half of it."""
+    retired = _temporary(path)
+    os.replace(path, retired)
+    shutil.rmtree(retired)
+
+
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Delete what killed writes left in a folder; nobody else may be writing there."""
+    left = [path for path in folder.glob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
+    for path in left:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return left
+
+
+def _publish(temporary: Path, path: Path, sealed: bool = False) -> None:
     try:
+        if sealed:
+            digests.seal(temporary)
+        follow_umask(temporary)
         for file in sorted(temporary.rglob("*")):
             _sync(file)
         _sync(temporary)
+        retired = _temporary(path)
         if path.exists():
-            retired = _temporary(path)
             os.replace(path, retired)
-            os.replace(temporary, path)
-            shutil.rmtree(retired)
-        else:
-            os.replace(temporary, path)
+        os.replace(temporary, path)
+        shutil.rmtree(retired, ignore_errors=True)  # nothing, or what `sweep` deletes later
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

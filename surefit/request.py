@@ -10,6 +10,7 @@ from typing import Any
 from surefit.config import RunConfig, make_config
 from surefit.errors import UsageError
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate, NamedCode
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,17 @@ class Request:
 
     config: RunConfig
     objects: PythonObjects = PythonObjects()
-    beside: Path | None = None
-    """The config file's folder, where `module:function` is looked for first."""
+    code: CodeGate = field(default_factory=NamedCode)
+    """Decides which code may run, and finds it."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier plan of the same run chose by trying, to be taken as it is."""
 
 
 def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Request:
-    """Options of `check` and `train`, from Python or the command line, as a Request."""
+    """Options of `check` and `train`, from Python or the command line, as a Request.
+
+    `beside` is the config file's folder, where `module:function` is searched first.
+    """
     settings = {key: value for key, value in options.items() if value is not None}
     objects: dict[str, Any] = {}
 
@@ -68,13 +72,54 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
-    task = objects.get("task")
-    if task is not None and not isinstance(task, TaskSpec):
-        raise UsageError(
-            f"task is a {type(task).__name__}; expected a name or a TaskSpec.",
-            "Pass task='sft' or task=surefit.TaskSpec(…).",
-        )
-    return Request(make_config(settings), PythonObjects(**objects), beside)
+    if "callbacks" in objects:
+        objects["callbacks"] = _as_callbacks(objects["callbacks"])
+    for name, value in objects.items():
+        _check_object(name, value)
+    return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
+
+
+EXPECTED: dict[str, tuple[str, str]] = {
+    "task": ("a name or a TaskSpec", "Pass task='sft' or task=surefit.TaskSpec(…)."),
+    "loss_fn": ("a function", "Pass loss_fn=f from Python, f(outputs, batch) -> (sum, count)."),
+    "collate_fn": ("a function", "Pass collate_fn=f from Python, f(rows) -> a dict of tensors."),
+    "optimizer": (
+        "an Optimizer or a function",
+        "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1) from Python. "
+        "Optimizers by name are not available yet; the default is AdamW.",
+    ),
+    "callbacks": (
+        "functions",
+        "Pass callbacks=[f] from Python; f(event) gets each event as a dict.",
+    ),
+}
+"""What Python objects of a kind must be, and how they are passed."""
+
+
+def _check_object(name: str, value: Any) -> None:
+    """Refuse an object that could not be used; `data` and `model` are looked at when opened."""
+    if name not in EXPECTED:
+        return
+    unfit = [each for each in (value if name == "callbacks" else [value]) if not _fits(name, each)]
+    if unfit:
+        shown = f" ({unfit[0]!r})" if isinstance(unfit[0], str) else ""
+        held = "holds" if name == "callbacks" else "is"
+        expected, fix = EXPECTED[name]
+        message = f"{name} {held} a {type(unfit[0]).__name__}{shown}; expected {expected}."
+        raise UsageError(message, fix)
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name == "task":
+        return isinstance(value, TaskSpec)
+    if name == "optimizer" and hasattr(value, "param_groups") and hasattr(value, "step"):
+        return True
+    return callable(value)
+
+
+def _as_callbacks(value: Any) -> tuple[Any, ...]:
+    """One callback or several as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple | set) else (value,)
 
 
 def _as_paths(data: Any) -> tuple[str, ...] | None:

@@ -41,9 +41,10 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder for each test."""
+    """An empty cache folder for each test, and no record of earlier runs."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("SUREFIT_CACHE", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     return folder
 
 

@@ -34,7 +34,7 @@ def message_of(settings: dict[str, Any]) -> str:
 
 SUGGESTIONS = {
     "batchsize": "batch_size",
-    "learning_rates": None,
+    "learning_ratio_of_mine": None,
     "epoch": "epochs",
     "weight_deca": "weight_decay",
     "early_stopping.patence": "early_stopping.patience",

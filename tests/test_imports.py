@@ -17,6 +17,7 @@ ORDER = (
     "progress",
     "processes",
     "findings",
+    "digests",
     "atomic",
     "user_code",
     "explainer",

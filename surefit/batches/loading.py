@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -29,6 +33,9 @@ THREAD_SECONDS = 2e-4
 """Approximate cost of passing a batch between threads, including the GIL."""
 ALIGNMENT_BYTES = 64
 """Where torch's CPU allocator begins every tensor."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOST_WORKER = ("exited unexpectedly", "is killed by signal")
+"""What torch says where a worker process has ended."""
 SLOW_BATCHES = 3
 """Prefetching by a thread starts after so many consecutive batches that take longer."""
 
@@ -67,12 +74,62 @@ def by_thread(
 
 
 def from_workers(
-    items: Iterable[Item], make: Callable[[Item], Made], workers: int, device: Any = "cpu"
+    items: Iterable[Item],
+    make: Callable[[Item], Made],
+    workers: int,
+    device: Any = "cpu",
+    on_signal: Callable[[], None] = lambda: None,
+    notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Made]:
     """`make(item)` for each item, in order, by worker processes, moved to the device.
 
     Each worker process repeats the imports, so a thread (`prefetch`) is better unless making a
-    batch takes longer than training on it.
+    batch takes longer than training on it. A worker that gets SIGINT or SIGTERM calls `on_signal`
+    and works on. Where one is killed, the rest is made here, which `notice` is told.
+    """
+    left = iter(items)
+    waiting: deque[Item] = deque()
+
+    def noted() -> Iterator[Item]:
+        for item in left:
+            waiting.append(item)
+            yield item
+
+    batches = _start_workers(noted(), make, workers, on_signal)
+    lost = ""
+    try:
+        while not lost:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                lost = str(error).split("\n", 1)[0]
+                if not any(words in lost for words in LOST_WORKER):
+                    raise
+            else:
+                waiting.popleft()
+                yield _move(batch, device)
+    finally:
+        _end_workers(batches._workers)
+    notice(
+        f"A worker process that makes batches has ended ({lost}). The same batches are now made "
+        "without workers. If the system ended it for lack of memory, use fewer workers."
+    )
+    for item in chain(waiting, left):
+        yield _move(make(item), device)
+
+
+def _start_workers(
+    items: Iterator[Item],
+    make: Callable[[Item], Made],
+    workers: int,
+    on_signal: Callable[[], None],
+) -> Any:
+    """Batches by torch's workers, which a signal to all processes does not end.
+
+    torch would also raise the end of a worker in the midst of whatever runs here, by a handler of
+    SIGCHLD; without that it is raised where the next batch is awaited.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -83,11 +140,38 @@ def from_workers(
         sampler=items,
         num_workers=workers,
         collate_fn=_unchanged,
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=lambda _: _in_worker(on_signal),
         generator=torch.Generator(),  # its draw of a seed must not advance the training RNG
     )
-    for batch in loader:
-        yield _move(batch, device)
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGCHLD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the workers can handle them
+    try:
+        batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        if is_main_thread:
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+    _running.update(batches._workers)
+    return batches
+
+
+def _end_workers(workers: Iterable[Any]) -> None:
+    """End worker processes, which SIGTERM does not; they hold nothing that must be saved."""
+    for worker in list(workers):
+        worker.kill()
+        _running.discard(worker)
+
+
+_running: set[Any] = set()
+atexit.register(lambda: _end_workers(_running))  # those of an iterator that was never closed
+
+
+def _in_worker(on_signal: Callable[[], None]) -> None:
+    """Leave SIGINT and SIGTERM to the training process, which finishes its step and saves."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: on_signal())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 class _Maker:
@@ -102,13 +186,6 @@ class _Maker:
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-def _ignore_interrupts(_: int) -> None:
-    """Ignore Ctrl-C in workers: the training process handles it after finishing its step."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def load_batch(

@@ -174,6 +174,8 @@ def check_ledger(
 ) -> Iterator[Finding]:
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
+    on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
+    share_lost = (lost - on_purpose) / max(ledger.rows - on_purpose, 1)
     reasons = describe_counts(ledger.dropped_rows)
     example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
     if ledger.train_rows == 0:
@@ -182,7 +184,7 @@ def check_ledger(
         message = f"No training row is left of {ledger.rows}{why}."
         yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
-    if lost > max_dropped_share * ledger.rows:
+    if share_lost > max_dropped_share:
         share = f"{lost / ledger.rows:.0%}"
         message = (
             f"{lost} of {ledger.rows} rows ({share}) would be dropped: {reasons}; "
@@ -191,7 +193,7 @@ def check_ledger(
         more = f"{fix} Or raise max_dropped_share.".lstrip()
         yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
     elif lost:
-        broken = MANY_ROWS_DROPPED if lost >= MANY * ledger.rows else ROWS_DROPPED
+        broken = MANY_ROWS_DROPPED if share_lost >= MANY else ROWS_DROPPED
         verb = "is" if lost == 1 else "are"
         message = f"{lost} of {ledger.rows} rows {verb} dropped: {reasons}."
         yield broken.finding(message, example, fix=fix)

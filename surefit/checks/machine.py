@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
     """Refuse, before anything is written, what this machine does not have."""
     import torch
 
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("true", "1", "yes", "on"):
+        raise UsageError(
+            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
+            "per step.",
+            "Launch with torchrun, or with accelerate launch without DeepSpeed.",
+        )
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
     if precision in ("bf16", "fp16") and not torch.accelerator.is_available():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.order import Batches
-from surefit.errors import UsageError
+from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 
 if TYPE_CHECKING:
@@ -82,13 +82,27 @@ def _learns(tensor: Tensor) -> bool:
 
 
 def check_optimizer(module: nn.Module, optimizer: Any) -> None:
-    """Refuse an optimizer that was made from other parameters than the model's."""
-    groups = getattr(optimizer, "param_groups", None)
-    own = {id(parameter) for parameter in module.parameters()}
-    if groups is not None and not any(id(p) in own for group in groups for p in group["params"]):
+    """Refuse an optimizer that was made from other parameters, or a function that makes none."""
+    if optimizer is None:
+        return
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    made = optimizer
+    if not hasattr(optimizer, "param_groups"):
+        fix = "Pass a function of the parameters that returns a torch.optim.Optimizer."
+        try:
+            made = optimizer(trained)
+        except Exception as error:
+            message = f"optimizer fails on the model's parameters: {describe_error(error)}"
+            raise UsageError(message, fix) from error
+        if not hasattr(made, "param_groups") or not hasattr(made, "step"):
+            message = f"optimizer returned a {type(made).__name__}; expected an Optimizer."
+            raise UsageError(message, fix)
+    own = {id(parameter) for parameter in trained}
+    if not any(id(p) in own for group in made.param_groups for p in group["params"]):
         raise UsageError(
-            "The optimizer holds none of the model's parameters.",
-            "Make it from the parameters of the model that is trained.",
+            "The optimizer holds none of the parameters that are trained.",
+            "Pass a function, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1): "
+            "it gets the parameters of the model as it is trained.",
         )
 
 

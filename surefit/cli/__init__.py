@@ -85,7 +85,9 @@ def run(arguments: list[str]) -> int:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
             return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
-            return _fail(error.format_message(), "See surefit --help.", 2, as_json)
+            from surefit.cli.unknown_options import explain_usage
+
+            return _fail(*explain_usage(error, arguments), 2, as_json)
         if debug:
             raise
         return _fail(*_explained(error), 1, as_json)

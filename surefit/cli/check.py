@@ -28,12 +28,10 @@ def command(
     )
     from surefit.errors import UsageError
     from surefit.request import make_request
-    from surefit.run.run_folder import choose_folder
 
     if resume is not None:
         raise UsageError("check does not take --resume.", "Use surefit train --resume RUN.")
     request = make_request(settings, config.parent if config is not None else None)
-    choose_folder(request.config.output, "run")
     with Display() as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
     if json:

@@ -155,6 +155,10 @@ class Display:
         for name, value in fit_lines(fit):
             self.console.print(Text(f"{name:<10}{value}"))
 
+    def notice(self, text: str) -> None:
+        """Something that happened to the run."""
+        self.console.print(Text(f"note      {text}", style="yellow"))
+
     def show_new(self, findings: Sequence[Finding]) -> None:
         """Findings that the plan did not have."""
         show_findings([found for found in findings if found not in self._shown], self.console)

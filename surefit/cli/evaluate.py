@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from surefit.cli.options import TrustCode
+
 
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
@@ -13,6 +15,7 @@ def command(
         list[str] | None,
         typer.Option(help="Rows to evaluate. Default: the validation set of the run."),
     ] = None,
+    trust_code: TrustCode = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Compute the task's metrics on a data set."""
@@ -20,20 +23,21 @@ def command(
     from surefit.cli.display import Display, print_json, user_output_to_stderr
     from surefit.cli.summary_lines import beside_figure
     from surefit.encode.drop_reasons import describe_counts
-    from surefit.encode.encoder import load_encoder
+    from surefit.encode.encoder import Encoder, read_state
     from surefit.run.events import without_nan
     from surefit.run.run_folder import open_run
 
     with Display() as display, user_output_to_stderr():
-        opened = open_run(run)
+        opened = open_run(run, trust_code or ())
         result, store = evaluate_run(opened, data or None, progress=display.progress)
-        baselines = opened.plan.get("baselines", {})
-        if data:  # other rows: what can be judged without the training rows
-            measure, encoder = opened.task.baselines, load_encoder(opened.model_path)
-            baselines = without_nan(measure(None, store, encoder)) if measure is not None else {}
+        fitted = read_state(opened.model_path)["fitted"]
+        baselines, task = opened.plan.get("baselines", {}), opened.task
+        if data and task.baselines is not None:  # what can be judged without the training rows
+            encoder = Encoder(task.name, {}, fitted=fitted)
+            baselines = without_nan(task.baselines(None, store, encoder))
     dropped = store.notes["dropped"]
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
-    classes = load_encoder(opened.model_path).fitted.get("classes")
+    classes = fitted.get("classes")
     classes = classes if "confusion" in result.metrics else None
     if json:
         print_json(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from surefit.cli.options import TrustCode
+
 
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
@@ -14,6 +16,7 @@ def command(
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge LoRA adapters into the weights.")
     ] = False,
+    trust_code: TrustCode = None,
 ) -> int:
     """Write the trained model as a plain transformers or peft folder.
 
@@ -27,16 +30,16 @@ def command(
     from surefit.models.save_model import save_merged
     from surefit.run.run_folder import check_writable, open_run
 
-    opened = open_run(run)
-    if not opened.finished:
+    opened = open_run(run, trust_code or ())
+    if not opened.has_model:
         opened.load()  # says how to finish the run
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} already exists.", "Choose another folder.")
     check_writable(out)
     if merge and has_adapters(opened.model_path):
-        save_merged(opened.model_path, opened.task, out)
+        save_merged(opened.model_path, opened.task, out, opened.code)
     else:
-        with atomic.new_folder(out) as temporary:
+        with atomic.new_folder(out, sealed=True) as temporary:
             shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
             point_to_base(temporary, out)
     print(out)

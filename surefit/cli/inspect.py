@@ -46,7 +46,7 @@ def command(
     config = make_config(settings)
     if row is None:
         with Display() as display:
-            report = _report(data, config, model, json, display)
+            report = _report(data, config, model, task, json, display)
         print_json(report.as_dict()) if json else print(report)
         return 0
     table = open_table(data, config.read, config.on_bad_file)
@@ -72,15 +72,22 @@ def command(
 
 
 def _report(
-    data: list[str], config: RunConfig, model: str | None, json: bool, display: Display
+    data: list[str],
+    config: RunConfig,
+    model: str | None,
+    task: str | None,
+    json: bool,
+    display: Display,
 ) -> DataReport:
     """The report; files that do not fit together are still described one by one."""
     from surefit.cli.display import show_findings, user_output_to_stderr
     from surefit.data.open_data import open_table
     from surefit.errors import FindingError
     from surefit.inspection.array_report import describe_arrays
-    from surefit.inspection.data_report import AskedFeatures, inspect_opened, look_at_files
+    from surefit.inspection.data_report import AskedReading, inspect_opened, look_at_files
     from surefit.models.open_model import open_model
+    from surefit.tasks.find_task import find_task
+    from surefit.user_code import NamedCode
 
     arrays = look_at_files(data, config.read, display.progress)
     try:
@@ -94,9 +101,10 @@ def _report(
         source = None
         if model is not None:
             trust = config.trust_remote_code
-            source = open_model(model, trust_remote_code=trust, beside=None)
+            source = open_model(model, trust_remote_code=trust, code=NamedCode())
         shape = config.features
-        asked = AskedFeatures(config.columns.get("features"), shape.steps, shape.width)
+        wanted = find_task(task, NamedCode()) if task is not None else None
+        asked = AskedReading(config.columns, wanted, shape.steps, shape.width)
         return inspect_opened(table, arrays, source, asked, display.progress)
 
 

@@ -34,6 +34,15 @@ OPTIONS: dict[str, Any] = {
 """Config keys that are also options, and the type on the command line."""
 
 
+TrustCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        help="Code that the run names and that may run, as module:function; may be repeated.",
+    ),
+]
+
+
 def _further_options(
     config: Annotated[
         Path | None,

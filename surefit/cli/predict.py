@@ -8,27 +8,30 @@ from typing import Annotated
 
 import typer
 
+from surefit.cli.options import TrustCode
+
 
 def command(
     run: Annotated[str, typer.Argument(help="The run's folder.")],
     data: Annotated[list[str] | None, typer.Option(help="Rows to predict for.")] = None,
     text: Annotated[str | None, typer.Option(help="One text to predict for.")] = None,
+    trust_code: TrustCode = None,
 ) -> int:
     """Print predictions as JSON lines, one per row and in their order."""
     from surefit.api import iter_predictions
     from surefit.cli.display import user_output_to_stderr
-    from surefit.encode.encoder import load_encoder
+    from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
     from surefit.run.run_folder import open_run
 
-    opened = open_run(run)
+    opened = open_run(run, trust_code or ())
     if (data is None) == (text is None):
         raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data
     if text is not None:
-        if not opened.finished:
+        if not opened.has_model:
             opened.load()  # says how to finish the run
-        roles = load_encoder(opened.model_path).roles
+        roles = read_state(opened.model_path)["roles"]
         reading = ("text", "prompt", "messages", "source", "tokens")
         role = next((role for role in reading if role in roles), None)
         if role is None:

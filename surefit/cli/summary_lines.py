@@ -25,9 +25,14 @@ WIDTH = 100
 
 def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     """What will be trained on what, as far as the plan got."""
+    from surefit.tasks.column_account import describe_unused
+
     if plan.task is not None:
         roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
         yield "task", f"{plan.task.name}{f' ({roles})' if roles else ''}"
+        unused = describe_unused(plan.columns, plan.config.ignore)
+        if unused:
+            yield "columns not used: ", unused
     if plan.model is not None:
         yield from _model_lines(plan, plan.model)
     if plan.ledger is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.cli.options import takes_run_options
+from surefit.cli.options import TrustCode, takes_run_options
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
@@ -14,7 +16,12 @@ if TYPE_CHECKING:
 
 
 @takes_run_options
-def command(settings: dict[str, Any], config: Path | None, resume: str | None) -> int:
+def command(
+    settings: dict[str, Any],
+    config: Path | None,
+    resume: str | None,
+    trust_code: TrustCode = None,
+) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import Display, user_output_to_stderr
     from surefit.errors import FindingError
@@ -31,10 +38,17 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
                 display.show_plan(plan)
 
         request = make_request(settings, config.parent if config is not None else None)
-        listeners = Listeners((display.observe,), display.progress, on_plan, display.show_fit)
+        listeners = Listeners(
+            (display.observe,),
+            display.progress,
+            on_plan,
+            display.show_fit,
+            display.notice,
+            announce_stop,
+        )
         try:
             if resume is not None:
-                run = resume_run(resume, request, set(settings), listeners)
+                run = resume_run(resume, request, set(settings), listeners, trust_code or ())
             else:
                 run = start_run(request, listeners)
         except FindingError as error:
@@ -45,6 +59,13 @@ def command(settings: dict[str, Any], config: Path | None, resume: str | None) -
             print(f"{run.path} is already finished.", file=sys.stderr)
         show_run(run)
     return 0
+
+
+def announce_stop() -> None:
+    """Say what Ctrl-C does; written past all buffers, because a signal handler calls it."""
+    text = b"stopping after this step, which is then saved; Ctrl-C again stops at once\n"
+    with suppress(OSError):
+        os.write(2, text)
 
 
 def show_run(run: Run) -> None:

@@ -81,6 +81,16 @@ class Reading(_Section):
         return names
 
 
+class Splitting(_Section):
+    """How validation rows are split off the training data."""
+
+    by: str | None = None
+    """A column of groups, such as patient_id: all rows of a group stay in one set. The column is
+    not an input of the model unless it has a role."""
+    stratify: Switch = "auto"
+    """Whether each class has the same share of both sets; auto: where there are few classes."""
+
+
 class EarlyStopping(_Section):
     """When training stops before the last epoch."""
 
@@ -267,6 +277,9 @@ class RunConfig(_Section):
     """Weight decay of AdamW; biases and norms are exempt."""
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 for no clipping."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What happens at a step whose loss or gradient is NaN or infinite: the run stops, or the step
+    is skipped and counted."""
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -285,6 +298,8 @@ class RunConfig(_Section):
 
     eval_share: float = Field(0.1, ge=0, lt=1)
     """Share of the rows in the validation set, if there is no eval_data."""
+    split: Splitting = Splitting()
+    """How validation rows are split off the training data."""
     eval_every: int | None = Field(None, ge=1)
     """Evaluate every N steps. Default: once per epoch."""
     eval_at_start: bool = False

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
 
@@ -101,9 +104,8 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(nest(spell_out(settings)))
     except ValidationError as error:
-        faults = [_describe(fault) for fault in error.errors()]
-        raise UsageError(
-            "\n".join(faults), "`surefit train --help` and docs/config.md list the keys."
+        raise describe_faults(
+            [fault for each in error.errors() for fault in _spread(each)]
         ) from None
 
 
@@ -119,15 +121,76 @@ def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[s
     return keys
 
 
-def _describe(fault: Any) -> str:
-    key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-    if fault["type"] == "extra_forbidden" or fault["loc"][-1] == "[key]":
-        known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        return f"Unknown key {key!r}.{hint}"
-    found = fault["input"]
-    return f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}; found {found!r}."
+@dataclass(frozen=True)
+class Fault:
+    """A key that was given: its value, and what is wrong with it; empty if the key is unknown."""
+
+    key: str
+    value: Any
+    message: str = ""
+
+
+def describe_faults(
+    faults: Iterable[Fault], instead: Mapping[str, Any] | None = None
+) -> UsageError:
+    """All faults as one error; its fix has the settings to use `instead`, to be pasted."""
+    lines: list[str] = []
+    better = dict(instead or {})
+    for fault in faults:
+        line, settings = _describe(fault)
+        lines.append(line)
+        better |= settings
+    listed = "`surefit train --help` and docs/config.md list the keys."
+    options = " ".join(
+        f"--set {shlex.quote(f'{key}={_as_yaml(value)}')}" for key, value in better.items()
+    )
+    return UsageError("\n".join(lines), f"Use {options}. {listed}" if options else listed)
+
+
+def _spread(error: Any) -> Iterator[Fault]:
+    """One fault of pydantic; a section that surefit does not have is taken key by key."""
+    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
+        message = f"{error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+        yield Fault(key, error["input"], message + answer_value(key, error["input"]))
+    elif isinstance(error["input"], Mapping) and answer_key(key, error["input"], ()) is None:
+        yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())
+    else:
+        yield Fault(key, error["input"])
+
+
+def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
+    """A fault in words, and the settings to use instead."""
+    if fault.message:
+        return f"{fault.key}: {fault.message}", {}
+    known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
+    unknown = f"Unknown key {fault.key!r}."
+    misspelt = not is_foreign(fault.key) and _close(fault.key, known, 0.8)
+    answer = None if misspelt else answer_key(fault.key, fault.value, known)
+    if answer is not None and answer.settings:
+        here = ", ".join(f"{key}: {_as_yaml(value)}" for key, value in answer.settings.items())
+        return f"{unknown} Here it is {here}", answer.settings
+    if answer is not None:
+        return f"{unknown} {answer.reason}", {}
+    close = _close(fault.key, known, 0.6)
+    return f"{unknown} Did you mean {close!r}?" if close else unknown, {}
+
+
+def _close(key: str, known: Sequence[str], cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=cutoff)), None)
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as a line of YAML has it.
+
+    >>> _as_yaml(["q_proj"]), _as_yaml(True), _as_yaml("2e-5")
+    ('[q_proj]', 'true', '2e-5')
+    """
+    try:
+        text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1000)
+    except yaml.YAMLError:
+        return repr(value)  # an object passed from Python
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def config_yaml(config: RunConfig) -> str:

@@ -8,6 +8,7 @@ IMAGE_ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jp2", ".jpeg", ".jpg", ".pcx", ".pgm", ".png", ".pnm"),
     *(".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"),
 )
+AUDIO_ENDINGS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -65,6 +66,11 @@ def is_text_list(kind: pa.DataType) -> bool:
 def is_integer_list(kind: pa.DataType) -> bool:
     """Whether a column holds a list of integers per row."""
     return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
+
+
+def is_object(kind: pa.DataType) -> bool:
+    """Whether a column holds an object with named values per row."""
+    return bool(pa.types.is_struct(kind))
 
 
 def is_dialogue(kind: pa.DataType) -> bool:

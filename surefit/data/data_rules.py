@@ -54,6 +54,14 @@ FILES_DO_NOT_MATCH = rule(
     fix="Pass files with the same columns, or arrays with the same number of rows.",
 )
 
+DIFFERENT_COLUMNS = rule(
+    "SF107",
+    "warning",
+    "files with different columns",
+    why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
+    fix="Pass files with the same columns.",
+)
+
 
 def unequal_rows(counts: Mapping[str, int]) -> str:
     """The message about columns with different numbers of rows.

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
-from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.find_files import Finder
 from surefit.data.formats import (
     arrow_files,
     class_folders,
@@ -27,27 +28,21 @@ from surefit.data.formats import (
     time_series,
     torch_files,
 )
+from surefit.data.formats.array_files import SHARDS_OR_ROWS, doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
-from surefit.data.formats.folder_listing import list_files
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
+from surefit.data.formats.text_classes import label_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
 from surefit.data.formats.text_records import open_records
-from surefit.data.hub import hub_files, may_be_hub_id
+from surefit.data.official_splits import Part, without_part
+from surefit.data.python.dataframes import dict_splits
 from surefit.data.python.objects import open_object
 from surefit.data.table import Source, Table
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, rule
-
-DIFFERENT_COLUMNS = rule(
-    "SF107",
-    "warning",
-    "files with different columns",
-    why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
-    fix="Pass files with the same columns.",
-)
 
 FILE_LEFT_OUT = rule(
     "SF430",
@@ -83,17 +78,28 @@ OPENERS: dict[str, Opener] = {
 """The ending of a file name (without .gz), and the function that opens such a file."""
 
 
-def open_table(data: Any, reading: Reading | None = None, on_bad_file: str = "error") -> Table:
+def open_table(
+    data: Any,
+    reading: Reading | None = None,
+    on_bad_file: str = "error",
+    part: Part = "train",
+    each_a_class: bool = False,
+    may_differ: bool = False,
+) -> Table:
     """Open one or several paths (concatenated), or a Python object, as one Table.
 
-    With `on_bad_file="skip"`, files that cannot be read are left out, unless none can be read.
+    With `on_bad_file="skip"`, files that cannot be read are left out, unless none can be read. Of
+    a folder with official splits, `part` is read. With `each_a_class`, several text files are the
+    classes of their lines. With `may_differ`, files may be of different forms, without a column in
+    common.
     """
     if isinstance(data, str | Path):
         data = [data]
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
     elif data:
-        table = _open_paths(as_paths(data), reading or Reading(), on_bad_file == "skip")
+        finder, skip = Finder(OPENERS, ending, part, each_a_class), on_bad_file == "skip"
+        table = _open_paths(as_paths(data), reading or Reading(), skip, finder, may_differ)
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
@@ -109,26 +115,41 @@ def as_paths(data: Sequence[str | Path]) -> list[Path]:
     return [Path(item) for item in data]
 
 
-def _open_paths(paths: Sequence[Path], reading: Reading, skip: bool) -> Table:
-    files, notes = files_of(paths)
+def _open_paths(
+    paths: Sequence[Path], reading: Reading, skip: bool, finder: Finder, may_differ: bool
+) -> Table:
+    files, notes = finder.files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
     key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
-    columns = _open_as_columns(files)
+    columns = _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
     files, opened, left_out = _open_each(files, reading, skip)
-    if list(paths) == files:  # files of a folder are shards, not source and target
-        opened = pair_texts(files, opened)
-    return _join(files[: len(opened)], opened, key, [*notes, *left_out])
+    classes = label_texts(files, opened) if finder.each_a_class else None
+    if classes is not None:
+        opened, key = classes, fingerprint(key, "classes")
+    elif list(paths) == files:
+        opened = pair_texts(files, opened)  # files of a folder are shards, not source and target
+    return _join(files[: len(opened)], opened, key, [*notes, *left_out], may_differ)
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
     """The files to open for some paths, without label files that belong to one of the others."""
-    listed = [_files_of(path) for path in paths]
-    files = [file for found, _ in listed for file in found]
-    files = label_files.without_paired_labels(idx.without_joined_labels(files))
-    return files, [note for _, notes in listed for note in notes]
+    return Finder(OPENERS, ending).files_of(paths)
+
+
+def validation_of(data: Any) -> Any:
+    """The validation part of data with official splits: paths, or a Dataset; None without one."""
+    if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
+        finder = Finder(OPENERS, ending)
+        found = (finder.splits_in(path) for path in as_paths(data))
+        parts = [splits.parts.get("validation", ()) for splits in found if splits is not None]
+        return [path for paths in parts for path in paths] or None
+    if type(data).__name__ == "DatasetDict":
+        named = dict_splits(data).parts.get("validation")
+        return data[named[0].name] if named else None
+    return None
 
 
 def _labels_of(file: Path) -> Path | None:
@@ -199,43 +220,16 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
     return Opened(opened.arrow, (note, *opened.findings))
 
 
-def _files_of(path: Path) -> tuple[list[Path], list[Finding]]:
-    """What to open for a path: the file, or the files of a folder in order; and what was found."""
-    if not path.exists():
-        if may_be_hub_id(path):
-            return hub_files(str(path)), []
-        raise UsageError(f"There is no file or folder {path}.", "Check the path.")
-    if not path.is_dir():
-        opener_of(path)
-        return [path], []
-    splits = class_folders.splits_of(path)
-    if splits:
-        files, notes = _files_of(path / "train")
-        return files, [*arrow_files.other_splits(splits, str(path)), *notes]
-    if arrow_files.is_dataset_folder(path):
-        return arrow_files.dataset_files(path)
-    return _shards(path), []
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The files of a folder, which must have one format; or the folder, if it has class folders."""
-    files = list_files(folder, OPENERS, ending)
-    if all(ending(file) == ".txt" for file in files) and class_folders.is_class_folder(folder):
-        return [folder]
-    if not files:
-        message = f"The folder {folder} has no {_endings()} file, and no folders with images."
-        raise NO_DATA.error(message, file=str(folder))
-    odd = next((file for file in files if ending(file) != ending(files[0])), None)
-    if odd is not None:
-        message = f"{folder} has files of several formats: {files[0].name} and {odd.name}."
-        fix = "Name the files to read, each with --data."
-        raise FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(odd))
-    return files
-
-
 def _endings() -> str:
     *most, last = OPENERS
     return f"{', '.join(most)} or {last}"
+
+
+def _open_as_rows(files: Sequence[Path]) -> Opened | None:
+    """Several `.npy` files that have one row each; None if they are shards."""
+    if any(file.suffix != ".npy" for file in files) or any(map(_labels_of, files)):
+        return None
+    return open_per_row(files)
 
 
 def _open_as_columns(files: Sequence[Path]) -> Opened | None:
@@ -245,21 +239,26 @@ def _open_as_columns(files: Sequence[Path]) -> Opened | None:
     """
     if len(files) < 2 or any(file.suffix != ".npy" for file in files):
         return None
-    shapes = {file.stem: numpy_files.shape_of(file) for file in files}
+    names = {file: without_part(file.stem) for file in files}  # X_train.npy and X_val.npy are X
+    shapes = {names[file]: numpy_files.shape_of(file) for file in files}
     if len(shapes) < len(files) or any(shape is None for shape in shapes.values()):
         return None
     by_rank = sorted((shape for shape in shapes.values() if shape), key=len)
     least, most = by_rank[0], by_rank[-1]
     if len(least) == len(most) or (len(least) > 1 and least != most[: len(least)]):
         return None
-    mapped = {file.stem: numpy_files.map_npy(file, str(file)) for file in files}
+    mapped = {names[file]: numpy_files.map_npy(file, str(file)) for file in files}
     folder = str(files[0].parent)
     named, found = numpy_files.drop_batch_axes(mapped, folder)
     return Opened(numpy_files.arrays_to_arrow(named, folder), found)
 
 
 def _join(
-    files: Sequence[Path], opened: Sequence[Opened], key: str, notes: Sequence[Finding] = ()
+    files: Sequence[Path],
+    opened: Sequence[Opened],
+    key: str,
+    notes: Sequence[Finding] = (),
+    may_differ: bool = False,
 ) -> Table:
     """The rows of several files, concatenated."""
     converted: Sequence[Finding] = ()
@@ -267,19 +266,23 @@ def _join(
         opened, converted = align_shards(files, opened)
     sources, first = [], 0
     for file, part in zip(files, opened, strict=True):
-        sources.append(Source(str(file), first))
+        sources.append(Source(str(file), first, tuple(part.arrow.column_names)))
         first += part.arrow.num_rows
     findings = (*notes, *converted, *(found for part in opened for found in part.findings))
-    findings += _missing_columns(files, opened)
+    findings += _missing_columns(files, opened, may_differ)
+    doubt = doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ""
+    findings += (SHARDS_OR_ROWS.finding(doubt, file=str(files[0].parent)),) if doubt else ()
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 
-def _missing_columns(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Finding, ...]:
+def _missing_columns(
+    files: Sequence[Path], opened: Sequence[Opened], may_differ: bool
+) -> tuple[Finding, ...]:
     """A warning for the first file whose columns are not those of the first file."""
     names = set(opened[0].arrow.column_names)
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
-        if other.isdisjoint(names):
+        if other.isdisjoint(names) and not may_differ:
             message = f"{file} has none of the columns of {files[0]}: {', '.join(sorted(other))}."
             raise FILES_DO_NOT_MATCH.error(message, file=str(file))
         if other != names:

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.column_types import (
-    IMAGE_ENDINGS,
     array_rank,
     fixed_sizes,
     is_array,
     is_dialogue,
     is_integer_list,
+    is_list,
     is_number,
+    is_object,
     is_text,
     is_text_list,
     may_hold_images,
 )
-from surefit.data.dates import ORDERS, read_date
-from surefit.data.numbers import read_number
+from surefit.data.column_values import holds_texts, is_identifier
+from surefit.data.stored_messages import as_messages, holds_messages, is_message, is_python_text
 from surefit.data.table import Table
 
+LOOKED_AT = 50
+"""How many values of a column are looked at, where its type does not tell its role."""
 Accepts = Callable[[pa.DataType, bool], bool]
 """Whether a column of this type can have the role; the second argument is whether its name fits."""
 
@@ -50,6 +54,18 @@ def _text(kind: pa.DataType, named: bool) -> bool:
     return is_text(kind)
 
 
+def _holds_dialogue(values: Sequence[Any]) -> bool:
+    """Whether values are dialogues: lists, messages, or texts that are mostly lists of messages."""
+    objects = [value for value in values if isinstance(value, Mapping)]
+    if not all(is_message(value) for value in objects):
+        return False
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if not texts:
+        return True
+    dialogues = sum(holds_messages(as_messages(text)) or is_python_text(text) for text in texts)
+    return 2 * dialogues > len(texts)
+
+
 @dataclass(frozen=True)
 class Role:
     """What a column is used for.
@@ -68,6 +84,8 @@ class Role:
     """Whether the only remaining column of a suitable type gets the role, whatever its name."""
     batch_column: str | None = None
     """The name of the column in a batch, if it differs."""
+    holds: Callable[[Sequence[Any]], bool] | None = None
+    """Whether the first values of a column suit the role, where its type does not tell."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,12 +97,21 @@ _TABLE = (
     Role("prompt", ("prompt", "instruction", "question", "query", "input")),
     Role("answer", ("completion", "answer", "response", "output", "target")),
     Role("input", ("input", "context"), may_be_missing=True),
+    Role("rejected", accepts=lambda kind, named: False, may_be_missing=True),
     Role(
         "messages",
         ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns"),
-        lambda kind, named: is_dialogue(kind),
+        lambda kind, named: is_dialogue(kind) or (named and (is_text(kind) or is_object(kind))),
+        holds=_holds_dialogue,
     ),
-    Role("tools", may_be_missing=True),
+    Role("tools", ("tools", "functions"), may_be_missing=True),
+    Role("system", ("system", "system_prompt"), _text, may_be_missing=True),
+    Role(
+        "history",
+        ("history", "conversation_history"),
+        lambda kind, named: is_list(kind) or is_text(kind),
+        may_be_missing=True,
+    ),
     Role(
         "text",
         (
@@ -198,7 +225,15 @@ def resolve_roles(
 def _by_name(table: Table, role: Role, taken: set[str]) -> str | None:
     free = {name.lower(): name for name in reversed(table.columns) if name not in taken}
     named = (free[name] for name in role.names if name in free)
-    return next((name for name in named if role.accepts(table.column_type(name), True)), None)
+    fitting = (name for name in named if role.accepts(table.column_type(name), True))
+    return next((name for name in fitting if _suits(table, name, role)), None)
+
+
+def _suits(table: Table, column: str, role: Role) -> bool:
+    """Whether the first values of a column suit the role."""
+    if role.holds is None:
+        return True
+    return role.holds(table.arrow[column].slice(0, LOOKED_AT).to_pylist())
 
 
 def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
@@ -210,23 +245,11 @@ def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
         for name in table.columns
         if name not in taken and role.accepts(table.column_type(name), False)
     ]
-    if len(free) != 1 or (role.name == "text" and not _is_prose(table, free[0])):
+    if len(free) != 1 or (role.name == "text" and not holds_texts(table, free[0])):
         return None
+    if role.name == "label" and is_identifier(free[0]):
+        return None  # an id is not a class
     return free[0]
-
-
-def _is_prose(table: Table, column: str) -> bool:
-    """Whether a column holds texts, rather than a few repeated values, dates, or image files."""
-    values = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
-    if not values:
-        return True
-    if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
-        return False  # numbers, turned into text by a few cells
-    if any(all(read_date(value, order) for value in values) for order in ORDERS):
-        return False
-    if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
-        return False
-    return not all(value.lower().endswith(IMAGE_ENDINGS) for value in values)
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:

@@ -6,7 +6,7 @@ Texts are compared without case, spaces and punctuation around words, image file
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,16 @@ class RowParts:
         """The hashes of the given rows of a Table."""
         inputs = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
         whole = np.empty_like(inputs)
+        for place, values in enumerate(self._values(table, rows)):
+            inputs[place], whole[place] = self.hashes(values, fold)
+        return inputs, whole
+
+    def divided(self, table: Table, rows: Rows) -> Iterator[tuple[Any, Any]]:
+        """The input and the target of the given rows of a Table."""
+        return (self._divided(values) for values in self._values(table, rows))
+
+    def _values(self, table: Table, rows: Rows | None) -> Iterator[dict[str, Any]]:
+        """The values of rows by name; files by their content."""
         known = {name: column for name, column in self.columns.items() if column in table.columns}
         chosen = Table(
             table.arrow.select(list(dict.fromkeys(known.values()))),
@@ -92,13 +102,11 @@ class RowParts:
             table.key,
             files=table.files,
         )
-        for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
-            values = {
+        for row in chosen.rows(rows):  # type: ignore[arg-type]
+            yield {
                 name: _file_content(row[column]) if column in table.files else row[column]
                 for name, column in known.items()
             }
-            inputs[place], whole[place] = self.hashes(values, fold)
-        return inputs, whole
 
 
 @dataclass(frozen=True)

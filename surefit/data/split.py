@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,8 +125,10 @@ def value_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
 
 
-def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> Split:
+def split_rows(hashes: Hashes, eval_share: float, seed: int, classes: Rows | None = None) -> Split:
     """Choose `eval_share` of the rows for validation; rows with equal hashes stay in one set.
+
+    With the `classes` of the rows as numbers, each class gets its share, as far as groups allow it.
 
     >>> split = split_rows(np.array([1, 2, 3, 4, 4, 5, 6, 7, 8, 9], np.uint64), 0.2, seed=0)
     >>> len(split.train), len(split.evaluation)
@@ -133,14 +136,16 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
     """
     num_rows = len(hashes)
     _, group_of, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
-    wanted = _num_wanted(num_rows, eval_share)
     order = np.random.default_rng([seed, 0x5911]).permutation(len(sizes))
     held = np.zeros(len(sizes), bool)
-    room = min(wanted, num_rows - 1)
+    room = min(_num_wanted(num_rows, eval_share), num_rows - 1) if len(sizes) > 1 else 0
+    if classes is not None:
+        taken = _hold_by_class(group_of, order, classes, room, held)
+        room = 0 if 2 * taken >= room else room - taken
     for group in order:
-        if room == 0 or len(sizes) == 1:
+        if room == 0:
             break
-        if sizes[group] <= room:
+        if not held[group] and sizes[group] <= room:
             held[group] = True
             room -= int(sizes[group])
     is_held = held[group_of]
@@ -149,12 +154,49 @@ def split_rows(hashes: npt.NDArray[np.uint64], eval_share: float, seed: int) -> 
     return Split(rows[~is_held], rows[is_held], num_rows - len(sizes) - num_blank)
 
 
+def _hold_by_class(
+    group_of: Rows, order: Rows, classes: Rows, wanted: int, held: npt.NDArray[np.bool_]
+) -> int:
+    """Mark groups in `held` as long as no class gets more than its share; count their rows."""
+    rooms = class_rooms(np.bincount(classes), wanted).tolist()
+    by_group = np.argsort(group_of, kind="stable")
+    ends = np.cumsum(np.bincount(group_of)).tolist()
+    class_of, taken, closed = classes[by_group].tolist(), 0, rooms.count(0)
+    for group in order.tolist():
+        if closed == len(rooms):
+            break
+        members = class_of[ends[group - 1] if group else 0 : ends[group]]
+        counts = Counter(members) if len(members) > 1 else {members[0]: 1}
+        if all(rooms[name] >= count for name, count in counts.items()):
+            held[group] = True
+            taken += len(members)
+            for name, count in counts.items():
+                rooms[name] -= count
+                closed += rooms[name] == 0
+    return taken
+
+
+def class_rooms(sizes: Rows, wanted: int) -> Rows:
+    """How many validation rows each class gets; at least one row of each stays for training.
+
+    >>> class_rooms(np.array([90, 9, 1]), 10).tolist()
+    [9, 1, 0]
+    """
+    exact = sizes * wanted / max(1, int(sizes.sum()))
+    rooms = np.floor(exact).astype(np.int64)
+    missing = wanted - int(rooms.sum())
+    rooms[np.argsort(rooms - exact, kind="stable")[:missing]] += 1
+    return np.minimum(rooms, np.maximum(sizes - 1, 0))
+
+
 def _num_wanted(num_rows: int, eval_share: float) -> int:
     """How many validation rows the share asks for: at least one, if there are two rows."""
     return max(round(num_rows * eval_share), int(eval_share > 0 and num_rows > 1))
 
 
-def split_by_input(inputs: Hashes, whole: Hashes, eval_share: float, seed: int) -> Split:
+def split_by_input(
+    inputs: Hashes, whole: Hashes, eval_share: float, seed: int, classes: Rows | None = None
+) -> Split:
     """`split_rows` by the hashes of the inputs, unless too few inputs are left to choose from.
 
     An input with more rows than the validation set is to have stays in the training set. If such
@@ -172,19 +214,71 @@ def split_by_input(inputs: Hashes, whole: Hashes, eval_share: float, seed: int) 
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     large = sizes > wanted
     if wanted == 0 or 2 * int(sizes[large].sum()) <= num_rows:
-        split = split_rows(groups, eval_share, seed)
+        split = split_rows(groups, eval_share, seed, classes)
     elif len(sizes) > 1 and int(sizes.max()) <= max(2 * wanted, num_rows // 4):
         smallest = np.flatnonzero(sizes == sizes[large].min())
         chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
         is_held = group_of == chosen
         split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
     else:
-        split = split_rows(np.where(large[group_of], whole, groups), eval_share, seed)
+        split = split_rows(np.where(large[group_of], whole, groups), eval_share, seed, classes)
+    return _counted(split, inputs, whole)
+
+
+def split_by_group(
+    group_of: Hashes, inputs: Hashes, whole: Hashes, eval_share: float, seed: int
+) -> Split:
+    """Split off whole groups, and rows with equal inputs with them.
+
+    The share is met as nearly as the sizes of the groups allow; the smallest group is taken where
+    each is larger than the share.
+
+    >>> groups, rows = np.array([7, 7, 8, 8, 9, 9], np.uint64), np.arange(1, 7, dtype=np.uint64)
+    >>> groups[split_by_group(groups, rows, rows, 0.1, seed=0).evaluation].tolist() in (
+    ...     [[7, 7], [8, 8], [9, 9]]
+    ... )
+    True
+    """
+    joined = join_groups(group_of, np.where(inputs == NO_CONTENT, whole, inputs))
+    split = split_rows(joined, eval_share, seed)
+    _, place, sizes = np.unique(joined, return_inverse=True, return_counts=True)
+    if len(split.evaluation) == 0 and len(sizes) > 1 and eval_share > 0:
+        smallest = np.flatnonzero(sizes == sizes.min())
+        is_held = place == np.random.default_rng([seed, 0x5911]).choice(smallest)
+        split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
+    return _counted(split, inputs, whole)
+
+
+def join_groups(one: Hashes, two: Hashes) -> Hashes:
+    """The finest groups that keep rows together which agree in either of two values.
+
+    >>> one, two = np.array([[1, 1, 2, 3], [5, 6, 6, 7]], np.uint64)
+    >>> join_groups(one, two).tolist()
+    [0, 0, 0, 3]
+    """
+    joined = np.arange(len(one), dtype=np.int64)
+    places = [np.unique(values, return_inverse=True)[1] for values in (one, two)]
+    while True:
+        before = joined
+        for place in places:
+            least = np.full(int(place.max(initial=-1)) + 1, len(one), np.int64)
+            np.minimum.at(least, place, joined)
+            joined = least[place]
+        if (joined == before).all():
+            return joined.astype(np.uint64)
+
+
+def _counted(split: Split, inputs: Hashes, whole: Hashes) -> Split:
+    """The split with the number of repeated rows, and of inputs that are in both sets."""
     shared = np.isin(inputs[split.evaluation], inputs[split.train])
     num_shared = int((shared & (inputs[split.evaluation] != NO_CONTENT)).sum())
+    return Split(split.train, split.evaluation, count_repeats(whole), num_shared)
+
+
+def count_repeats(whole: Hashes) -> int:
+    """How many rows repeat another one; blank rows do not count."""
     num_blank = max(0, int((whole == NO_CONTENT).sum()) - 1)
-    num_duplicates = num_rows - len(np.unique(whole)) - num_blank
-    return Split(split.train, split.evaluation, num_duplicates, num_shared)
+    return len(whole) - len(np.unique(whole)) - num_blank
 
 
 def find_contradictions(inputs: Hashes, whole: Hashes) -> Rows:

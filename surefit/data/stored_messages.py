@@ -1,4 +1,7 @@
-"""Dialogues as Arrow can store them: every value of a message is text."""
+"""Dialogues as Arrow can store them: every value of a message is text.
+
+A whole dialogue may be stored as JSON text, too, as tables and databases do.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,28 @@ JSON = ".json"
 def storable(value: Any) -> Any:
     """A dialogue with every value of its messages as text, so that Arrow needs one type.
 
-    A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON.
+    A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON. An
+    object with messages, such as OpenAI's `input`, is converted value by value.
     Anything else is returned unchanged.
 
     >>> storable([{"role": "user", "content": 5}])
     [{'role': 'user', 'content.json': '5'}]
     """
+    if isinstance(value, Mapping) and isinstance(value.get("messages"), list):
+        return {name: storable(inner) or None for name, inner in value.items()}
     if not isinstance(value, list) or not value:
         return value
     if all(_is_tool(item) for item in value):
         return json.dumps(value, ensure_ascii=False)
-    if not any(_is_message(item) for item in value):
+    if not any(is_message(item) for item in value):
         return value
     return [_texts(item if isinstance(item, Mapping) else {"content": [item]}) for item in value]
 
 
-def _is_message(item: Any) -> bool:
+def is_message(item: Any) -> bool:
+    """Whether a value is a message in the format of OpenAI or ShareGPT."""
     return isinstance(item, Mapping) and (
-        ("role" in item and ("content" in item or "tool_calls" in item))
+        ("role" in item and ("content" in item or "tool_calls" in item or f"content{JSON}" in item))
         or ("from" in item and "value" in item)
     )
 
@@ -55,3 +62,58 @@ def _texts(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str)
+
+
+def without_missing(value: Any) -> Any:
+    """The value without keys that only other rows have, and with its JSON parsed."""
+    if isinstance(value, Mapping):
+        return {
+            name.removesuffix(JSON): parse_json(inner)
+            if name.endswith(JSON)
+            else without_missing(inner)
+            for name, inner in value.items()
+            if inner is not None
+        }
+    return [without_missing(inner) for inner in value] if isinstance(value, list) else value
+
+
+def parse_json(text: Any) -> Any:
+    """The value of a JSON text; anything else unchanged."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def as_messages(value: Any) -> Any:
+    """A dialogue as a list of messages: one message alone, or JSON text, becomes a list.
+
+    Anything else is returned unchanged.
+
+    >>> as_messages('[{"role": "user", "content": "Hi"}]')
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    parsed = value
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        parsed = parse_json(value)
+    if is_message(parsed):
+        return [parsed]
+    is_text = isinstance(parsed, str) or (isinstance(value, str) and not holds_messages(parsed))
+    return value if is_text else parsed
+
+
+def holds_messages(value: Any) -> bool:
+    """Whether a value is a list of messages; an empty list is not."""
+    return isinstance(value, list) and bool(value) and any(is_message(item) for item in value)
+
+
+def is_python_text(value: Any) -> bool:
+    """Whether a text is a list of objects as Python prints it, which JSON does not allow.
+
+    >>> is_python_text("[{'role': 'user'}]"), is_python_text('[{"role": "user"}]')
+    (True, False)
+    """
+    if not isinstance(value, str):
+        return False
+    compact = "".join(value[:40].split())
+    return compact.startswith(("[{'", "{'", "[OrderedDict")) and isinstance(parse_json(value), str)

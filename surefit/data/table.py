@@ -21,10 +21,11 @@ CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Source:
-    """One file of a Table, and the number of its first row."""
+    """One file of a Table, the number of its first row, and its columns where files differ."""
 
     file: str
     first_row: int
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

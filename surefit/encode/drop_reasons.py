@@ -84,6 +84,12 @@ class DropReason(StrEnum):
         "do not fit the chat template",
         "Correct the rows, or choose another template.",
     )
+    BAD_ANSWER = (
+        "bad_answer",
+        "has an answer that is marked as bad",
+        "have an answer that is marked as bad",
+        "Nothing to do if such rows are many by nature: SF131 is accepted.",
+    )
     HELD_OUT = (
         "validation_row",
         "has the input of a validation row",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
-FORMAT = 2
+FORMAT = 3
 """Changes with what a Store holds and notes about its rows."""
 
 

@@ -45,6 +45,8 @@ class Remark:
     message: str
     column: str | None = None
     fix: str = ""
+    counted: bool = False
+    """Whether the message is about all rows like it: they are counted, and three are named."""
 
 
 class SkipRowError(Exception):

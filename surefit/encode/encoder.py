@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.batches.field import Field
 from surefit.data.roles import role_of_batch_column
+from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
     from surefit.encode.text.dialogues import DialogueTokenizer
 
 FILE = "encoder.json"
+MESSAGES = "messages"
+"""The role of a dialogue, which a row may have as JSON text."""
 FORMAT_VERSION = 1
 
 
@@ -82,6 +85,8 @@ class Encoder:
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row by role; other columns only if the model or the task reads them."""
         read = {role: row[column] for role, column in self.roles.items() if column in row}
+        if MESSAGES in read:
+            read[MESSAGES] = as_messages(read[MESSAGES])
         kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
         return {**kept, **read}
 
@@ -110,26 +115,32 @@ class Encoder:
         atomic.write_json(folder / FILE, self.state())
 
 
-def load_encoder(folder: Path) -> Encoder:
-    """Read an Encoder that `save` wrote."""
+def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
+    """Read an Encoder that `save` wrote; its tokenizer's own code runs only if it is trusted."""
+    state = read_state(folder)
+    tokenizer = None
+    if (folder / "tokenizer_config.json").is_file():
+        from surefit.encode.text.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(str(folder), trust_remote_code)
+    extras = {
+        name: Field(**{**spec, "axes": tuple(spec["axes"])})
+        for name, spec in state.pop("extras").items()
+    }
+    return Encoder(**state, extras=extras, tokenizer=tokenizer)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """All but the tokenizer of an Encoder that `save` wrote."""
     path = folder / FILE
     if not path.is_file():
         raise UsageError(
             f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
             "Pass the folder of a run, or a model folder that surefit wrote.",
         )
-    state = json.loads(path.read_text(encoding="utf-8"))
+    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if state.pop("format_version") != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )
-    tokenizer = None
-    if (folder / "tokenizer_config.json").is_file():
-        from surefit.encode.text.tokenizer import load_tokenizer
-
-        tokenizer = load_tokenizer(str(folder))
-    extras = {
-        name: Field(**{**spec, "axes": tuple(spec["axes"])})
-        for name, spec in state.pop("extras").items()
-    }
-    return Encoder(**state, extras=extras, tokenizer=tokenizer)
+    return state

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.data.column_values import is_good
 from surefit.encode.casting import cast_columns
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
@@ -56,6 +57,7 @@ class RowEncoder:
 
     def __call__(self, raw: Row) -> tuple[EncodedRow, ...]:
         """Encode one row of a Table."""
+        self._refuse_bad_answer(raw)
         return self.encode_read(self.encoder.read(raw), self._extras(raw))
 
     def encode_read(self, row: Row, extras: Row) -> tuple[EncodedRow, ...]:
@@ -74,6 +76,7 @@ class RowEncoder:
         """Encode a row of a Table up to its texts."""
         row, extras = self.encoder.read(raw), self._extras(raw)
         try:
+            self._refuse_bad_answer(raw)
             return Begun(row, extras, self._begin(row))
         except (RowFaultError, SkipRowError) as failure:
             return Begun(row, extras, failure=failure)
@@ -88,6 +91,12 @@ class RowEncoder:
             assert begun.failure is not None
             raise begun.failure
         return self._finish(begun.encoding, tokens, begun.extras)
+
+    def _refuse_bad_answer(self, raw: Row) -> None:
+        """Drop a row whose answer is marked as bad, where the good ones alone are trained on."""
+        column = self.encoder.settings.get("kept_where") or ""
+        if column in raw and self.needs_targets and is_good(raw[column]) is not True:
+            raise SkipRowError(DropReason.BAD_ANSWER)
 
     def _extras(self, raw: Row) -> Row:
         return {name: raw[name] for name in self.encoder.extras}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from surefit.data.table import Table
@@ -12,17 +12,19 @@ from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRo
 from surefit.encode.encoder import Encoder
 from surefit.findings import RULES, Finding
 
+NAMED_ROWS = 3
+"""How many rows of a fault are named."""
 Blocks = tuple[EncodedRow, ...]
 """A row, or an augmented copy of one: a single block unless the row is split."""
 
 
 @dataclass
 class Faults:
-    """The first row of each kind of fault, and how many rows have it."""
+    """The first rows of each kind of fault, and how many rows have it."""
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[int, RowFaultError | Remark]] = field(
+    first: dict[tuple[str, str | None], tuple[list[int], RowFaultError | Remark]] = field(
         default_factory=dict
     )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
@@ -30,30 +32,43 @@ class Faults:
     def add(self, row: int, fault: RowFaultError | Remark) -> None:
         """Count a fault of a row."""
         key = (fault.rule.code, fault.column)
-        self.first.setdefault(key, (row, fault))
+        rows, _ = self.first.setdefault(key, ([], fault))
+        if len(rows) < NAMED_ROWS:
+            rows.append(row)
         self.counts[key] += 1
 
     def state(self) -> list[list[Any]]:
         """The counts as JSON values."""
         return [
-            [row, fault.rule.code, fault.message, fault.column, fault.fix, self.counts[key]]
-            for key, (row, fault) in self.first.items()
+            [rows, fault.rule.code, fault.message, fault.column, fault.fix, counted, count]
+            for (rows, fault), counted, count in (
+                (first, getattr(first[1], "counted", False), self.counts[key])
+                for key, first in self.first.items()
+            )
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Continue from a saved state."""
-        for row, code, message, column, fix, count in state:
-            self.first[code, column] = row, Remark(RULES[code], message, column, fix)
-            self.counts[code, column] = count
+        """Add a saved state: continue from it, or join that of other rows."""
+        for rows, code, message, column, fix, counted, count in state:
+            remark = Remark(RULES[code], message, column, fix, counted)
+            own, _ = self.first.setdefault((code, column), ([], remark))
+            own[:] = sorted({*own, *rows})[:NAMED_ROWS]
+            self.counts[code, column] += count
 
-    def findings(self) -> list[Finding]:
-        """One Finding per kind of fault."""
+    def findings(self, num_rows: int | None = None) -> list[Finding]:
+        """One Finding per kind of fault; `num_rows` is the number of rows that were read."""
         found = []
-        for key, (row, fault) in self.first.items():
-            where = self.table.where(row)
-            more = self.counts[key] - 1
-            tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
-            message = f"row {where['row']}: {fault.message}{tail}"
+        for key, (rows, fault) in self.first.items():
+            where = self.table.where(rows[0])
+            if getattr(fault, "counted", False):
+                numbers = ", ".join(str(self.table.where(row)["row"]) for row in rows)
+                of = f" of {num_rows:,}" if num_rows is not None else ""
+                example = f"row {numbers}" if len(rows) == 1 else f"rows {numbers}, for example"
+                message = f"{self.counts[key]:,}{of} rows: {fault.message} ({example})."
+            else:
+                more = self.counts[key] - 1
+                tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
+                message = f"row {where['row']}: {fault.message}{tail}"
             column = self.encoder.column_of(fault.column) if fault.column else None
             found.append(fault.rule.finding(message, where, fix=fault.fix, column=column))
         return found
@@ -136,5 +151,23 @@ class Tally:
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
             "dropped_examples": {reason: hit[:3] for reason, hit in self.dropped.items()},
             "dropped_copies": dict(self.dropped_copies),
-            "findings": [asdict(found) for found in self.remarks.findings()],
+            "remarks": self.remarks.state(),
         }
+
+
+def remark_findings(
+    sides: Sequence[tuple[Table, Mapping[str, Any], int]], encoder: Encoder
+) -> list[Finding]:
+    """The findings about rows that are used or dropped, from each side's notes of its Store.
+
+    `sides` have their Table, the notes and the number of rows. Sides of one Table are counted
+    together, as their rows were split by surefit.
+    """
+    found: list[Finding] = []
+    for key in dict.fromkeys(table.key for table, _, _ in sides):
+        same = [side for side in sides if side[0].key == key]
+        faults = Faults(same[0][0], encoder)
+        for _, notes, _ in same:
+            faults.restore(notes["remarks"])
+        found += faults.findings(sum(num_rows for _, _, num_rows in same))
+    return found

@@ -5,7 +5,8 @@ The layout is planned by the same function as in `check`, so what is shown is wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +17,32 @@ from surefit.data.open_data import as_paths, files_of, open_table, opener_of
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.errors import FindingError
 from surefit.findings import Finding
 from surefit.inspection.array_report import ArrayReport, inspect_arrays
 from surefit.inspection.table_report import DataReport, LayoutReport, inspect_table
 from surefit.progress import Progress, silent
+from surefit.tasks.choose_task import choose_task
+from surefit.tasks.column_account import account_columns
+from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
     from surefit.models.model_source import ModelSource
 
 
 @dataclass(frozen=True)
-class AskedFeatures:
-    """What the user says of the features: their column, sequence length and feature size."""
+class AskedReading:
+    """What the user says: columns by role, the task, length and size of feature sequences."""
 
-    column: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    task: TaskSpec | tuple[TaskSpec, ...] | None = None
     steps: int | None = None
     width: int | None = None
 
 
-ANYTHING = AskedFeatures()
+ANYTHING = AskedReading()
 
 
 def inspect_data(data: Any, source: ModelSource | None = None) -> DataReport:
@@ -59,12 +65,13 @@ def inspect_opened(
     table: Table,
     arrays: list[ArrayReport],
     source: ModelSource | None = None,
-    asked: AskedFeatures = ANYTHING,
+    asked: AskedReading = ANYTHING,
     progress: Progress = silent,
 ) -> DataReport:
     """The report on a table that is open already."""
-    report = inspect_table(table, progress)
-    chosen = {"features": asked.column} if asked.column is not None else {}
+    report = _with_roles(inspect_table(table, progress), table, asked, source)
+    column = asked.columns.get("features")
+    chosen = {"features": column} if column is not None else {}
     roles = resolve_roles(table, ((get_role("features"),),), (get_role("mask"),), chosen)
     if roles is None:
         return replace(report, arrays=arrays)
@@ -72,8 +79,23 @@ def inspect_opened(
     return replace(report, arrays=arrays, layout=layout)
 
 
+def _with_roles(
+    report: DataReport, table: Table, asked: AskedReading, source: ModelSource | None
+) -> DataReport:
+    """The report with the role of each column, as `check` gives it before anything is fitted."""
+    heads = source.auto_classes if source is not None else None
+    try:
+        task, roles = choose_task(table, asked.task, asked.columns, heads)
+    except FindingError as error:
+        found = error.findings[0]
+        return replace(report, unclear=f"{found.code} {found.message} {found.fix}")
+    account = account_columns(table.columns, task, Encoder(task.name, roles))
+    columns = [replace(column, role=account[column.name]) for column in report.columns]
+    return replace(report, task=task.name, columns=columns)
+
+
 def _layout(
-    table: Table, column: str, asked: AskedFeatures, source: ModelSource | None
+    table: Table, column: str, asked: AskedReading, source: ModelSource | None
 ) -> LayoutReport:
     """How rows of features will be read, and why; what keeps them from it is `fault`."""
     hints, expects = _expected(source)

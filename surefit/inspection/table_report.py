@@ -13,6 +13,7 @@ from surefit.data.split import hash_rows
 from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
 from surefit.progress import Progress, silent
+from surefit.tasks.column_account import describe_unused
 
 BAR_WIDTH = 24
 NUM_BARS = 8
@@ -30,6 +31,8 @@ class ColumnReport:
     distinct: int | None
     common: dict[str, int] | None
     histogram: list[tuple[int, int, int]] | None  # (from, to, rows)
+    role: str | None = None
+    """What the task uses it for; None if it is not used, or if the task is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,15 @@ class DataReport:
     arrays: list[ArrayReport] = field(default_factory=list)
     """Arrays of numbers in the files, as they lie on disk."""
     layout: LayoutReport | None = None
+    task: str | None = None
+    """The task that the columns suit, by which they have roles."""
+    unclear: str | None = None
+    """Why the columns suit no task."""
+
+    @property
+    def roles(self) -> dict[str, str | None]:
+        """Each column and its role; None where it is not used."""
+        return {column.name: column.role for column in self.columns}
 
     def as_dict(self) -> dict[str, Any]:
         """The report as `inspect --json` prints it."""
@@ -81,12 +93,19 @@ class DataReport:
         parts = [f"{files}{more}: {self.rows} rows, {self.duplicate_rows} duplicates"]
         if self.arrays:
             parts.append(f"\n{describe_arrays(self.arrays)}")
+        if self.task is not None:
+            parts.append(f"task: {self.task}")
+            unused = describe_unused(self.roles)
+            parts += [f"columns not used: {unused}"] if unused else []
+        elif self.unclear is not None:
+            parts.append(f"task: unclear. {self.unclear}")
         parts += [_describe(column) for column in self.columns]
         return "\n".join([*parts, *([str(self.layout)] if self.layout is not None else [])])
 
 
 def _describe(column: ColumnReport) -> str:
-    lines = [f"\n{column.name}: {column.type}, {column.empty_rows} empty"]
+    role = f", role {column.role}" if column.role is not None else ""
+    lines = [f"\n{column.name}: {column.type}, {column.empty_rows} empty{role}"]
     if column.lengths is not None:
         parts = ", ".join(f"{name} {value:g}" for name, value in column.lengths.items())
         lines.append(f"  lengths: {parts}")

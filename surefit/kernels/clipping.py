@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,8 +12,11 @@ if TYPE_CHECKING:
 
 def make_clipper(
     accelerator: Accelerator, optimizer: Any, parameters: Sequence[nn.Parameter], clip: float
-) -> Callable[[], None]:
+) -> Callable[[], Any]:
     """A function to call before each optimizer step, which clips the gradients to norm `clip`.
+
+    It returns their norm before that, as a tensor; None while gradients are scaled (fp16), where
+    values that are not finite are usual and the scaler skips the step. 0 is for no clipping.
 
     A fused optimizer divides gradients by its `grad_scale` as it reads them; loss scaling uses
     this, and clipping can use it where there is no loss scaling. Accelerate clips sharded weights,
@@ -23,18 +25,29 @@ def make_clipper(
     import torch
 
     if not clip:
-        return lambda: None
+        return lambda: None if accelerator.scaler is not None else _norm(parameters)
     shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
     doubles = any(parameter.dtype == torch.float64 for parameter in parameters)
     if shards or doubles or accelerator.scaler is not None or not _is_fused(optimizer):
-        return partial(accelerator.clip_grad_norm_, parameters, clip)
 
-    def scale() -> None:
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        def clip_norm() -> Any:
+            norm = accelerator.clip_grad_norm_(parameters, clip)
+            return norm if accelerator.scaler is None else None
+
+        return clip_norm
+
+    def scale() -> Any:
+        norm = _norm(parameters)
         optimizer.grad_scale = (norm.float() / clip).clamp_(min=1.0)
+        return norm
 
     return scale
+
+
+def _norm(parameters: Sequence[nn.Parameter]) -> Any:
+    import torch
+
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def _is_fused(optimizer: Any) -> bool:

@@ -23,7 +23,7 @@ from surefit.models.insert_projection import (
 from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
 from surefit.tasks.task_spec import Head
-from surefit.user_code import find_object
+from surefit.user_code import CodeGate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,9 +102,9 @@ def _unwrapped(module: Any) -> Any:
     return module.get_base_model()
 
 
-def open_function(name: str, beside: Path | None = None) -> ModelSource:
+def open_function(name: str, code: CodeGate) -> ModelSource:
     """A source that calls `module:function`, with the class count if it accepts one."""
-    function = find_object(name, beside)
+    function = code.find(name)
     if not callable(function):
         raise UsageError(
             f"{name} is a {type(function).__name__}, not a function.",
@@ -123,9 +123,9 @@ def open_function(name: str, beside: Path | None = None) -> ModelSource:
         except FindingError:  # the real build reports it
             return Hints()
 
-    code = str(Path(file).resolve()) if file else None
+    source = str(Path(file).resolve()) if file else None
     return ModelSource(
-        name, "function", build, code=code, untrained=True, recipe={"function": name}, hints=hints
+        name, "function", build, code=source, untrained=True, recipe={"function": name}, hints=hints
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.errors import UsageError
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.user_code.remote_code import guard_remote
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +67,7 @@ def save_feature_layers(module: Any, folder: Path) -> None:
     )
 
 
-def load_feature_model(folder: Path) -> nn.Module:
+def load_feature_model(folder: Path, trust_remote_code: bool = False) -> nn.Module:
     """Read what `save_feature_model` wrote, the body through plain AutoModel."""
     import torch
     from torch import nn
@@ -75,8 +76,13 @@ def load_feature_model(folder: Path) -> nn.Module:
     from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 
     sizes = read_sizes(folder)
-    with quiet_transformers():
-        body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    with quiet_transformers(), guard_remote(str(folder), trust_remote_code):
+        body: Any = AutoModel.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
     module = FeatureModel(
         body,
         AdaptiveProjection(sizes["input_size"], sizes["width"]),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from surefit.findings import Finding, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
 from surefit.models.model_source import Built
+from surefit.user_code.remote_code import guard_remote
 
 EMBEDDINGS_RESIZED = rule(
     "SF307",
@@ -25,18 +28,25 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     from safetensors import SafetensorError
 
     try:
-        module, info = auto.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            use_safetensors=True,
-            **more,
-        )
+        with guard_remote(name, trust_remote_code):
+            module, info = auto.from_pretrained(
+                name,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                use_safetensors=True,
+                **more,
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
+        forbidden = find_unreadable(Path(name))
+        if forbidden is not None:
+            raise UNSUITABLE_MODEL.error(
+                f"{forbidden} may not be read by this user (permission denied).",
+                fix=f"Ask its owner for: chmod -R go+rX {name}",
+            ) from None
         raise UNSUITABLE_MODEL.error(
             f"The weights of {name} cannot be loaded: {first}",
             fix="Download the model again; its weights file is missing or damaged.",
@@ -66,3 +76,11 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
         findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),
         added_tokens=range(had, len(tokenizer)),
     )
+
+
+def find_unreadable(folder: Path) -> Path | None:
+    """A file of a local model folder that this user may not read, if there is any."""
+    if not folder.is_dir():
+        return None
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return next((path for path in files if not os.access(path, os.R_OK)), None)

@@ -115,7 +115,14 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     part = adapted_part(module)
     facts = _read_facts(folder)
     if not is_adapted(module):
-        insert_adapters(part, LoraConfig.from_pretrained(str(folder)), facts["kept"])
+        config = LoraConfig.from_pretrained(str(folder))
+        if config.megatron_config:  # peft would import the module that megatron_core names
+            raise UsageError(
+                f"{folder / CONFIG} names the module {config.megatron_core} to import "
+                "(megatron_config), which a run's folder cannot ask for.",
+                "Remove megatron_config from the file.",
+            )
+        insert_adapters(part, config, facts["kept"])
     saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
     _check_base(module, folder, facts["fingerprint"])

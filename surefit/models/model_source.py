@@ -45,6 +45,8 @@ class ModelSource:
     weightless: bool = False
     """Whether only the config is available: such a model can be planned, not trained."""
     code: str | None = None
+    trust_remote_code: bool = False
+    """Whether the folder or hub repository may run its own code."""
     auto_classes: frozenset[str] | None = None
     """The Auto classes that have a model of this architecture; None for custom modules."""
     decoder_start: int | None = None

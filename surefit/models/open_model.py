@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 from surefit.errors import UsageError
 from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp
 from surefit.models.model_source import ModelSource
-
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+from surefit.user_code import CodeGate
+from surefit.user_code.named_code import is_code_name
 
 
 def open_model(
@@ -19,10 +17,10 @@ def open_model(
     from_scratch: bool = False,
     trust_remote_code: bool = False,
     quantize: str | None = None,
-    beside: Path | None,
+    code: CodeGate,
 ) -> ModelSource:
     """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
-    source = _open(model, from_scratch, trust_remote_code, quantize, beside)
+    source = _open(model, from_scratch, trust_remote_code, quantize, code)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
             f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
@@ -36,7 +34,7 @@ def _open(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None,
-    beside: Path | None,
+    code: CodeGate,
 ) -> ModelSource:
     if not isinstance(model, str):
         return custom_modules.open_object(model)
@@ -51,6 +49,7 @@ def _open(
         return tiny_mlp.open_mlp()
     if model.startswith("tiny:"):
         return tiny.open_tiny(model.removeprefix("tiny:"))
-    if not Path(model).exists() and _CODE.fullmatch(model):
-        return custom_modules.open_function(model, beside)
-    return pretrained.open_pretrained(model, from_scratch, trust_remote_code, quantize)
+    if is_code_name(model):
+        return custom_modules.open_function(model, code)
+    trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
+    return pretrained.open_pretrained(model, from_scratch, trusted, quantize)

@@ -22,6 +22,7 @@ from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
+from surefit.user_code.remote_code import guard_remote
 
 NO_WEIGHTS = rule(
     "SF407",
@@ -36,7 +37,7 @@ def open_pretrained(
     name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
-    name = model_place(_model_folder(name))
+    name = model_place(model_folder(name))
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)
@@ -70,6 +71,7 @@ def open_pretrained(
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
+        trust_remote_code=trust_remote_code,
         weightless=weightless,
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
@@ -90,7 +92,7 @@ def _hints(name: str, config: Any) -> Hints:
     )
 
 
-def _model_folder(name: str) -> str:
+def model_folder(name: str) -> str:
     """The model inside a run's folder; any other name as it is."""
     inside = Path(name) / "model"
     if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
@@ -131,7 +133,8 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
     if folder.is_file() or (name.startswith((".", "/", "~")) and not folder.exists()):
         raise UsageError(f"{name} is not a model folder.", "Check the path.")
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        with guard_remote(name, trust_remote_code):
+            return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(

@@ -16,6 +16,8 @@ from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import open_pretrained
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate
+from surefit.user_code.remote_code import guard_remote
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +29,7 @@ RECIPE = "module.json"
 def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
     """Write the model with its Encoder; the folder is written atomically."""
     recipe = {**source.recipe, "code": source.code}
-    with atomic.new_folder(folder) as temporary:
+    with atomic.new_folder(folder, sealed=True) as temporary:
         if lora.is_adapted(module):
             _save_adapted(module, lora_files.base_name(source), recipe, temporary)
             lora_files.point_to_base(temporary, folder)
@@ -63,66 +65,74 @@ def _save_adapted(
             _save_plain(part, recipe, folder / lora_files.BASE)
 
 
-def save_merged(folder: Path, task: TaskSpec, out: Path, module: nn.Module | None = None) -> None:
+def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
     """Write the model of an adapter folder with its adapters merged."""
-    adapted, encoder = load_model(folder, task, module)
+    adapted, encoder = load_model(folder, task, code)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    with atomic.new_folder(out) as temporary:
+    with atomic.new_folder(out, sealed=True) as temporary:
         _save_plain(merge_adapters(adapted), recipe, temporary)
         encoder.save(temporary)
 
 
 def load_model(
-    folder: Path, task: TaskSpec, module: nn.Module | None = None
+    folder: Path, task: TaskSpec, code: CodeGate, module: nn.Module | None = None
 ) -> tuple[nn.Module, Encoder]:
-    """Read what `save_model` wrote; nothing is unpickled."""
-    encoder = load_encoder(folder)
+    """Read what `save_model` wrote; nothing is unpickled, and code runs only through the gate."""
+    trusted = code.allows_remote(str(folder), False)
+    encoder = load_encoder(folder, trusted)
     if lora_files.has_adapters(folder):
-        return lora_files.load_adapters(_load_base(folder, task, encoder, module), folder), encoder
+        base = _load_base(folder, task, encoder, code, module)
+        return lora_files.load_adapters(base, folder), encoder
     if feature_model_files.has_feature_layers(folder):
-        return feature_model_files.load_feature_model(folder), encoder
+        return feature_model_files.load_feature_model(folder, trusted), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
-        return _load_pretrained(folder, task), encoder
+        return _load_pretrained(folder, task, trusted), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
-        module = _rebuild(recipe, task, encoder)
+        module = _rebuild(recipe, task, encoder, code)
     restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
 
 
 def _load_base(
-    folder: Path, task: TaskSpec, encoder: Encoder, module: nn.Module | None
+    folder: Path, task: TaskSpec, encoder: Encoder, code: CodeGate, module: nn.Module | None
 ) -> nn.Module:
     """The base model of a folder's adapters, sized to the Encoder."""
     custom_base = folder / lora_files.BASE / RECIPE
     if not custom_base.is_file():
-        source = open_pretrained(lora_files.find_base(folder), False, False)
+        place = lora_files.find_base(folder)
+        source = open_pretrained(place, False, code.allows_remote(place, False))
         base = source.build(task.head, encoder).module
         if feature_model_files.has_feature_layers(folder):
             feature_model_files.load_feature_layers(base, folder)
         return base
     if module is None:
-        module = _rebuild(json.loads(custom_base.read_text("utf-8")), task, encoder)
+        module = _rebuild(json.loads(custom_base.read_text("utf-8")), task, encoder, code)
     if not lora.is_adapted(module):
         _load_weights(module, custom_base.with_name(WEIGHTS))
     return module
 
 
-def _load_pretrained(folder: Path, task: TaskSpec) -> nn.Module:
+def _load_pretrained(folder: Path, task: TaskSpec, trust_remote_code: bool) -> nn.Module:
     import torch
     import transformers
 
     assert task.head is not None
     assert task.head.auto_class is not None
     auto = getattr(transformers, task.head.auto_class)
-    with quiet_transformers():
-        module: Any = auto.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    with quiet_transformers(), guard_remote(str(folder), trust_remote_code):
+        module: Any = auto.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
     return module  # type: ignore[no-any-return]
 
 
-def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Module:
+def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder, code: CodeGate) -> nn.Module:
     if recipe.get("tiny") == tiny_mlp.NAME:
         return tiny_mlp.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
@@ -131,9 +141,8 @@ def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder) -> nn.Mod
             "does not have its code.",
             "From Python, pass the module again: surefit.load(run, model=my_module).",
         )
-    beside = Path(recipe["code"]).parent if recipe.get("code") else None
     head = task.head_for(encoder)
-    return custom_modules.open_function(recipe["function"], beside).build(head, encoder).module
+    return custom_modules.open_function(recipe["function"], code).build(head, encoder).module
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:

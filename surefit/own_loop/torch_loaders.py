@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, Dataset
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
 from surefit.data.roles import get_role
-from surefit.data.split import hash_rows, split_by_input
+from surefit.data.row_parts import RowParts
+from surefit.data.split import split_by_input
+from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.memory.gigabytes import show_gb
@@ -115,9 +117,11 @@ def loaders(
     check_budget(data, batch_size, workers)
     known = data.table.columns
     labels = {*get_role("label").names}
-    inputs = [name for name in known if name.lower() not in labels] or list(known)
-    by_input, whole = hash_rows(data.table, inputs), hash_rows(data.table, known)
-    split = split_by_input(by_input, whole, eval_share, seed)
+    targets = tuple(name for name in known if name.lower() in labels)
+    image = next((name for name in known if name.lower() in get_role("image").names), None)
+    table = with_files(data.table, {"image": image} if image is not None else {})
+    parts = RowParts({name: name for name in known}, targets if len(targets) < len(known) else ())
+    split = split_by_input(*parts.hash_table(table), eval_share, seed)
     lengths = data.lengths()
     return tuple(  # type: ignore[return-value]
         _loader(data, rows, lengths[rows], batch_size, seed, workers, shuffle)

@@ -35,7 +35,8 @@ def check_columns(
     table: Table, task: TaskSpec, roles: Mapping[str, str], extras: Iterable[str] = ()
 ) -> None:
     """Refuse a table without a column that is read; roles that may be missing are not asked for."""
-    needed = {column: role for role, column in roles.items() if not task.role(role).may_be_missing}
+    read = _read_roles(table, task, roles)
+    needed = {roles[role]: role for role in read if not task.role(role).may_be_missing}
     needed |= dict.fromkeys(extras, "an argument of the model's forward")
     missing = next((column for column in needed if column not in table.columns), None)
     if missing is None:
@@ -47,6 +48,16 @@ def check_columns(
         file=file,
         column=missing,
     )
+
+
+def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[str]:
+    """The roles that a table must have: of several forms that are read, those of its own."""
+    mixed = [{*names} for names in task.needs if {*names} <= {*task.mixes}]
+    forms = [form & {*roles} for form in mixed if form - {*task.targets} <= {*roles}]
+    for form in sorted(forms, key=len, reverse=True):
+        if form and all(roles[role] in table.columns for role in form):
+            return [role for role in roles if role in form or role not in task.mixes]
+    return list(roles)
 
 
 def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:

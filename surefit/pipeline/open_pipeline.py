@@ -17,6 +17,7 @@ from surefit.models.save_model import load_model
 from surefit.pipeline.pipeline import Pipeline, batch_columns
 from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +27,13 @@ def open_pipeline(
     folder: Path,
     task: TaskSpec,
     plan: Mapping[str, Any],
+    code: CodeGate,
     seed: int = 0,
     module: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
 ) -> Pipeline:
     """Load the model in `folder`; `plan` is the run's, which keeps what was chosen by trying."""
-    module, encoder = load_model(folder, task, module)
+    module, encoder = load_model(folder, task, code, module)
     fields = task.fields_for(encoder)
     columns = batch_columns(fields)
     if collate_fn is not None:  # whose columns only the plan knows

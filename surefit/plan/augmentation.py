@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from surefit.config import Augmentation
@@ -17,7 +16,7 @@ from surefit.findings import Finding, rule
 from surefit.request import Request
 from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec
-from surefit.user_code import OWN_CODE_RUN, find_object
+from surefit.user_code import OWN_CODE_RUN, CodeGate
 
 IDENTICAL_COPIES = rule(
     "SF285",
@@ -71,8 +70,8 @@ def make_copies(
     changeable = tuple(role for role in task.augments if role in roles)
     if not changeable:
         raise _nothing_to_change(factor, task)
-    passed_in, beside = request.objects.augment, request.beside
-    function, found = own_function("augment.function", asked.function, passed_in, beside)
+    passed_in, code = request.objects.augment, request.code
+    function, found = own_function("augment.function", asked.function, passed_in, code)
     changes = _changes(asked, has_function=function is not None)
     if not any(role in INSTRUCTIONS for role in changeable):
         changes.pop("wording", None)  # a text to be judged has no wording to spare
@@ -121,12 +120,12 @@ def _nothing_to_change(factor: int, task: TaskSpec) -> UsageError:
 
 
 def own_function(
-    key: str, name: str | None, passed: Callable[..., Any] | None, beside: Path | None
+    key: str, name: str | None, passed: Callable[..., Any] | None, code: CodeGate
 ) -> tuple[Callable[..., Any] | None, list[Finding]]:
     """The function passed from Python, or the one that the config names under `key`."""
     if passed is not None or name is None:
         return passed, []
-    function: Callable[..., Any] = find_object(name, beside)
+    function: Callable[..., Any] = code.find(name)
     if not callable(function):
         raise UsageError(f"{key}: {name} is not a function.", "Name one as module:function.")
     file = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from surefit.encode.encoder import Encoder
@@ -14,6 +13,7 @@ from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.augmentation import own_function
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate
 
 SCORER_FAILED = rule(
     "SF290",
@@ -36,12 +36,12 @@ def check_metric(metric: str | None, task: TaskSpec) -> None:
 def find_scorer(
     name: str | None,
     passed: Callable[[str, str], Any] | None,
-    beside: Path | None,
+    code: CodeGate,
     task: TaskSpec,
     metric: str | None,
 ) -> tuple[Callable[[str, str], Any] | None, list[Finding]]:
     """The user's scorer, and a task that can use it; else the metric to watch is the task's own."""
-    scorer, found = own_function("generate.scorer", name, passed, beside)
+    scorer, found = own_function("generate.scorer", name, passed, code)
     if scorer is None:
         check_metric(metric, task)
     else:

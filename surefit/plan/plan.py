@@ -17,6 +17,7 @@ from surefit.models.model_source import ModelSource
 from surefit.pipeline.job import Job
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
+from surefit.tasks.column_account import Columns
 from surefit.tasks.task_spec import TaskSpec
 
 FORMAT_VERSION = 1
@@ -41,6 +42,8 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     task: TaskSpec | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+    columns: Columns | None = None
+    """Each column and its role, None where it is not used; unknown until the task is chosen."""
     ledger: Ledger | None = None
     job: Job | None = None
     model: ModelChoice | None = None
@@ -79,6 +82,7 @@ class Plan:
             "format_version": FORMAT_VERSION,
             "findings": [found.as_dict() for found in self.findings],
             "ledger": self.ledger.as_dict() if self.ledger else None,
+            "columns": dict(self.columns) if self.columns is not None else None,
             "batches": _batches_dict(self.job.batches) if self.job else None,
             "memory": self.fit.memory_dict() if self.fit else NO_MEMORY,
             "time": self.fit.time_dict() if self.fit else NO_TIME,

@@ -32,6 +32,7 @@ from surefit.models.save_model import load_model, save_model
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
+from surefit.user_code import RunCode
 
 ADAPTERS_FROZEN = rule(
     "SF322",
@@ -185,13 +186,14 @@ def _choose_generation(pipeline: Pipeline, train: Store) -> tuple[Together, list
 
 
 def _reload(built: Built, subject: Subject) -> list[Finding]:
-    pipeline = built.pipeline
+    pipeline, trusted = built.pipeline, built.source.trust_remote_code
 
     def save(folder: Path) -> None:
         save_model(pipeline.module, pipeline.encoder, built.source, folder)
 
     def load(folder: Path) -> Any:
-        return load_model(folder, pipeline.task, copy.deepcopy(pipeline.module))[0]
+        code = RunCode(folder, trust_remote_code=trusted)
+        return load_model(folder, pipeline.task, code, copy.deepcopy(pipeline.module))[0]
 
     return check_reload(subject, save, load, pipeline.call)
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from surefit.checks.batch_padding import check_padding
 from surefit.checks.class_names import check_classes
 from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.file_names import check_file_names
+from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
 from surefit.checks.module_checks import (
@@ -22,10 +24,12 @@ from surefit.checks.module_checks import (
     check_trainable,
 )
 from surefit.data.cache import fingerprint, use_cache
+from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.tally import remark_findings
 from surefit.encode.text.templates import read_asked
 from surefit.errors import FindingError
 from surefit.findings import (
@@ -57,7 +61,6 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
-    SplitData,
     choose_tokenizer,
     encode_split,
     fit_encoder,
@@ -65,7 +68,6 @@ from surefit.plan.prepare_data import (
     num_positions,
     open_tables,
     overlong_policy,
-    split_tables,
 )
 from surefit.plan.probe_model import (
     choose_loss_terms,
@@ -77,11 +79,15 @@ from surefit.plan.probe_model import (
     probe_model,
 )
 from surefit.plan.rate_test import Rates, check_rate
+from surefit.plan.split_data import SplitData, SplitSettings, split_tables
+from surefit.plan.unread_columns import check_unread
 from surefit.processes import main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.tasks.choose_task import choose_task
+from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
+from surefit.tasks.source_forms import unify_forms
 from surefit.tasks.task_spec import TaskSpec
 
 Made = TypeVar("Made")
@@ -125,7 +131,10 @@ class _Planner:
 
     def run(self) -> None:
         """Files to a Job; the plan holds what was decided, wherever it stops."""
-        config, objects, beside = self.request.config, self.request.objects, self.request.beside
+        config, objects, code = self.request.config, self.request.objects, self.request.code
+        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
+        if wanted is None and config.task is not None:
+            wanted = find_task(config.task, code)
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -133,6 +142,7 @@ class _Planner:
                 config.read,
                 config.on_bad_file,
                 config.ignore,
+                takes_class_files(wanted),
             )
         )
         source = open_model(
@@ -140,18 +150,24 @@ class _Planner:
             from_scratch=config.from_scratch,
             trust_remote_code=config.trust_remote_code,
             quantize=config.lora.quantize,
-            beside=beside,
+            code=code,
         )
-        wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
-        if wanted is None and config.task is not None:
-            wanted = find_task(config.task, beside)
         task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
+        forms = self.keep(unify_forms(table, eval_table, task, roles, config.columns))
+        table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
+        if forms.read_as:
+            findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
+            self.plan = replace(self.plan, findings=tuple(findings))
+        self._account(names, Encoder(task.name, roles), forms.read_as)
+        self.note(check_file_names(table, roles))
+        if has_errors(self.plan.findings):
+            return
+        kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
-        scorer = self.keep(
-            find_scorer(config.generate.scorer, objects.scorer, beside, task, metric)
-        )
+        scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
         copies = self.keep(
             make_copies(
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
@@ -160,13 +176,26 @@ class _Planner:
         layout = self._plan_features(table, roles, source)
         data = self.keep(
             split_tables(
-                table, eval_table, task, roles, config.eval_share, config.seed, config.scan
+                table,
+                eval_table,
+                task,
+                roles,
+                SplitSettings(
+                    config.eval_share,
+                    config.seed,
+                    config.scan,
+                    config.split.by,
+                    config.split.stratify,
+                ),
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
         self.note(check_classes(encoder, data.table))
         task = self.keep(choose_best_metric(task, encoder, metric))
+        if kept_where is not None:
+            encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
         built = self._build(source, task, encoder, data.table)
+        self._account(names, built.pipeline.encoder, forms.read_as)
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
@@ -181,6 +210,15 @@ class _Planner:
         built = replace(built, pipeline=pipeline)
         self.plan = replace(self.plan, task=task)
         self._make_job(built, train, validation)
+
+    def _account(self, names: Iterable[str], encoder: Encoder, read_as: Mapping[str, str]) -> None:
+        """Note the role of every column; `read_as` has those of files in another form."""
+        assert self.plan.task is not None
+        columns = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
+        other = {name: role for name, role in read_as.items() if columns.get(name) is None}
+        by = self.request.config.split.by
+        grouped = {} if by is None or by in encoder.roles.values() else {by: "split.by"}
+        self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other, **grouped})
 
     def _plan_features(
         self, table: Table, roles: Mapping[str, str], source: ModelSource
@@ -212,11 +250,9 @@ class _Planner:
         config, tokenizer = self.request.config, None
         reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
         if reads_tokens:
-            tokenizer = self.keep(
-                choose_tokenizer(
-                    data, task, roles, source, config.tokenizer, config.trust_remote_code
-                )
-            )
+            name = config.tokenizer or source.tokenizer
+            trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
+            tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
         encoder = Encoder(
             task.name,
@@ -270,13 +306,24 @@ class _Planner:
         key = fingerprint(train.key, validation.key)
         self.plan = replace(self.plan, ledger=ledger, data_key=key)
         both = ((train, data.table), (validation, data.validation_table))
-        for store, _ in both:
-            self.note(Finding(**noted) for noted in store.notes["findings"])
+        sides = [
+            (table, store.notes, len(rows))
+            for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+        ]
+        self.note(remark_findings(sides, built.pipeline.encoder))
         self.note(check_ledger(ledger, both, self.request.config.max_dropped_share))
         pipeline = built.pipeline
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
+        head = pipeline.task.head_for(pipeline.encoder)
+        if head is not None and head.predicts == "next_token":
+            labelled = [
+                (store, table, rows)
+                for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+            ]
+            trained = None if built.source.untrained else pipeline.module
+            self.note(check_causal_labels(labelled, pipeline.encoder, trained))
 
     def _make_job(self, built: Built, train: Store, validation: Store) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""

@@ -30,9 +30,8 @@ WARNING_HEADS = ("code", "step", "warning", "fix")
 
 def write_report(run: Run) -> Path:
     """Write the run's report.html and return its path."""
-    path = run.path / "report.html"
-    atomic.write_text(path, render(run))
-    return path
+    atomic.write_text(run.report_path, render(run))
+    return run.report_path
 
 
 def render(run: Run) -> str:
@@ -52,6 +51,7 @@ def render(run: Run) -> str:
         _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
+        _section("Columns", _table(("column", "role"), _columns(plan))),
         _section("Generated answers", _answers(history)),
         _section("Generation settings", _table(("setting", "value"), _generation(plan))),
     ]
@@ -130,6 +130,15 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
         yield "dropped augmented copies", describe_counts(ledger.dropped_views, copies)
     if ledger.unit == "tokens" and ledger.target_unit == "tokens":
         yield "rows whose end-of-sequence token is labelled", ledger.rows_learning_eos
+
+
+def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each column of the data and its role; the columns that are not used come last."""
+    columns = plan.get("columns") or {}
+    yield from ((name, role) for name, role in columns.items() if role is not None)
+    unused = [name for name, role in columns.items() if role is None]
+    if unused:
+        yield "columns not used", ", ".join(unused)
 
 
 def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

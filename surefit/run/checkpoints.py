@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +11,27 @@ from surefit import atomic
 from surefit.errors import RunFailedError
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_fingerprint
+from surefit.run.checkpoint_state import FORMAT_VERSION, About, State, read_about, write_about
+from surefit.run.choose_checkpoint import (
+    checkpoint_damage,
+    checkpoint_path,
+    latest_checkpoint,
+    list_checkpoints,
+)
+from surefit.run.optimizer_state import flatten_state, unflatten_state
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-FORMAT_VERSION = 1
-
-
-@dataclass
-class State:
-    """Where a run is. All else (order, learning rate, dropout) is a function of the step."""
-
-    step: int = 0
-    tokens: int = 0
-    evaluated_step: int = -1
-    best: float | None = None
-    best_loss: float | None = None
-    best_step: int | None = None
-    stale_evaluations: int = 0
-    stopped_early: bool = False
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return folder / f"step-{step:08d}"
+__all__ = [
+    "Saver",
+    "State",
+    "checkpoint_path",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "save_checkpoint",
+]
 
 
 class Saver:
@@ -96,44 +89,84 @@ def save_checkpoint(
     """Write one checkpoint, whole or not at all; of a model with adapters, what is trained."""
     from safetensors.torch import save_file, save_model
 
-    tensors, rest = _flatten(optimizer.state_dict())
-    with atomic.new_folder(checkpoint_path(folder, state.step), later) as temporary:
-        if is_adapted(module):
+    check_finite(module, optimizer, state.step)
+    if not folder.is_dir():
+        raise RunFailedError(
+            f"{folder} was deleted while the run was training, so step {state.step} cannot be "
+            "saved.",
+            "Start the run again, and leave its folder where it is while it trains.",
+        )
+    tensors, rest = flatten_state(optimizer.state_dict())
+    path, adapted = checkpoint_path(folder, state.step), is_adapted(module)
+    with atomic.new_folder(path, later, sealed=True) as temporary:
+        if adapted:
             save_file(_trained(module), str(temporary / "model.safetensors"))
         else:
             save_model(module, str(temporary / "model.safetensors"))
         save_file(tensors, str(temporary / "optimizer.safetensors"))
-        about = {
-            "format_version": FORMAT_VERSION,
-            "state": asdict(state),
-            "optimizer": rest,
-            "scaler": scaler,
-            "base": base_fingerprint(module) if is_adapted(module) else None,
-        }
-        text = json.dumps(about, indent=1, allow_nan=False)
-        (temporary / "state.json").write_text(text, encoding="utf-8")
+        base = base_fingerprint(module) if adapted else None
+        write_about(temporary, About(state, rest, scaler, base))
+
+
+def check_finite(module: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """Refuse to save trained weights, or optimizer state, with NaN or infinite values."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    states = [
+        (f"{key} of {name}", value)
+        for name, parameter in named
+        for key, value in optimizer.state.get(parameter, {}).items()
+    ]
+    wrong = [name for name, tensor in (*named, *states) if not _is_finite(tensor)]
+    if wrong:
+        raise RunFailedError(
+            f"After step {step}, {len(wrong)} of {len(named) + len(states)} trained weights and "
+            f"optimizer states hold NaN or infinite values: {', '.join(wrong[:3])}. They are not "
+            "saved.",
+            "Resume from the checkpoint before it in a new run with a lower --lr, or use "
+            "precision=fp32.",
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all values are finite; a finite sum says so in one pass without a copy."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_meta:
+        return True
+    with torch.no_grad():
+        total = value.detach().sum(dtype=torch.float32)
+        return bool(torch.isfinite(total)) or bool(torch.isfinite(value.detach()).all())
 
 
 def load_checkpoint(
     path: Path, module: nn.Module, optimizer: Optimizer | None = None
 ) -> tuple[State, dict[str, Any]]:
-    """Put a checkpoint's weights and optimizer state back; return its State and scaler."""
+    """Put a checkpoint's weights and optimizer state back; return its State and scaler.
+
+    Damaged files are refused; `choose_checkpoint` finds a checkpoint that is whole.
+    """
     from safetensors.torch import load_file, load_model
 
-    saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    if saved["format_version"] != FORMAT_VERSION:
+    damage = checkpoint_damage(path)
+    if damage:
         raise RunFailedError(
-            f"{path} has format {saved['format_version']}, expected {FORMAT_VERSION}.",
+            f"The checkpoint {path.name} is damaged: {damage[0]}.",
+            f"Resume from the checkpoint before it: surefit train --resume {path.parents[1]}",
+        )
+    saved = read_about(path)
+    if saved.format_version > FORMAT_VERSION:
+        raise RunFailedError(
+            f"{path} has format {saved.format_version}; this version reads up to {FORMAT_VERSION}.",
             "Resume with the version of surefit that wrote it.",
         )
     if is_adapted(module):
-        _load_trained(path, module, saved["base"])
+        _load_trained(path, module, saved.base)
     else:
         load_model(module, str(path / "model.safetensors"))
     if optimizer is not None:
         tensors = load_file(str(path / "optimizer.safetensors"))
-        optimizer.load_state_dict(_unflatten(tensors, saved["optimizer"]))
-    return State(**saved["state"]), saved["scaler"]
+        optimizer.load_state_dict(unflatten_state(tensors, saved.optimizer))
+    return saved.state, saved.scaler
 
 
 def _trained(module: nn.Module) -> dict[str, Any]:
@@ -166,46 +199,9 @@ def _load_trained(path: Path, module: nn.Module, base: str | None) -> None:
     module.load_state_dict(tensors, strict=False)
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint, if there is any."""
-    found = sorted(folder.glob("step-*"))
-    return found[-1] if found else None
-
-
 def prune_checkpoints(folder: Path, keep: int, best_step: int | None) -> None:
     """Delete all but the latest `keep` checkpoints and the best one."""
     best = checkpoint_path(folder, best_step) if best_step is not None else None
-    for path in sorted(folder.glob("step-*"))[:-keep]:
+    for path in list_checkpoints(folder)[:-keep]:
         if path != best:
-            shutil.rmtree(path)
-
-
-def _flatten(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Optimizer state as named tensors and a JSON-like rest."""
-    import torch
-
-    tensors: dict[str, Any] = {}
-    numbers: dict[str, Any] = {}
-    for index, slots in state["state"].items():
-        for name, value in slots.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{index}/{name}"] = value.detach().cpu().contiguous()
-            else:
-                numbers[f"{index}/{name}"] = value
-    return tensors, {"numbers": numbers, "param_groups": _plain(state["param_groups"])}
-
-
-def _plain(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: list(v) if isinstance(v, tuple) else v for k, v in g.items()} for g in groups]
-
-
-def _unflatten(tensors: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
-    slots: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **rest["numbers"]}.items():
-        index, name = key.split("/", 1)
-        slots.setdefault(int(index), {})[name] = value
-    groups = [
-        {k: tuple(v) if k == "betas" else v for k, v in group.items()}
-        for group in rest["param_groups"]
-    ]
-    return {"state": slots, "param_groups": groups}
+            atomic.remove_folder(path)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from surefit import atomic
+from surefit.errors import RunFailedError, UsageError
 
 Event = Mapping[str, Any]
 Observer = Callable[[Event], None]
+SURROGATES = "backslashreplace"
+"""A lone surrogate cannot be UTF-8; as \\udXXX it is what JSON writes for it."""
 
 
 def without_nan(value: Any) -> Any:
@@ -32,41 +36,75 @@ def without_nan(value: Any) -> Any:
 
 @contextmanager
 def event_writer(path: Path) -> Iterator[Observer]:
-    """An observer that appends each event to the file, one whole line at a time."""
-    with path.open("a", encoding="utf-8", buffering=1) as file:
+    """An observer that appends each event to the file, one whole line at a time.
+
+    A file that was deleted or replaced meanwhile is noticed at the next event: to write on would
+    be to train for nobody.
+    """
+    with path.open("a", encoding="utf-8", buffering=1, newline="\n", errors=SURROGATES) as file:
+        own = os.fstat(file.fileno())
 
         def write(event: Event) -> None:
             line = json.dumps(without_nan(event), ensure_ascii=False, allow_nan=False)
             file.write(line + "\n")
+            if not _is_same_file(path, own):
+                raise RunFailedError(
+                    f"{path} was deleted or replaced while the run was writing it, so what is "
+                    f"trained after step {event['step'] - 1} would be lost.",
+                    "Start the run again, and leave its folder where it is while it trains.",
+                )
 
         yield write
 
 
+def _is_same_file(path: Path, opened: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (found.st_ino, found.st_dev) == (opened.st_ino, opened.st_dev)
+
+
 def read_events(path: Path) -> list[dict[str, Any]]:
     """All whole lines of the file; a last line cut off by a crash is left out."""
+    return [event for _, event in _read_lines(path)]
+
+
+def cut_events(path: Path, step: int) -> None:
+    """Drop every event after `step`, and a last line that was cut off, from the file."""
+    kept = [line for line, event in _read_lines(path) if event["step"] <= step]
+    atomic.write_bytes(path, b"".join(kept))
+
+
+def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Each whole line with its event. A line ends with \\n and with nothing else.
+
+    Text may hold other characters that Unicode counts as line breaks, such as U+2028.
+    """
     if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    if lines and not _is_json(lines[-1]):
-        lines.pop()
-    return [json.loads(line) for line in lines]
+        return
+    lines = path.read_bytes().split(b"\n")
+    last = len(lines) - 1 if lines[-1] else len(lines) - 2
+    for number, line in enumerate(lines[: last + 1]):
+        event = _parse(line)
+        if event is not None and (number < len(lines) - 1):
+            yield line + b"\n", event
+        elif number < last:
+            raise UsageError(
+                f"{path}, line {number + 1} is damaged: expected an event, found "
+                f"{line[:60].decode('utf-8', 'replace')!r}.",
+                "Restore the file from a copy, or delete that line: the history then lacks it.",
+            )
 
 
-def _is_json(line: str) -> bool:
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; None for what is no event."""
     try:
-        json.loads(line)
-    except json.JSONDecodeError:
-        return False
-    return True
-
-
-def cut_events(path: Path, step: int) -> list[dict[str, Any]]:
-    """Drop every event after `step` from the file; return those that are left."""
-    kept = [event for event in read_events(path) if event["step"] <= step]
-    lines = [json.dumps(event, ensure_ascii=False) + "\n" for event in kept]
-    atomic.write_text(path, "".join(lines))
-    return kept
+        event = json.loads(line)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    is_event = isinstance(event, dict) and type(event.get("step")) is int and "event" in event
+    return event if is_event else None
 
 
 def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -81,14 +119,15 @@ def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
         if event["event"] == "step":
             empty: dict[str, Any] = {"losses": [], "eval_loss": None, "seconds": 0.0}
             epoch = epochs.setdefault(event["epoch"], empty)
-            epoch["losses"].append(event["loss"])
+            if event["loss"] is not None:  # a step that was skipped
+                epoch["losses"].append(event["loss"])
             epoch["seconds"] += event["seconds"]
         elif event["event"] == "eval" and event["epoch"] in epochs:
             epochs[event["epoch"]]["eval_loss"] = event["metrics"]["loss"]
     return [
         {
             "epoch": number,
-            "train_loss": sum(epoch["losses"]) / len(epoch["losses"]),
+            "train_loss": sum(epoch["losses"]) / len(epoch["losses"]) if epoch["losses"] else None,
             "eval_loss": epoch["eval_loss"],
             "seconds": epoch["seconds"],
         }

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from surefit import atomic
-from surefit.config import RunConfig, config_yaml, make_config
+from surefit import atomic, digests
+from surefit.config import RunConfig, config_yaml, make_config, read_yaml
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
-from surefit.user_code import OWN_CODE_RUN, find_object
+from surefit.user_code import RunCode
 
 if TYPE_CHECKING:
     from torch import nn
 
     from surefit.pipeline.pipeline import Pipeline
 
-OWN_NAMES = ("config.yaml", "plan.json", "events.jsonl", "checkpoints", "model", "report.html")
+BEGINNING = ("config.yaml", "plan.json", digests.FILE)
+OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
 
 
 class Run:
@@ -39,8 +39,10 @@ class Run:
         task: TaskSpec | None = None,
         module: Any = None,
         collate_fn: Callable[..., Any] | None = None,
+        trust_code: Iterable[str] = (),
     ) -> None:
         self.path = path
+        self.trust_code = frozenset(trust_code)
         self.collate_fn = collate_fn
         self.task_object = task
         self.module_object = module
@@ -60,15 +62,21 @@ class Run:
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        loaded = yaml.safe_load((self.path / "config.yaml").read_text("utf-8"))
-        assert isinstance(loaded, dict)
-        return loaded
+        return read_yaml(self.path / "config.yaml")
 
     @property
     def plan(self) -> dict[str, Any]:
         """The plan as it was stored."""
-        loaded = json.loads((self.path / "plan.json").read_text("utf-8"))
-        assert isinstance(loaded, dict)
+        path = self.path / "plan.json"
+        try:
+            loaded = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
+                "Restore it from a copy of the run; without its plan a run cannot be opened.",
+            ) from None
+        if not isinstance(loaded, dict) or "model" not in loaded:
+            raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
         return loaded
 
     @property
@@ -83,12 +91,12 @@ class Run:
                 "Name the task as module:SPEC when training, or use the Run that train returned.",
             )
         name = self.config.task or ""
-        found = find_task(name if ":" in name else self.plan["task"], self.code_folder)
+        found = find_task(name if ":" in name else self.plan["task"], self.code)
         assert isinstance(found, TaskSpec)
         scorer = self.config.generate.scorer
         if scorer is None:
             return found
-        return with_scorer(found, find_object(scorer, self.code_folder))
+        return with_scorer(found, self.code.find(scorer))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -115,27 +123,38 @@ class Run:
     @property
     def best_step(self) -> int | None:
         """The step whose weights `model/` has, where an evaluation chose it."""
-        from surefit.run.checkpoints import latest_checkpoint
-
-        latest = latest_checkpoint(self.checkpoints)
-        if latest is None:
-            return None
-        state = json.loads((latest / "state.json").read_text("utf-8"))["state"]
-        best = state["best_step"]
-        return int(best) if best is not None else None
+        state = latest_state(self.checkpoints)
+        return None if state is None else state.best_step
 
     @property
-    def code_folder(self) -> Path | None:
-        """Where the user's own code was found, that of the model first."""
-        files = [self.plan["model"]["code"]]
-        files += [
-            f["where"].get("file") for f in self.plan["findings"] if f["code"] == OWN_CODE_RUN.code
-        ]
-        return next((Path(file).parent for file in files if file), None)
+    def saved_step(self) -> int:
+        """The step of the latest checkpoint; 0 without one."""
+        state = latest_state(self.checkpoints)
+        return 0 if state is None else state.step
+
+    def spans(self, num_steps: int) -> list[tuple[int, int]]:
+        """After which step which total number of steps applies; the last total is `num_steps`."""
+        stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
+        return stored or [(0, num_steps)]
+
+    @property
+    def code(self) -> RunCode:
+        """The gate of the code that the folder names."""
+        return RunCode(self.path, self.plan.get("run_id"), self.trust_code)
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end."""
+        """Whether training came to its end; a run that was extended has a model before that."""
+        if not self.has_model:
+            return False
+        state = latest_state(self.checkpoints)
+        if state is None or state.step >= self.plan["steps"]:
+            return True
+        return state.stopped_early and state.step > self.spans(self.plan["steps"])[-1][0]
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a trained model to use."""
         return self.model_path.is_dir()
 
     @property
@@ -149,6 +168,11 @@ class Run:
         return self.path / "checkpoints"
 
     @property
+    def report_path(self) -> Path:
+        """The HTML report."""
+        return self.path / "report.html"
+
+    @property
     def model_path(self) -> Path:
         """The folder of the trained model and its Encoder."""
         return self.path / "model"
@@ -160,13 +184,13 @@ class Run:
 
     def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
         """The run, for batches made by the user's own collate_fn."""
-        return Run(self.path, self.task_object, self.module_object, collate_fn)
+        return Run(self.path, self.task_object, self.module_object, collate_fn, self.trust_code)
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
-        if self.history or self.finished:
+        if self.history or self.has_model:
             return
-        for name in ("config.yaml", "plan.json", "events.jsonl"):
+        for name in (*BEGINNING, "events.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path):
             if not any(folder.iterdir()):
@@ -178,20 +202,26 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        seed = self.config.seed
-        return open_pipeline(self.model_path, self.task, self.plan, seed, module, self.collate_fn)
+        return open_pipeline(
+            self.model_path,
+            self.task,
+            self.plan,
+            self.code,
+            self.config.seed,
+            module,
+            self.collate_fn,
+        )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
         from surefit.models.save_model import load_model
 
         self._refuse_unfinished()
-        return load_model(
-            self.model_path, self.task, model if model is not None else self.module_object
-        )
+        module = model if model is not None else self.module_object
+        return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
-        if not self.finished:
+        if not self.has_model:
             raise UsageError(
                 f"{self.path} has no trained model yet.",
                 f"Finish it with: surefit train --resume {self.path}",
@@ -228,20 +258,37 @@ def _without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def open_run(path: str | Path) -> Run:
-    """An existing run."""
+def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
+    """An existing run; `trust_code` has the `module:object` names that this command allows."""
     folder = Path(path)
-    if not (folder / "config.yaml").is_file() or not (folder / "plan.json").is_file():
-        held = "is not the folder of a run" if folder.is_dir() else "does not exist"
+    if is_unbegun(folder):
+        raise UsageError(
+            f"{folder} was stopped before training began, and holds nothing that was trained.",
+            f"Start it again with the same command and --output {folder}.",
+        )
+    if not os.path.isfile(folder / "config.yaml") or not os.path.isfile(folder / "plan.json"):
+        held = "is not the folder of a run" if os.path.isdir(folder) else "does not exist"
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+            held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
-    return Run(folder)
+    return Run(folder, trust_code=trust_code)
+
+
+def is_unbegun(folder: Path) -> bool:
+    """Whether a folder has only what a run writes before it begins, and not all of that."""
+    has = {name for name in OWN_NAMES if os.path.exists(folder / name)}
+    checkpoints = folder / "checkpoints"
+    if checkpoints.is_dir() and not any(NAME.match(path.name) for path in checkpoints.iterdir()):
+        has.discard("checkpoints")
+    half = bool(has & {"config.yaml", "plan.json"}) and not has >= {"config.yaml", "plan.json"}
+    return half and has <= set(BEGINNING)
 
 
 def choose_folder(output: str | None, name: str) -> Path:
     """The folder of a new run; refuses one that holds a run or cannot be written."""
     folder = Path(output) if output else _new_name(Path("runs"), name)
     taken = next((own for own in OWN_NAMES if os.path.exists(folder / own)), None)
-    if taken is not None:
+    if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
             f"Choose another --output, or go on with: surefit train --resume {folder}",
@@ -270,11 +317,19 @@ def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: Task
     """Make the folder of a new run with its config and plan."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "checkpoints").mkdir()
-        atomic.write_text(folder / "config.yaml", config_yaml(config))
-        atomic.write_json(folder / "plan.json", plan)
+        atomic.sweep(folder)
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        write_beginning(folder, config, plan)
     except OSError as error:
         raise UsageError(
             f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
         ) from None
     return Run(folder, task)
+
+
+def write_beginning(folder: Path, config: RunConfig, plan: Mapping[str, Any]) -> None:
+    """Write config and plan with their digests; a folder with config and plan is a run."""
+    known = config.model_dump(mode="json")
+    atomic.write_text(folder / "config.yaml", config_yaml(config))
+    atomic.write_json(folder / "plan.json", {**plan, "config": known})
+    atomic.write_json(folder / digests.FILE, digests.describe(folder, ("config.yaml", "plan.json")))

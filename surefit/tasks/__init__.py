@@ -40,6 +40,25 @@ TASKS: dict[str, TaskSpec] = {
     )
 }
 
+KEPT_TASKS = ("preference", "reward", "embedding", "question-answering")
+"""Tasks that are kept for later."""
+
+OTHER_NAMES: dict[str, str] = {
+    **dict.fromkeys(
+        ("text-generation", "clm", "language-modeling", "pretraining", "pt"), "causal-lm"
+    ),
+    **dict.fromkeys(("instruction", "instruction-tuning", "chat", "finetune"), "sft"),
+    **dict.fromkeys(("mlm", "fill-mask"), "masked-lm"),
+    **dict.fromkeys(("translation", "summarization", "seq-2-seq-lm", "seq2seq-lm"), "seq2seq"),
+    **dict.fromkeys(("sequence-classification", "seq-cls", "sentiment"), "text-classification"),
+    **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
+    **dict.fromkeys(("vision", "image-cls"), "image-classification"),
+    **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
+    **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
+    **dict.fromkeys(("qa", "question-ans"), "question-answering"),
+}
+"""What other tools call these tasks."""
+
 
 def get_task(name: str) -> TaskSpec | tuple[TaskSpec, ...]:
     """The task of that name (underscores do for dashes); `classification` stands for several."""
@@ -48,7 +67,14 @@ def get_task(name: str) -> TaskSpec | tuple[TaskSpec, ...]:
         return tuple(spec for key, spec in TASKS.items() if key.endswith("-classification"))
     spec = TASKS.get(name)
     if spec is None:
-        close = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
+        meant = OTHER_NAMES.get(name.lower(), name.lower())
+        if meant in KEPT_TASKS and meant not in TASKS:
+            raise UsageError(
+                f"The task {meant!r} is not available yet.", f"Choose one of: {', '.join(TASKS)}."
+            )
+        close = (
+            [meant] if meant in TASKS else difflib.get_close_matches(name, TASKS, n=1, cutoff=0.4)
+        )
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UsageError(
             f"Unknown task {name!r}.{hint}",

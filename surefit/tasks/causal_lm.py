@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.roles import get_role
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.findings import Finding, rule
 from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
@@ -25,6 +28,15 @@ from surefit.tasks.causal_text import (
 )
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
+
+PROMPTS_WITHOUT_ANSWERS = rule(
+    "SF133",
+    "error",
+    "prompts without answers",
+    why="A model trained on prompts alone learns to write prompts, not to answer them.",
+    fix="Add a column with the answers, or train on the prompts as text: --set accept=SF133.",
+    accept="The prompts are trained on as plain text.",
+)
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -87,6 +99,15 @@ def block_bounds(length: int, limit: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], length], strict=True))
 
 
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """Prompts that would be trained on as text, because the data has no answers."""
+    column = roles.get("text")
+    if column is None or "text" in chosen or column.lower() not in get_role("prompt").names:
+        return
+    message = f"Column {column!r} has {table.num_rows} prompts, and no column has answers."
+    yield PROMPTS_WITHOUT_ANSWERS.finding(message, file=table.sources[0].file, column=column)
+
+
 SPEC = TaskSpec(
     name="causal-lm",
     summary="the next token of plain text: a text column, or input_ids",
@@ -96,6 +117,7 @@ SPEC = TaskSpec(
     exact_targets=False,
     splits_rows=True,
     last_resort=True,
+    misread=misread,
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),

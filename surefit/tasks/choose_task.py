@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from surefit.data.column_types import describe_type
+from surefit.data.column_values import holds_answers
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.roles import resolve_roles
+from surefit.data.preference_pairs import read_whole_answers, refuse_preference
+from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
+from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -25,6 +29,9 @@ def choose_task(
     Where several would do, a task that the model has a head for goes first.
     """
     candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    if any("answer" in task.role_names for task in candidates):
+        refuse_preference(table, chosen)
+        chosen = read_whole_answers(table, chosen)
     able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
     if not able:
         raise _unknown_role(chosen, candidates)
@@ -38,9 +45,7 @@ def choose_task(
     for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        needs = [[task.role(name) for name in names] for names in task.needs]
-        optional = [task.role(name) for name in task.optional]
-        roles = resolve_roles(table, needs, optional, chosen)
+        roles = roles_for(task, table, chosen)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
@@ -49,6 +54,23 @@ def choose_task(
     fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
     suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
     return next(suited, fitting[0])
+
+
+def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
+    """Whether several text files are classes: one of the wanted tasks reads them so."""
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or ()
+    return any(task.class_files for task in tasks)
+
+
+def roles_for(
+    task: TaskSpec, table: Table, chosen: Mapping[str, str], by_type: bool = True
+) -> dict[str, str] | None:
+    """Role to column for the first of the task's forms that the columns have; None for none."""
+    needs = [[task.role(name) for name in names] for names in task.needs]
+    if not by_type:
+        needs = [[replace(role, by_type=False) for role in roles] for roles in needs]
+    optional = [task.role(name) for name in task.optional]
+    return resolve_roles(table, needs, optional, chosen)
 
 
 def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
@@ -77,11 +99,21 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
 
 def _nothing_fits(table: Table, candidates: Iterable[TaskSpec]) -> FindingError:
     file, tasks = table.sources[0].file, list(candidates)
+    prompt = next(
+        (name for name in table.columns if name.lower() in get_role("prompt").names), None
+    )
     if len(tasks) == 1:
         return MISSING_COLUMN.error(
             f"{tasks[0].name} needs {_needed(tasks[0])}; the columns are {_columns(table)}.",
             fix="Name the column of each role: --set columns.<role>=<column>.",
             file=file,
+        )
+    if prompt is not None and holds_answers(table.column_type(prompt)):
+        return PROMPTS_WITHOUT_ANSWERS.error(
+            f"Column {prompt!r} has prompts, and no column has answers: {_columns(table)}.",
+            fix="Add the answers, or name their column: --set columns.answer=<column>.",
+            file=file,
+            column=prompt,
         )
     return MISSING_COLUMN.error(
         f"No task could be inferred from the columns {_columns(table)}.",
@@ -99,6 +131,7 @@ def _needed(task: TaskSpec) -> str:
     forms = [
         ("columns " if len(names) > 1 else "a column ") + " and ".join(map(repr, names))
         for names in task.needs
+        if not any({*other} < {*names} for other in task.needs)
     ]
     return forms[0] if len(forms) == 1 else f"one of: {'; '.join(forms)}"
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from surefit.errors import UsageError
 from surefit.tasks import get_task
 from surefit.tasks.task_spec import TaskSpec
-from surefit.user_code import find_object
+from surefit.user_code import CodeGate
 
 
-def find_task(name: str, beside: Path | None = None) -> TaskSpec | tuple[TaskSpec, ...]:
-    """The task called `name`; `module:object` is looked for beside the config first."""
+def find_task(name: str, code: CodeGate) -> TaskSpec | tuple[TaskSpec, ...]:
+    """The task called `name`; `module:object` is found through the gate."""
     if ":" not in name:
         return get_task(name)
-    found = find_object(name, beside)
+    found = code.find(name)
     if not isinstance(found, TaskSpec):
         raise UsageError(
             f"{name} is a {type(found).__name__}; expected a surefit.TaskSpec.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,10 @@ MAX_ROWS = 4096
 MAX_COLUMNS = 256
 NEARLY_ONE = 0.999
 MAX_CLASSES = 100
+FEWEST_PER_VALUE = 3
+"""Rows per value of a column with many values, on average, before it is said to decide."""
+FEWEST_ROWS = 5
+"""Rows that each class must have before a range of values is said to decide it."""
 
 
 @dataclass
@@ -50,11 +55,14 @@ def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterato
     targets = [target for _, target in rows]
     classes = [str(target) for target in targets]
     cells = {name: [row.get(name) for row, _ in rows] for name in columns[:MAX_COLUMNS]}
+    named = set()
     if all(_is_number(target) for target in targets):
-        yield from _check_numbers(cells, np.asarray(targets, np.float64), label)
-    if len(set(classes)) <= MAX_CLASSES:
-        text = {k: v for k, v in cells.items() if not all(_is_number(value) for value in v)}
-        yield from _check_classes(text, classes, label)
+        for found in _check_numbers(cells, np.asarray(targets, np.float64), label):
+            named.add(found.where["column"])
+            yield found
+    if 1 < len(set(classes)) <= MAX_CLASSES:
+        left = {name: values for name, values in cells.items() if name not in named}
+        yield from _check_classes(left, classes, label)
 
 
 def _is_number(value: Any) -> bool:
@@ -84,10 +92,47 @@ def _check_numbers(cells: Mapping[str, list[Any]], target: Any, label: str) -> I
 def _check_classes(
     cells: Mapping[str, list[Any]], targets: list[str], label: str
 ) -> Iterator[Finding]:
-    num_classes = len(set(targets))
     for name, values in cells.items():
-        keys = [str(value) for value in values]
-        pairs = set(zip(keys, targets, strict=True))
-        if num_classes > 1 and len(pairs) == len(set(keys)) <= max(2 * num_classes, 10):
-            message = f"each value of column {name!r} comes with one class of {label!r} only."
-            yield TARGET_LEAKAGE.finding(message, column=name)
+        found = _code(values, targets)
+        if not found and all(_is_number(value) for value in values):
+            found = _thresholds(values, targets)
+        if found:
+            message = f"column {name!r} decides {label!r} in all {len(targets)} rows looked at"
+            yield TARGET_LEAKAGE.finding(f"{message}: {found}.", column=name)
+
+
+def _code(values: list[Any], targets: list[str]) -> str:
+    """What is said of a column whose every value comes with one class only; else nothing.
+
+    Values must recur, so that this is not by chance.
+    """
+    keys = [str(value) for value in values]
+    pairs = dict(zip(keys, targets, strict=True))
+    is_pure = all(pairs[key] == target for key, target in zip(keys, targets, strict=True))
+    num_classes = len({*targets})
+    few = len(pairs) <= max(2 * num_classes, 10)
+    recurring = FEWEST_PER_VALUE * len(pairs) <= len(values) and _fewest(targets) >= FEWEST_ROWS
+    if not is_pure or len(pairs) < 2 or not (few or recurring):
+        return ""
+    shown = ", ".join(f"{key!r} is {target!r}" for key, target in list(pairs.items())[:3])
+    return f"each of its {len(pairs)} values has one class ({shown})"
+
+
+def _thresholds(values: list[Any], targets: list[str]) -> str:
+    """What is said of a column in whose order each class is one range of values; else nothing."""
+    order = np.argsort(np.asarray(values, np.float64), kind="stable")
+    numbers = np.asarray(values, np.float64)[order]
+    classes = np.asarray(targets)[order]
+    cuts = np.flatnonzero(classes[1:] != classes[:-1])
+    apart = bool((numbers[cuts] < numbers[cuts + 1]).all())
+    if not apart or len(cuts) != len({*targets}) - 1 or _fewest(targets) < FEWEST_ROWS:
+        return ""
+    at = int(cuts[0])
+    return (
+        f"values up to {numbers[at]:g} are {str(classes[at])!r}, values from "
+        f"{numbers[at + 1]:g} on {str(classes[at + 1])!r}"
+    )
+
+
+def _fewest(targets: list[str]) -> int:
+    return min(Counter(targets).values())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
+from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import NOT_FINITE
 from surefit.data.numbers import read_number
 from surefit.data.roles import get_role
@@ -182,7 +183,9 @@ SPEC = TaskSpec(
     optional=("text_pair", "mask"),
     augments=("text", "text_pair"),
     takes=takes,
+    meanings=OF_TEXTS,
     whole_rows=True,
+    columns_read=tabular.columns_read,
     fields={"features": tabular.FIELD, "labels": TARGET},
     fields_of=fields_of,
     encode=encode,

@@ -9,6 +9,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_meanings import CONTEXT, JUDGEMENT, USUAL
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
@@ -133,6 +134,7 @@ SPEC = TaskSpec(
     optional=("input",),
     targets=("target", "answer"),
     exact_targets=False,
+    meanings=(JUDGEMENT, CONTEXT, *USUAL),
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={

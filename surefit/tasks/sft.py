@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_types import is_text_list
+from surefit.data.column_meanings import OF_ANSWERS
+from surefit.data.column_types import is_dialogue, is_text_list
+from surefit.data.column_values import sample
 from surefit.data.roles import Role
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
     Encoded,
@@ -28,15 +31,15 @@ from surefit.encode.text.dialogues import (
     DialogueTokens,
     fit_template,
 )
-from surefit.encode.text.messages import (
-    EMPTY_PROMPT_OR_ANSWER,
-    Message,
-    is_answer,
-    read_dialogue,
-    read_tools,
-)
+from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
 from surefit.encode.text.template_rendering import TemplateError
-from surefit.findings import rule
+from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
+from surefit.encode.text.unrendered import (
+    EARLIER_REASONING_NOT_RENDERED,
+    MESSAGE_NOT_RENDERED,
+    REASONING_NOT_RENDERED,
+)
+from surefit.findings import Finding, rule
 from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
@@ -46,9 +49,9 @@ from surefit.tasks.causal_text import (
     generation_settings,
     is_overlong,
     read_ids,
-    read_text,
     store_references,
 )
+from surefit.tasks.dialogue_rows import divide_row, read_row, turns_of
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
@@ -61,20 +64,24 @@ OVERLONG_ROW_DROPPED = rule(
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
 )
 
-ANSWER_PART_NOT_RENDERED = rule(
-    "SF280",
-    "warning",
-    "template leaves a part of an answer out",
-    why="Some templates render only the last answer in full. The rendered part has labels.",
-    fix="Make one row per answer whose reasoning should have labels.",
-)
-
 MESSAGES_AFTER_LAST_ANSWER = rule(
     "SF281",
     "info",
     "messages behind the last answer",
     why="No answer follows these messages, so no token of theirs has a label. They are dropped.",
     fix="Nothing to do.",
+)
+
+CALLS_WRITTEN_AS_TEXT = rule(
+    "SF165",
+    "warning",
+    "tool calls written as text",
+    why=(
+        "The template writes no tool calls. They are trained on as JSON in the answer, and whoever "
+        "uses the model has to read the calls from its text."
+    ),
+    fix="Use a tokenizer or a template that writes tool calls: --set template=FILE.jinja.",
+    accept="The calls are written as JSON.",
 )
 
 SYSTEM_MESSAGE_JOINED = rule(
@@ -85,7 +92,23 @@ SYSTEM_MESSAGE_JOINED = rule(
     fix="Nothing to do.",
 )
 
+LAST_ANSWER_MISSING = rule(
+    "SF137",
+    "warning",
+    "dialogues without their last answer",
+    why=(
+        "Most dialogues end with a message of the user, as prompts for generation do. Only the "
+        "answers before it are learned."
+    ),
+    fix="Add the last answer to each dialogue, or remove the message that it would answer.",
+    accept="The answers before the last message are trained on.",
+)
 
+PARTS_OF_ANSWERS = (
+    EARLIER_REASONING_NOT_RENDERED,
+    REASONING_NOT_RENDERED,
+    MESSAGE_NOT_RENDERED,
+)
 SAMPLED_ROWS = 64
 
 REFERENCES = Role(
@@ -105,7 +128,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """
     if "input_ids" in row:
         return Encoding(lambda tokens: _encode_tokens(row, encoder))
-    dialogue = _dialogue(row, encoder)
+    dialogue = read_row(row, encoder)
     coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
     try:
         parts = coder.cut(*dialogue, generation=predicting)
@@ -132,7 +155,7 @@ def _encoded(
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
-    remarks = tuple(_remarks(row, dialogue[0], tokens, encoder))
+    remarks = tuple(_remarks(row, dialogue, tokens, encoder))
     truncated = length - len(tokens.ids)
     return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
 
@@ -140,32 +163,6 @@ def _encoded(
 def _unsuited(fault: TemplateError) -> SkipRowError:
     message = f"the template does not suit: {fault.message}"
     return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
-
-
-def _dialogue(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
-    """The row's messages and tools; prompt and answer are a user's and an assistant's."""
-    predicting = bool(encoder.settings.get("predicting"))
-    if "messages" in row:
-        messages = read_dialogue(row["messages"], encoder.column_of("messages"), predicting)
-        return messages, read_tools(row.get("tools"), encoder.column_of("tools"))
-    prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
-    context = read_text(row, "input", encoder)
-    if not (prompt or "").strip():
-        raise SkipRowError(
-            DropReason.EMPTY,
-            Remark(EMPTY_PROMPT_OR_ANSWER, "the prompt is missing or empty", "prompt"),
-        )
-    asked: Message = {"role": "user", "content": f"{prompt}\n{context}" if context else prompt}
-    if context:  # a template may tell the input of instruction, input and output apart
-        asked |= {"instruction": prompt, "input": context}
-    if predicting:
-        return [asked], None
-    if not (answer or "").strip():
-        raise SkipRowError(
-            DropReason.EMPTY,
-            Remark(EMPTY_PROMPT_OR_ANSWER, "the answer is missing or empty", "answer"),
-        )
-    return [asked, {"role": "assistant", "content": answer}], None
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
@@ -198,27 +195,35 @@ def _labels(tokens: DialogueTokens, loss_on: str) -> npt.NDArray[np.int64]:
 
 
 def _remarks(
-    row: Mapping[str, Any], messages: Sequence[Message], tokens: DialogueTokens, encoder: Encoder
+    row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
-    column = encoder.column_of("messages")
+    (messages, tools), template = dialogue, encoder.dialogues.template
+    column = "messages" if "messages" in row else "prompt"
+    lost = encoder.dialogues.unrendered.find(messages, tools, (column, "tools"))
+    yield from lost
     if tokens.in_parts:
         yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
-    if not tokens.whole:
-        yield Remark(
-            ANSWER_PART_NOT_RENDERED, "the template leaves a part of an answer out", column
-        )
-    if messages[0]["role"] == "system" and encoder.dialogues.template.joins_system:
-        yield Remark(
-            SYSTEM_MESSAGE_JOINED, "the system message is put before the first user's", column
-        )
-    given = row.get("messages")
-    if given is not None and len(given) > len(messages) and not encoder.settings.get("predicting"):
-        left = len(given) - len(messages)
+    if not tokens.whole and not any(remark.rule in PARTS_OF_ANSWERS for remark in lost):
+        message = "the template leaves a part of an answer out"
+        yield Remark(EARLIER_REASONING_NOT_RENDERED, message, column)
+    if messages[0]["role"] == "system" and template.joins_system:
+        message = "the system message is put before the first user's"
+        yield Remark(SYSTEM_MESSAGE_JOINED, message, column)
+    if template.calls_as_text and any(message.get("tool_calls") for message in messages):
+        message = "the template writes no tool calls; they are written as JSON"
+        yield Remark(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
+    given = turns_of(row)[1]
+    if given is None or encoder.settings.get("predicting"):
+        return
+    if has_unread_call(given):
+        message = "a tool call is not JSON with a name and arguments"
+        yield Remark(CALL_KEPT_AS_TEXT, message, column, counted=True)
+    left = next((n for n, turn in enumerate(reversed(given)) if is_answer(turn)), 0)
+    if left:
         what = "message is" if left == 1 else "messages are"
-        yield Remark(
-            MESSAGES_AFTER_LAST_ANSWER, f"{left} {what} left out behind the last answer", column
-        )
+        message = f"{left} {what} left out behind the last answer"
+        yield Remark(MESSAGES_AFTER_LAST_ANSWER, message, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
@@ -234,7 +239,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any
 def _readable(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Iterator[Dialogue]:
     for row in rows:
         try:
-            yield _dialogue(row, encoder)
+            yield read_row(row, encoder)
         except SkipRowError:
             continue  # it is counted when the row is encoded
 
@@ -271,12 +276,23 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
             return [ids[:start]], [ids[start:], labels[start:]]
         except (TypeError, ValueError):  # not a label per token, which encoding reports
             return [ids], [labels]
-    if "messages" not in row:
-        return [row.get("prompt"), row.get("input")], row.get("answer")
-    messages = list(row["messages"]) if row["messages"] is not None else []
-    answers = [place for place, message in enumerate(messages) if is_answer(message)]
-    last = answers[-1] if answers else len(messages)
-    return [messages[:last], row.get("tools")], messages[last:]
+    return divide_row(row)
+
+
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """Dialogues whose last answer is missing, if most are such."""
+    column = roles.get("messages")
+    if column is None or "answer" in roles or not is_dialogue(table.column_type(column)):
+        return
+    dialogues = [turns for turns in sample(table, column) if any(map(is_answer, turns))]
+    open_ended = [turns for turns in dialogues if is_prompt(turns[-1])]
+    if len(open_ended) <= 0.5 * len(dialogues):
+        return
+    message = (
+        f"{len(open_ended)} of the first {len(dialogues)} dialogues with an answer end with a "
+        "message of the user."
+    )
+    yield LAST_ANSWER_MISSING.finding(message, file=table.sources[0].file, column=column)
 
 
 def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
@@ -310,10 +326,13 @@ FIELDS = {
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
-    needs=(("input_ids",), ("messages",), ("prompt", "answer")),
-    optional=("labels", "mask", "input", "tools", "references"),
+    needs=(("input_ids",), ("messages",), ("prompt", "answer"), ("messages", "answer")),
+    optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
+    meanings=OF_ANSWERS,
+    misread=misread,
+    mixes=("messages", "prompt", "answer"),
     roles=(REFERENCES,),
-    targets=("answer", "labels", "references"),
+    targets=("answer", "labels", "references", "rejected"),
     divide=divide,
     exact_targets=False,
     augments=("prompt", "messages"),

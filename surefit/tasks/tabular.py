@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -250,6 +250,16 @@ def _category(name: str, part: str | None, series: _Series) -> dict[str, Any]:
 
 def _width(part: Mapping[str, Any]) -> int:
     return 1 + part["blank"] if part["kind"] == "number" else len(part["values"]) + 1
+
+
+def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
+    """The columns that give a part of the vector; before they are fitted, all of them."""
+    if "text" in encoder.roles or "features" in encoder.roles:
+        return []
+    if "columns" not in encoder.fitted:
+        return list(columns)
+    parts = {part["column"] for part in encoder.fitted["columns"]}
+    return [name for name in columns if name in parts]
 
 
 def encode_columns(row: Mapping[str, Any], encoder: Encoder) -> npt.NDArray[np.float32]:

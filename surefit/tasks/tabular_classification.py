@@ -57,6 +57,7 @@ SPEC = TaskSpec(
     needs=(("label",),),
     takes=takes,
     whole_rows=True,
+    columns_read=tabular.columns_read,
     fields={"features": tabular.FIELD, "labels": Field((), "int64")},
     fields_of=lambda encoder: {"features": tabular.FIELD, "labels": label_field(encoder)},
     encode=encode,

@@ -12,6 +12,7 @@ from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
+from surefit.data.column_meanings import USUAL, Meaning
 from surefit.data.roles import Role, get_role
 from surefit.data.row_parts import Divide
 from surefit.data.table import Table
@@ -19,6 +20,7 @@ from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.findings import Finding
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +30,7 @@ Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
+Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
 
@@ -124,16 +127,24 @@ class TaskSpec:
     """One line for `surefit tasks`."""
     needs: tuple[tuple[str, ...], ...] = ()
     """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    mixes: tuple[str, ...] = ()
+    """Roles of forms that one table may have together: a row is read by the form that it has."""
     roles: tuple[Role, ...] = ()
     """Roles of the task's own: the column names they are recognised by, the types they accept. A
     role without one is looked up in `data/roles.py`, else recognised by its own name."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
+    columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
+    """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
     optional: tuple[str, ...] = ()
     """Roles that are used where the data has them."""
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
     roles alone do not decide; called when the task is inferred."""
+    meanings: tuple[Meaning, ...] = USUAL
+    """What columns without a role may mean, so that they must not be left unread in silence."""
+    misread: Misread | None = None
+    """What the columns found for the roles may be mistaken for, given those that the user names."""
     last_resort: bool = False
     """Whether the task is inferred only if the columns suit no other task."""
     special_tokens: tuple[str, ...] = ()
@@ -170,6 +181,8 @@ class TaskSpec:
     exact_targets: bool = True
     """Whether an input has one right target, so that rows with another one contradict it. Several
     texts or amounts may be right."""
+    class_files: bool = False
+    """Whether several text files are classes: each line is a row, the file's name its label."""
     splits_rows: bool = False
     """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
 

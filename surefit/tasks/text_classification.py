@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
@@ -104,6 +105,7 @@ SPEC = TaskSpec(
     optional=("text_pair",),
     augments=("text", "text_pair"),
     takes=takes,
+    meanings=OF_TEXTS,
     fields={"input_ids": TOKENS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     encode=encode,
@@ -112,6 +114,7 @@ SPEC = TaskSpec(
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",
+    class_files=True,
     decode=decode_classes,
     head=Head(
         auto_class="AutoModelForSequenceClassification",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.machine import resolve_precision
-from surefit.errors import UsageError
 from surefit.pipeline.evaluation import Group
 from surefit.processes import on_cpu
 
@@ -77,7 +76,7 @@ def make_accelerator(
 
     precision = resolve_precision(precision)
     AcceleratorState._reset_state()  # an earlier run in this process may have left its precision
-    accelerator = Accelerator(
+    return Accelerator(
         cpu=on_cpu(),
         gradient_accumulation_steps=1,
         mixed_precision="no" if precision == "fp32" else precision,
@@ -85,10 +84,3 @@ def make_accelerator(
         project_dir=str(folder) if folder is not None else None,
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
-    if accelerator.distributed_type.value == "DEEPSPEED":
-        raise UsageError(
-            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
-            "per step.",
-            "Launch with FSDP or DDP.",
-        )
-    return accelerator

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import platform
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,15 @@ from surefit.models.call import compute_losses
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
 from surefit.request import PythonObjects, Request
-from surefit.run.checkpoints import State, latest_checkpoint, load_checkpoint
+from surefit.run.checkpoint_state import State
+from surefit.run.checkpoints import load_checkpoint
+from surefit.run.choose_checkpoint import latest_checkpoint
 from surefit.run.events import Event, Observer, without_nan
 from surefit.run.run_folder import Run, open_run
+from surefit.training.disk_failures import as_disk_failure
 from surefit.training.loop import seed_step
+from surefit.training.nonfinite import NonFiniteError, show_rows
+from surefit.training.step_gradients import Rows
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +58,8 @@ class Watch:
     """Remembers the batch in work, and whose fault an exception is."""
 
     batch: Mapping[str, Any] | None = None
+    rows: Rows | None = None
+    """Rows of the training Store that are in work."""
     is_training: bool = True
     foreign: BaseException | None = None
     """An exception of a callback: the user's own business, and raised as it is."""
@@ -62,6 +69,10 @@ class Watch:
         import torch
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
+
+    def note_rows(self, rows: Rows) -> None:
+        """These rows of the training Store are in work."""
+        self.rows = rows
 
     def describe(self, step: int) -> str:
         """What was in work after `step` steps, with the shapes of its batch."""
@@ -92,7 +103,12 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         ours = isinstance(error, SurefitError) and not isinstance(error, RunFailedError)
         if ours or isinstance(error, MemoryLimitError) or error is watch.foreign:
             raise
+        on_disk = as_disk_failure(error, run)
+        if on_disk is not None:
+            raise on_disk from error
         step = state.step + (1 if watch.is_training else 0)
+        if not run.path.is_dir():  # deleted meanwhile: there is no place for a bundle
+            raise
         raise _failed(error, watch, plan, run, step) from error
 
 
@@ -107,12 +123,22 @@ def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> 
         fix = explained.fix or "Send the bundle's failure.json and traceback.txt."
     if watch.batch is not None:
         lines.append(f"batch: {', '.join(_shown(watch.batch).values())}")
+    rows = _source_rows(watch, plan)
+    if rows:
+        lines.append(f"rows: {show_rows(rows)} (numbers from 0)")
     try:
         folder = write_bundle(error, explained, watch, plan, run, step)
         lines.append(f"bundle: {folder} (reproduce.py repeats it)")
     except OSError as fault:
         lines.append(f"bundle: could not be written ({fault})")
-    return RunFailedError("\n".join(lines), fix)
+    return RunFailedError("\n".join(lines), fix.replace("explain RUN", f"explain {run.path}"))
+
+
+def _source_rows(watch: Watch, plan: Plan) -> list[int]:
+    """Numbers of the rows in work, in the training data."""
+    if watch.rows is None or plan.job is None or not watch.is_training:
+        return []
+    return [int(row) for row in plan.job.train.source_row[watch.rows]]
 
 
 def _cause(explained: Explanation) -> str:
@@ -145,6 +171,8 @@ def write_bundle(
         "explanation": explained.as_dict(),
         "batch": _shown(watch.batch or {}),
         "batch_not_saved": unreadable,
+        "rows": _source_rows(watch, plan),
+        "nonfinite": isinstance(error, NonFiniteError),
         "checkpoint": latest.name if latest is not None else None,
         "versions": versions(),
     }
@@ -206,7 +234,12 @@ def _script(plan: Plan, run: Run, step: int, latest: Path | None) -> str:
     )
 
 
-def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: Any) -> float:
+def repeat_step(
+    folder: Path,
+    report: Callable[[str], None] = print,
+    trust_code: Iterable[str] = (),
+    **objects: Any,
+) -> float:
     """Forward and backward on the batch of a bundle; returns the loss per target.
 
     `objects` are those the run was given from Python: data, model, task, loss_fn, collate_fn.
@@ -226,8 +259,8 @@ def repeat_step(folder: Path, report: Callable[[str], None] = print, **objects: 
     batch = load_file(str(folder / "batch.safetensors"))
     if not batch:
         raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")
-    run = open_run(folder.parents[1])
-    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code_folder))
+    run = open_run(folder.parents[1], trust_code)
+    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code))
     if plan.job is None:
         raise UsageError("\n".join(found.message for found in plan.findings), "See surefit check.")
     pipeline = plan.job.pipeline

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from surefit.errors import RunFailedError
 from surefit.processes import is_main
-from surefit.run.checkpoints import State, checkpoint_path
+from surefit.run.checkpoint_state import State
+from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.run_folder import Run
 from surefit.training.watch_loss import DivergedError
 

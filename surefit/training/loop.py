@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import tee
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from surefit.batches.order import Batches, Share
-from surefit.errors import InterruptedRunError, RunFailedError
+from surefit.batches.order import Batches
+from surefit.errors import InterruptedRunError, message_of
 from surefit.kernels.clipping import make_clipper
-from surefit.models.call import compute_losses
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
-from surefit.run.checkpoints import State
+from surefit.run.checkpoint_state import State
 from surefit.run.events import Observer
 from surefit.tasks.task_spec import is_better
 from surefit.training.engine import Engine
+from surefit.training.last_buffers import LastBuffers
+from surefit.training.nonfinite import (
+    MAX_SKIPPED_IN_A_ROW,
+    find_nonfinite,
+    stop_at,
+    too_many_skipped,
+)
 from surefit.training.schedule import Place, places
+from surefit.training.step_gradients import (
+    Feed,
+    Rows,
+    StepBatches,
+    add_gradients,
+    list_steps,
+    load_steps,
+)
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
-
-Rows = npt.NDArray[np.integer[Any]]
-Feed = Callable[[Iterator[tuple[int, Rows]]], Iterator[Mapping[str, Any]]]
-"""Batches for pairs of epoch and rows, in their order, made ahead of time."""
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,8 @@ class Pace:
     """Largest gradient norm; 0 for no clipping."""
     lr_factor: Callable[[int], float] = lambda step: 1.0
     """What the learning rate is multiplied by at each step."""
+    skips_nonfinite: bool = False
+    """Whether a step with a loss or gradient that is not finite is skipped; else the run stops."""
 
     def evaluates(self, place: Place) -> bool:
         """Whether an evaluation is due after this step."""
@@ -68,6 +80,10 @@ class Hooks:
     save: Callable[[State], None]
     emit: Observer
     stop_asked: Callable[[], bool]
+    on_rows: Callable[[Rows], None] = lambda rows: None
+    """Hears which rows of the Store are in work."""
+    notice: Callable[[str], None] = lambda text: None
+    """Reports what happened to the run."""
 
 
 def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state: State) -> State:
@@ -78,76 +94,70 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         for each micro-batch of this process:
             outputs = model(batch)
             (sum of losses / divisor).backward()  # plus auxiliary loss × share of the tokens
-        clip, step the optimizer at the step's learning rate
+        clip; where loss and gradient are finite, step the optimizer at the step's learning rate
         emit the step; evaluate and save where due
 
     The random state is set from (seed, step, process) before each step, so that dropout needs
-    no state to be resumed. One value is read back from the device per step.
+    no state to be resumed. A step that does not fit in the device's memory is done again with its
+    micro-batches split; nothing has changed by then but gradients and buffers.
     """
     import torch
 
     accelerator, model, optimizer = engine.accelerator, engine.model, engine.optimizer
-    pipeline, batches, num_targets = job.pipeline, job.batches, job.train.num_targets
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
     clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
-    _finish_step(_last_place(batches, state, pace), pace, hooks, state)
+    buffers = LastBuffers(job.pipeline.module)
+    _finish_step(_last_place(job.batches, state, pace), pace, hooks, state)
     if state.stopped_early:
         return state
-    steps, ahead = tee(list_steps(batches, state.step, pace.num_steps, accelerator.process_index))
-    loads = ((place.epoch, rows) for place, share in ahead for rows in share.micro_batches)
-    loaded = feed(loads)
     model.train()
-    for place, share in steps:
-        began = time.perf_counter()
-        rows = batches.step_rows(place.epoch, place.index)
-        divisor = int(num_targets[rows].sum())
-        seed_step(pipeline.seed, place.step, accelerator.process_index)
-        # DDP averages over processes; the factor turns its mean back into a sum.
-        factor = share.weight * accelerator.num_processes / divisor
-        num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
-        total: Any = None
-        added: Any = None
-        for number, micro_batch in enumerate(share.micro_batches):
-            batch = next(loaded)
-            is_last = number == len(share.micro_batches) - 1
-            with nullcontext() if is_last else accelerator.no_sync(model):
-                loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
-                scaled = loss_sum * factor
-                if extra is not None:  # a mean over tokens, not a sum over targets
-                    part = int(batches.lengths[micro_batch].sum(dtype=np.int64)) / num_tokens
-                    extra = extra * (part * share.weight)
-                    scaled = scaled + extra * accelerator.num_processes
-                    added = extra.detach() if added is None else added + extra.detach()
-                backward(scaled)
-            total = loss_sum.detach() if total is None else total + loss_sum.detach()
-        own = float(total) * (share.weight / divisor), 0.0 if added is None else float(added)
-        mean_loss, mean_added, stop = _across(accelerator, *own, hooks.stop_asked())
-        if not math.isfinite(mean_loss + mean_added):
-            raise RunFailedError(
-                f"The loss became {mean_loss + mean_added} at step {place.step}.",
-                "Lower --lr, keep clip above 0, or use precision=fp32.",
-            )
-        clip_gradients()
+    steps = _coming_steps(engine, job, feed, pace, state)
+    while (step := next(steps, None)) is not None:
+        began, place = time.perf_counter(), step.place
+        seed_step(job.pipeline.seed, place.step, accelerator.process_index)
+        sums, exceeded = None, ""
+        try:
+            sums = add_gradients(engine, job, step, backward, hooks.on_rows)
+        except torch.OutOfMemoryError as error:
+            exceeded = _refuse_split(error, step, state, accelerator.num_processes)
+        if sums is None:  # outside of the handler, which holds the tensors of the step
+            hooks.notice(_split(step, state, exceeded))
+            _undo_step(parameters, buffers)
+            steps = _coming_steps(engine, job, feed, pace, state)
+            continue
+        norm = clip_gradients()
+        mean_loss, mean_added, stop = _across(
+            accelerator, sums.loss, sums.added or 0.0, hooks.stop_asked()
+        )
         rate = pace.lr_factor(place.step)
-        for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
-            group["lr"] = base * rate
-        optimizer.step()
+        fault = find_nonfinite(mean_loss + mean_added, norm)
+        if fault:
+            hooks.on_rows(np.concatenate(step.share.micro_batches))
+            _undo_step(parameters, buffers)
+            _skip_or_stop(fault, place.step, pace, hooks, state)
+        else:
+            for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
+                group["lr"] = base * rate
+            optimizer.step()
+            state.skipped_in_a_row = 0
         for parameter in parameters:
             parameter.grad = None
+        buffers.keep()
         state.step = place.step
-        state.tokens += num_tokens
+        state.tokens += sums.num_tokens
         hooks.emit(
             {
                 "event": "step",
                 "step": state.step,
                 "epoch": place.epoch + 1,
                 "loss": mean_loss,
-                **({} if added is None else {"aux_loss": mean_added}),
+                **({} if sums.added is None else {"aux_loss": mean_added}),
                 "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
+                **({"skipped": True} if fault else {}),
             }
         )
         if stop:
@@ -159,12 +169,61 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     return state
 
 
-def list_steps(
-    batches: Batches, after: int, num_steps: int, process: int
-) -> Iterator[tuple[Place, Share]]:
-    """Each step to come, with the share of one process in it."""
-    for place in places(batches, after, num_steps):
-        yield place, batches.share(place.epoch, place.index, process)
+def _coming_steps(
+    engine: Engine, job: Job, feed: Feed, pace: Pace, state: State
+) -> Iterator[StepBatches]:
+    process = engine.accelerator.process_index
+    steps = list_steps(job.batches, state.step, pace.num_steps, process, state.splits)
+    return load_steps(steps, feed)
+
+
+def _refuse_split(
+    error: torch.OutOfMemoryError, step: StepBatches, state: State, num_processes: int
+) -> str:
+    """The message of the error; raises it where smaller micro-batches cannot help.
+
+    Several processes meet in the backward pass: one of them alone cannot do its step again.
+    """
+    largest = max(map(len, step.share.micro_batches))
+    if state.splits > 1 or largest == 1 or num_processes > 1:
+        raise error
+    return message_of(error).split("\n", 1)[0]
+
+
+def _split(step: StepBatches, state: State, exceeded: str) -> str:
+    """Split micro-batches from here on; what to report about it."""
+    state.splits = 2
+    largest = max(map(len, step.share.micro_batches))
+    return (
+        f"Step {step.place.step} did not fit in the device's memory ({exceeded}). Micro-batches "
+        f"of {largest} rows are split in two from this step on; the effective batch size stays the "
+        f"same. To plan for it: --batch-size {-(-largest // 2)} and twice the --grad-accum."
+    )
+
+
+def _undo_step(parameters: Sequence[nn.Parameter], buffers: LastBuffers) -> None:
+    """Undo what forward and backward have changed; return the device memory of the step."""
+    import torch
+
+    for parameter in parameters:
+        parameter.grad = None
+    buffers.restore()
+    if torch.accelerator.is_available():
+        gc.collect()
+        torch.accelerator.empty_cache()
+
+
+def _skip_or_stop(fault: str, step: int, pace: Pace, hooks: Hooks, state: State) -> None:
+    """Count a step that is not finite as skipped; or save the step before it, and raise."""
+    if not pace.skips_nonfinite:
+        if state.step:
+            hooks.save(state)
+        raise stop_at(fault, step, saved=state.step > 0)
+    state.skipped_in_a_row += 1
+    if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        raise too_many_skipped(fault, step)
+    state.skipped_steps += 1
+    hooks.notice(f"{fault} at step {step}, which was skipped ({state.skipped_steps} so far).")
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
@@ -221,7 +280,8 @@ def note_evaluation(
     better = is_better(metric, value, state.best)
     tied = value == state.best and is_better("loss", loss, state.best_loss)
     if math.isfinite(value) and (better or tied):
-        state.best, state.best_loss, state.best_step = value, loss, step
+        state.best, state.best_step = value, step
+        state.best_loss = loss if math.isfinite(loss) else None
         state.stale_evaluations = 0
     else:
         state.stale_evaluations += 1

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
-from surefit.config import SHORT_KEYS, RunConfig, known_keys
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
-from surefit.processes import num_processes
+from surefit.processes import is_main, num_processes
 from surefit.progress import Progress
+from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
-from surefit.run.run_folder import Run, open_run
-from surefit.training.resolved_config import with_absolute_paths
+from surefit.run.run_folder import Run, open_run, write_beginning
+from surefit.run.run_lock import lock_run
+from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
+from surefit.training.extend_run import describe_changes, describe_extension, extend_spans
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
+from surefit.user_code import RunCode
+from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,36 +42,52 @@ def resume_run(
     request: Request,
     named: set[str],
     listeners: Listeners = SILENT,
+    trust_code: Iterable[str] = (),
 ) -> Run:
     """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
 
-    Only `max_memory_gb` may differ.
+    What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run.
     """
-    run = open_run(path)
-    _refuse_contradictions(run, request.config, named)
-    if run.finished:
+    run = open_run(path, trust_code)
+    with lock_run(run.path) if is_main() else nullcontext():
+        code = _with_named(run.code, request, named)
+        return _resume(run, replace(request, code=code), named, listeners)
+
+
+def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
+    stored, config = run.plan, resumed_config(run, request.config, named)
+    changes = changes_of(run, config)
+    if run.finished and not any(change.key in GOES_ON for change in changes):
+        if is_main() and not run.report_path.is_file():
+            write_report(run)
         return run
-    stored = run.plan
-    _refuse_other_version(run, stored)
-    _refuse_missing_objects(run, request.objects)
-    beside = request.beside or run.code_folder
-    config = run.config
-    if "max_memory_gb" in named:  # a limit of the machine, which changes nothing that is trained
-        config = config.model_copy(update={"max_memory_gb": request.config.max_memory_gb})
-    request = replace(request, config=config, beside=beside, choices=stored.get("choices", {}))
-    plan = make_plan(request, listeners.progress)
+    plan = plan_of_run(run, replace(request, config=config), listeners.progress)
     if plan.ok and plan.data_key != stored["data_key"]:
         message = f"The rows of {run.path} are not those it was begun with."
         plan = plan.found([DATA_CHANGED.finding(message)])
+    spans = run.spans(stored["steps"])
+    if plan.job is not None:
+        spans = extend_spans(run, spans, plan.job.num_steps)
+        plan = plan.found(describe_changes(changes), describe_extension(plan, run, spans))
     listeners.on_plan(plan, run.path)
     refuse_errors(plan)
-    if num_processes() != stored["num_processes"]:
-        raise UsageError(
-            f"{run.path} was begun with {stored['num_processes']} processes, not "
-            f"{num_processes()}.",
-            "Launch it with the same number.",
-        )
+    _refuse_other_count(run, stored)
+    assert plan.job is not None
+    if run.finished and plan.job.num_steps <= run.saved_step:
+        return run
+    if changes and is_main():
+        noted = [*stored.get("changes", []), {"step": run.saved_step, **as_dict(changes)}]
+        extended = {"steps": plan.job.num_steps, "spans": spans, "changes": noted}
+        write_beginning(run.path, config, {**stored, **extended})
     return run_plan(plan, run, listeners)
+
+
+def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
+    """The plan of a run made again from its data, with the choices it was begun with."""
+    stored = run.plan
+    _refuse_other_version(run, stored)
+    _refuse_missing_objects(run, request.objects)
+    return make_plan(replace(request, choices=stored.get("choices", {})), progress)
 
 
 def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
@@ -95,7 +115,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         collate_fn=run.collate_fn,
     )
     request = Request(
-        config.model_copy(update=plain), objects, run.code_folder, run.plan.get("choices", {})
+        config.model_copy(update=plain), objects, run.code, run.plan.get("choices", {})
     )
     plan = make_plan(request, progress)
     refuse_errors(plan)
@@ -103,6 +123,15 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     if plan.job.validation.key != run.plan["eval_key"]:
         raise DATA_CHANGED.error(f"The rows of {run.path} are not those it was trained on.")
     return plan
+
+
+def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
+    """The gate of a run's code, which also allows what the options or the config file name."""
+    keys = named_keys(named)
+    names = {name for key, name in code_names(request.config).items() if key in keys}
+    remote = "trust_remote_code" in keys and request.config.trust_remote_code
+    beside = request.code.beside
+    return replace(code, trusted=code.trusted | names, beside=beside, trust_remote_code=remote)
 
 
 def _refuse_other_version(run: Run, stored: Mapping[str, Any]) -> None:
@@ -127,26 +156,10 @@ def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
         )
 
 
-def _refuse_contradictions(run: Run, config: RunConfig, options: set[str]) -> None:
-    config = with_absolute_paths(config)
-    settled = {"batch_size", "grad_accum"} if config.batch_size == "auto" else set()
-    may_differ = {"output", "max_memory_gb"} | settled | set(run.objects)
-    for name in sorted(_given_keys(options) - may_differ):
-        asked, stored = attrgetter(name)(config), attrgetter(name)(run.config)
-        if isinstance(stored, dict):  # the run's has what was inferred besides
-            stored = {key: stored.get(key) for key in asked}
-        if asked != stored:
-            raise UsageError(
-                f"--resume contradicts {name}: the run has {stored!r}, you gave {asked!r}.",
-                "Leave the option out; a resumed run keeps what it was begun with.",
-            )
-    if config.output is not None and Path(config.output).resolve() != run.path.resolve():
+def _refuse_other_count(run: Run, stored: Mapping[str, Any]) -> None:
+    if num_processes() != stored["num_processes"]:
         raise UsageError(
-            f"--resume continues in {run.path}, not in {config.output}.", "Leave --output out."
+            f"{run.path} was begun with {stored['num_processes']} processes, not "
+            f"{num_processes()}.",
+            "Launch it with the same number.",
         )
-
-
-def _given_keys(options: set[str]) -> set[str]:
-    """The keys of a config that options set, sections as the single keys in them."""
-    named = {SHORT_KEYS.get(key, key) for key in options}
-    return {key for key in known_keys() if key in named or key.split(".")[0] in named}

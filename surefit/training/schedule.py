@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from surefit.batches.order import Batches
@@ -25,6 +25,26 @@ def lr_factor(step: int, num_steps: int, warmup: float, shape: str) -> float:
     if step <= warm_steps:
         return step / warm_steps
     return SHAPES[shape]((step - 1 - warm_steps) / (num_steps - warm_steps))
+
+
+def lr_by_step(
+    spans: Sequence[tuple[int, int]], warmup: float, shape: str
+) -> Callable[[int], float]:
+    """The factor of each step of a run that may have been extended.
+
+    `spans` are pairs: after which step a total number of steps applies. The schedule of a total is
+    computed as if the whole run had it.
+
+    >>> at = lr_by_step([(0, 2), (2, 8)], 0.0, "linear")
+    >>> [at(step) for step in (1, 2, 3, 5)]
+    [1.0, 0.5, 0.75, 0.5]
+    """
+
+    def factor(step: int) -> float:
+        num_steps = [total for after, total in spans if after < step][-1]
+        return lr_factor(step, num_steps, warmup, shape)
+
+    return factor
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+import mmap
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from surefit.errors import InterruptedRunError
+from surefit.run.run_folder import Run
 
-@dataclass
-class _Asked:
-    value: bool = False
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether a signal asked to stop: one byte that forked worker processes share."""
+
+    def __init__(self) -> None:
+        self._asked = mmap.mmap(-1, 1)
+
+    @property
+    def value(self) -> bool:
+        """Whether this process or one of its workers was asked to stop."""
+        return self._asked[0] != 0
+
+    def ask(self) -> None:
+        """Ask to stop after the step."""
+        self._asked[0] = 1
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[_Asked]:
-    """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one kills."""
-    asked = _Asked()
-    signals = (signal.SIGINT, signal.SIGTERM)
+def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopRequest]:
+    """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one stops now.
+
+    `on_stop` is called at the first one, in the signal handler.
+    """
+    request, received = StopRequest(), 0
 
     def ask(number: int, frame: Any) -> None:
-        if asked.value:
+        nonlocal received
+        received += 1
+        if received > 1:
             raise KeyboardInterrupt
-        asked.value = True
+        request.ask()
+        on_stop()
 
     try:
-        before = {number: signal.signal(number, ask) for number in signals}
+        before = {number: signal.signal(number, ask) for number in SIGNALS}
     except ValueError:  # not the main thread: signals are someone else's
-        yield asked
+        yield request
         return
     try:
-        yield asked
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def report_interrupt(run: Run) -> Iterator[None]:
+    """Turn an interrupt that did not wait for the step into a message about what is saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = run.saved_step
+        kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
+        raise InterruptedRunError(
+            f"Stopped at once; the step in work is lost, and {kept}.",
+            f"Resume with: surefit train --resume {run.path}",
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,16 +27,14 @@ from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.run.checkpoints import (
-    Saver,
-    State,
-    checkpoint_path,
-    latest_checkpoint,
-    load_checkpoint,
-)
+from surefit.run.checkpoint_state import State
+from surefit.run.checkpoints import Saver, load_checkpoint
+from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder, create_run
+from surefit.run.run_lock import lock_run
 from surefit.training.check_updates import check_trained, watch_moves
+from surefit.training.disk_failures import report_disk
 from surefit.training.engine import (
     Engine,
     deterministic_algorithms,
@@ -47,9 +46,12 @@ from surefit.training.first_steps import watch_first_steps
 from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
+from surefit.training.remember_code import remember_code
 from surefit.training.resolved_config import resolve_config
-from surefit.training.schedule import lr_factor
-from surefit.training.signals import stop_on_signal
+from surefit.training.restore import find_checkpoint, go_on, restore
+from surefit.training.schedule import lr_by_step
+from surefit.training.signals import report_interrupt, stop_on_signal
+from surefit.training.step_gradients import Feed
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
 from surefit.training.watch_loss import LossWatch
 
@@ -57,18 +59,19 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from surefit.encode.encoder import Encoder
-    from surefit.models.model_source import ModelSource
-
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who hears of the plan, of its fit, of progress and of every event."""
+    """Who hears of the plan, of its fit, of progress, of every event and of what happened."""
 
     observers: tuple[Observer, ...] = ()
     progress: Progress = silent
     on_plan: Callable[[Plan, Path], None] = lambda plan, folder: None
     on_fit: Callable[[Fit], None] = lambda fit: None
+    notice: Callable[[str], None] = lambda text: None
+    """What happened to the run: a damaged checkpoint, a skipped step, split micro-batches."""
+    on_stop: Callable[[], None] = lambda: None
+    """The first signal to stop; called in its handler."""
 
 
 SILENT = Listeners()
@@ -88,15 +91,24 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     refuse_weightless(plan)
     assert plan.task is not None
     precision = resolve_precision(config.precision)
-    stored = {**plan.as_dict(), "num_processes": num_processes(), "precision": precision}
+    stored = {
+        **plan.as_dict(),
+        "run_id": uuid.uuid4().hex,
+        "num_processes": num_processes(),
+        "precision": precision,
+    }
     resolved = resolve_config(plan, folder)
-    run = create_run(folder, resolved, stored, plan.task) if is_main() else Run(folder, plan.task)
-    try:
-        return run_plan(plan, run, listeners)
-    except FindingError:  # the largest batch did not go through: there is no run
-        if is_main():
+    if not is_main():
+        return run_plan(plan, Run(folder, plan.task), listeners)
+    choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
+    run = create_run(folder, resolved, stored, plan.task)
+    remember_code(plan, run)
+    with lock_run(folder):
+        try:
+            return run_plan(plan, run, listeners)
+        except FindingError:  # the largest batch did not go through: there is no run
             run.discard()
-        raise
+            raise
 
 
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
@@ -108,6 +120,8 @@ def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
         deterministic_algorithms(plan.config.deterministic),
         guard.enforced(),
         report_limit(guard, run),
+        report_interrupt(run),
+        report_disk(run),
     ):
         return _train(plan, run, listeners, guard)
 
@@ -121,13 +135,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     job, module = replace(plan.job, pipeline=pipeline), pipeline.module
     accelerator = make_accelerator(config.precision, config.trackers, run.path)
     optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
-    latest = latest_checkpoint(run.checkpoints)
-    state = State()
-    scaler: dict[str, Any] = {}
-    if latest is not None:
-        state, scaler = load_checkpoint(latest, module, optimizer)
-        for group in optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", plan.model.lr)
+    chosen = find_checkpoint(run, listeners.notice)
+    state, scaler = restore(chosen, module, optimizer, plan.model.lr)
+    go_on(state, run, config.early_stopping.patience)
     if plan.choices.get("compile", {}).get("compiled"):
         compile_layers(module)
     engine = make_engine(accelerator, module, optimizer)
@@ -142,10 +152,10 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         for event in read_events(run.events_path):
             losses.remember(event)
         with bundled(watch, plan, run, state):
-            fit = prove_plan(replace(plan, job=job), engine, fresh=latest is None)
+            fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         guard.free()  # what planning and the measured step have freed
-        pace = _pace(plan)
+        pace = _pace(plan, run)
         evaluate = None
         if len(job.validation):
             settings, progress = evaluation_settings(config), listeners.progress
@@ -154,10 +164,10 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
         save = partial(_save, saver, module, optimizer, accelerator)
-        save_step = partial(_save_step, run, module, pipeline.encoder, plan.model.source)
+        save_step = partial(_save_step, plan, run)
         with (
             keeping_good_model(run, state, save_step),
-            stop_on_signal() as asked,
+            stop_on_signal(listeners.on_stop) as asked,
             bundled(watch, plan, run, state),
             saver,
             stop_at_limit(
@@ -167,8 +177,16 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
                 lambda: asked.value,
             ),
         ):
-            hooks = Hooks(evaluate, save, losses.observe, lambda: asked.value or guard.is_near)
-            train(engine, job, _feed(job, engine, config.workers), pace, hooks, state)
+            hooks = Hooks(
+                evaluate,
+                save,
+                losses.observe,
+                lambda: asked.value or guard.is_near,
+                watch.note_rows,
+                listeners.notice,
+            )
+            feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
+            train(engine, job, feed, pace, hooks, state)
     if is_main():
         best = state.best_step
         save_step(best if best is not None and best != state.step else None)
@@ -177,15 +195,18 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     return Run(run.path, plan.task, module, plan.objects.collate_fn)
 
 
-def _save_step(
-    run: Run, module: nn.Module, encoder: Encoder, source: ModelSource, step: int | None
-) -> None:
+def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     """Save the run's model with its report: that of a saved step, or the one in memory."""
     from surefit.report.page import write_report
 
+    assert plan.job is not None
+    assert plan.model is not None
+    pipeline, source = plan.job.pipeline, plan.model.source
+    module, encoder = pipeline.module, pipeline.encoder
     if step is not None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
     save_model(module, encoder, source, run.model_path)
+    remember_code(plan, run)  # with the code that the model's folder now has
     write_report(run)
 
 
@@ -217,7 +238,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
     return watch_moves(module, moving, was_skipped, emit)
 
 
-def _pace(plan: Plan) -> Pace:
+def _pace(plan: Plan, run: Run) -> Pace:
     assert plan.task is not None
     assert plan.job is not None
     config, job = plan.config, plan.job
@@ -228,7 +249,8 @@ def _pace(plan: Plan) -> Pace:
         config.early_stopping.metric or plan.task.best,
         config.early_stopping.patience,
         config.clip,
-        lambda step: lr_factor(step, job.num_steps, config.warmup, config.schedule),
+        lr_by_step(run.spans(job.num_steps), config.warmup, config.schedule),
+        config.on_nonfinite == "skip",
     )
 
 
@@ -240,9 +262,13 @@ def evaluation_settings(config: RunConfig) -> EvaluationSettings:
     )
 
 
-def _feed(
-    job: Job, engine: Engine, workers: int
-) -> Callable[[Iterator[tuple[int, Any]]], Iterator[Mapping[str, Any]]]:
+def make_feed(
+    job: Job,
+    engine: Engine,
+    workers: int = 0,
+    on_signal: Callable[[], None] = lambda: None,
+    notice: Callable[[str], None] = lambda text: None,
+) -> Feed:
     """How batches are made ahead of their turn: by a thread, or by worker processes on the CPU."""
     device = engine.accelerator.device
 
@@ -251,7 +277,7 @@ def _feed(
         return job.pipeline.batch(job.train, rows, epoch, "cpu" if workers else device)
 
     if workers:
-        return lambda wanted: from_workers(wanted, load, workers, device)
+        return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
     return lambda wanted: prefetch(wanted, load)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import InterruptedRunError, MemoryLimitError
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.gigabytes import show_gb
 from surefit.processes import num_processes
-from surefit.run.checkpoints import State
+from surefit.run.checkpoint_state import State
 from surefit.run.run_folder import Run
 from surefit.training.failures import Watch
+from surefit.training.last_buffers import LastBuffers
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 FIX = (
@@ -42,19 +42,9 @@ class StepInWork:
 class _LastStep:
     """What a step changes before it is finished, as it was after the last finished one."""
 
-    buffers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    buffers: LastBuffers
     is_updating: bool = False
     """Whether the optimizer is changing the weights, so that they belong to no step."""
-
-    def keep(self) -> None:
-        self.buffers = [(buffer, buffer.clone()) for buffer, _ in self.buffers]
-
-    def restore(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            for buffer, before in self.buffers:
-                buffer.copy_(before)
 
 
 @contextmanager
@@ -89,7 +79,7 @@ def stop_at_limit(
             weight.grad = None
         guard.free()
         if can_save:
-            last.restore()
+            last.buffers.restore()
             save(state)
     saved = f"Step {state.step} is saved." if can_save else "The last checkpoint is kept."
     raise _stopped(guard, run, failed, saved if state.step else "No step was finished.")
@@ -116,16 +106,14 @@ def _stopped(guard: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimit
 
 @contextmanager
 def _last_step(module: nn.Module, optimizer: Any) -> Iterator[_LastStep]:
-    weights = dict(module.named_parameters(remove_duplicate=False))
-    saved = module.state_dict(keep_vars=True).items()
-    last = _LastStep([(t, t.clone()) for name, t in saved if name not in weights])
+    last = _LastStep(LastBuffers(module))
 
     def begin(*_: Any) -> None:
         last.is_updating = True
 
     def end(*_: Any) -> None:
         last.is_updating = False
-        last.keep()
+        last.buffers.keep()
 
     hooks = [optimizer.register_step_pre_hook(begin), optimizer.register_step_post_hook(end)]
     try:

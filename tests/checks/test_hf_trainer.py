@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from checks.trainers import CLEAN, FAULTY, Stream, plain, settings, token_rows
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -115,7 +116,7 @@ def test_faults_of_rows(tmp_path: Path, tokenizer: Any, fault: str) -> None:
     checkup = _check(tmp_path, _model(tokenizer), rows, surefit.Collator(tokenizer), tokenizer)
     expected = {
         "vocabulary": ("SF302", 5),
-        "positions": ("SF304", 4),
+        "positions": ("SF304", 5),
         "one empty": ("SF721", 5),
         "all empty": ("SF401", 0),
     }[fault]
@@ -178,23 +179,53 @@ def test_dropped_columns_and_uneven_micro_batches(tmp_path: Path, tokenizer: Any
     assert "SF725" in _codes(uneven)
 
 
-def test_trl_is_taken_as_it_is(tmp_path: Path, tokenizer: Any) -> None:
-    import datasets
-    from trl import SFTConfig, SFTTrainer
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_trainer_has_no_warning(tmp_path: Path, name: str) -> None:
+    checkup = surefit.check(trainer=CLEAN[name](tmp_path))
+    said = [f"{f.code} {f.message}" for f in checkup.findings if f.severity != "info"]
+    assert said == []
+    ledger = checkup.ledger
+    assert ledger.rows == ledger.used_rows > 0
+    assert ledger.dropped_rows == {}
+    assert 0 < ledger.trained_tokens <= ledger.tokens
 
-    rows = [{"prompt": f"say {word}", "completion": f" {word}"} for word in WORDS]
-    trainer = SFTTrainer(
-        _model(tokenizer),
-        SFTConfig(
-            output_dir=str(tmp_path), report_to=[], per_device_train_batch_size=4, bf16=False
-        ),
-        train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_trainer_is_found(tmp_path: Path, name: str) -> None:
+    code, make = FAULTY[name]
+    checkup = surefit.check(trainer=make(tmp_path))
+    found = [f for f in checkup.findings if f.severity != "info"]
+    assert [f.code for f in found] == [code]
+    assert found[0].fix
+
+
+def test_every_fault_of_trainers_has_a_case() -> None:
+    found = {code for code, _ in FAULTY.values()}
+    assert {"SF150", "SF151", "SF152", "SF154", "SF314", "SF703", "SF722", "SF723"} <= found
+    assert {"SF726", "SF727", "SF728", "SF750"} <= found
+
+
+def test_packed_rows_are_counted_as_they_are(tmp_path: Path) -> None:
+    one_by_one = surefit.check(trainer=CLEAN["completion-only"](tmp_path)).ledger
+    for name in ("packing", "padding-free"):
+        packed = surefit.check(trainer=CLEAN[name](tmp_path)).ledger
+        assert (packed.tokens, packed.trained_tokens, packed.train_blocks) == (
+            one_by_one.tokens, one_by_one.trained_tokens, one_by_one.train_blocks,
+        )  # fmt: skip
+
+
+def test_what_was_not_checked_is_said(tmp_path: Path) -> None:
+    rows = token_rows()
+    trainer = plain(tmp_path, Stream(rows * 100), args=settings(tmp_path, max_steps=2))
+    trainer.eval_dataset = rows
     checkup = surefit.check(trainer=trainer)
-    assert checkup.ok
-    assert checkup.ledger.rows == len(WORDS)
-    assert 0 < checkup.ledger.trained_tokens < checkup.ledger.tokens
+    assert [found.code for found in checkup.findings] == ["SF729"]
+    said = checkup.findings[0].message
+    assert "rows after the first 1,000 of the stream" in said
+    assert "the rows of eval_dataset" in said
+    assert checkup.ledger.rows == 1000
+    said = surefit.check(trainer=CLEAN["preference"](tmp_path)).findings[0].message
+    assert "the loss of DPOTrainer" in said
 
 
 def test_what_is_no_trainer_is_refused(tmp_path: Path, tokenizer: Any) -> None:

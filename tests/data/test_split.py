@@ -14,7 +14,7 @@ import surefit
 from builders import write_jsonl
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
-from surefit.data.split import NO_CONTENT, hash_rows, split_rows
+from surefit.data.split import NO_CONTENT, hash_rows, split_by_group, split_rows
 
 
 def distinct(count: int) -> Any:
@@ -121,3 +121,56 @@ def test_rows_without_content_are_neither_repeated_nor_leaked(tmp_path: Path) ->
     assert leak.message.startswith("8 of 24 ")
     hashes = hash_rows(open_table(tmp_path / "train.txt"), ["text"])
     assert split_rows(hashes, 0.0, 0).num_duplicates == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=2, max_size=200))
+def test_classes_share_both_sets_and_copies_stay_together(rows: list[tuple[int, int]]) -> None:
+    hashes = np.array([group for group, _ in rows], np.uint64)
+    classes = np.array([name for _, name in rows])
+    split = split_rows(hashes, 0.2, seed=0, classes=classes)
+    assert not set(hashes[split.train]) & set(hashes[split.evaluation])
+    assert sorted([*split.train, *split.evaluation]) == list(range(len(rows)))
+    assert len(split.train) > 0
+
+
+def test_each_class_has_its_share_and_one_row_stays_for_training() -> None:
+    classes = np.repeat([0, 1, 2, 3], [700, 250, 49, 1])
+    split = split_rows(distinct(1000), 0.2, seed=3, classes=classes)
+    assert np.bincount(classes[split.evaluation], minlength=4).tolist() == [140, 50, 10, 0]
+
+
+def test_split_with_classes_is_a_function_of_content_not_of_order() -> None:
+    hashes, classes = np.arange(1, 101, dtype=np.uint64), np.arange(100) % 3
+    order = np.random.default_rng(0).permutation(100)
+    one = split_rows(hashes, 0.2, 0, classes)
+    two = split_rows(hashes[order], 0.2, 0, classes[order])
+    assert set(hashes[one.evaluation]) == set(hashes[order][two.evaluation])
+
+
+def test_groups_stay_together_and_so_do_their_copies() -> None:
+    groups = np.repeat(np.arange(20, dtype=np.uint64), 5)
+    inputs = np.arange(1, 101, dtype=np.uint64)
+    inputs[7], inputs[93] = 500, 500  # one text in the groups 1 and 18
+    split = split_by_group(groups, inputs, inputs, 0.2, seed=0)
+    held = set(groups[split.evaluation].tolist())
+    assert len(split.evaluation) == 20
+    assert not held & set(groups[split.train].tolist())
+    assert (1 in held) == (18 in held)
+
+
+def test_groups_larger_than_the_share() -> None:
+    groups = np.repeat(np.arange(3, dtype=np.uint64), [50, 30, 40])
+    split = split_by_group(groups, distinct(120) + 1, distinct(120) + 1, 0.1, seed=0)
+    assert set(groups[split.evaluation].tolist()) == {1}
+
+
+def test_column_of_groups_is_no_input(tmp_path: Path) -> None:
+    rows = [{"size": n * 7 % 31, "patient": n % 10, "label": "ab"[n % 3 > 0]} for n in range(60)]
+    plan = surefit.check(
+        data=rows, model="tiny:mlp", task="tabular-classification", split={"by": "patient"}
+    )
+    assert plan.ok
+    assert plan.job is not None
+    read = {part["column"] for part in plan.job.pipeline.encoder.fitted["columns"]}
+    assert read == {"size"}
+    assert plan.columns == {"size": "features", "patient": "split.by", "label": "label"}

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from faults import (
+    columns,
     dialogues,
     files,
     healthy,
+    healthy_dialogues,
     healthy_learning,
     healthy_models,
     labels,
     learning,
+    misread,
     models,
     sequences,
     settings,
     tokens,
+    unrendered,
 )
 from faults.case import Case
 
 FAULTS: dict[str, list[Case]] = {
     "files": files.CASES,
-    "tokens": tokens.CASES,
+    "tokens": tokens.CASES + tokens.LABELS,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
-    "dialogues": dialogues.CASES,
+    "dialogues": dialogues.CASES + unrendered.CASES,
+    "columns": columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
+    "misread files": misread.FILES,
+    "leaks": misread.LEAKS,
     "models": models.CASES,
     "learning": learning.MODELS,
     "rates": learning.RATES,
     "classes": learning.LABELS,
 }
 USAGE = settings.CASES
-HEALTHY = healthy.CASES + healthy_models.CASES + healthy_learning.CASES
+HEALTHY = [
+    *healthy.CASES,
+    *healthy_dialogues.CASES,
+    *healthy_models.CASES,
+    *healthy_learning.CASES,
+    *columns.HEALTHY,
+    *misread.HEALTHY,
+]

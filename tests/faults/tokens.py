@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faults.case import Case
+from faults.case import Case, Chat
 
 
 def tokens(place: int, ids: Any, labels: Any, **more: Any) -> list[dict[str, Any]]:
@@ -20,8 +20,124 @@ def tokens(place: int, ids: Any, labels: Any, **more: Any) -> list[dict[str, Any
 
 LONG = "--max-seq-length 900 --set eval_share=0"
 ALL = "--set eval_share=0"
-LATE = [{"input_ids": [5] * 9, "labels": [-100] * 8 + [n + 5]} for n in range(20)]
+LATE = [{"input_ids": [5] * 8 + [n + 5], "labels": [-100] * 8 + [n + 5]} for n in range(20)]
 MASKED = [{"input_ids": [5, n], "labels": [-100, -100]} for n in range(20)]
+TEXTS = [[5, 6 + n, 7 + n % 3, 9, 8 + n % 5] for n in range(20)]
+EOS = 0
+"""The end token of the tokenizer that `Chat("chatml")` stands for; it pads as well."""
+
+
+def answers(*tail: int, labels: Any = None) -> list[dict[str, Any]]:
+    """Tokenized rows of a prompt of two tokens, an answer of three, and a tail with labels."""
+    rows = []
+    for ids in TEXTS:
+        own = [*ids, *tail]
+        learned = [-100, -100, *own[2:]] if labels is None else labels(own)
+        rows.append({"input_ids": own, "labels": learned})
+    return rows
+
+
+def filled(length: int, pad: int, mask: bool = False) -> list[dict[str, Any]]:
+    """Tokenized rows of different lengths, filled up to one length, with labels everywhere."""
+    rows = []
+    for number, text in enumerate(TEXTS):
+        ids = [*text, *[7] * (number % 3)]
+        row = ids + [pad] * (length - len(ids))
+        rows.append({"input_ids": row, "labels": row})
+        if mask:
+            rows[-1]["attention_mask"] = [int(place < len(ids)) for place in range(length)]
+    return rows
+
+
+TOK = "--tokenizer tok --set eval_share=0"
+LABELS = [
+    Case(
+        "labels shifted already",
+        "SF150",
+        {"a.jsonl": answers(labels=lambda ids: [*ids[1:], -100])},
+        options=ALL,
+        row=0,
+        column="labels",
+    ),
+    Case(
+        "labels shifted already, prompts masked",
+        "SF150",
+        {"a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[2:], -100]), "tok": Chat("chatml")},
+        options=TOK,
+        row=0,
+    ),
+    Case(
+        "labels shifted the other way",
+        "SF150",
+        {"a.jsonl": answers(labels=lambda ids: [-100, *ids[:-1]])},
+        options=ALL,
+        row=0,
+    ),
+    Case(
+        "labels of another text",
+        "SF156",
+        {"a.jsonl": answers(labels=lambda ids: [-100, -100, 30, 31, 32])},
+        options=ALL,
+        row=0,
+        column="labels",
+    ),
+    Case(
+        "labels of another text in one row",
+        "SF156",
+        {"a.jsonl": tokens(8, [5, 6, 7], [-100, 9, 8])},
+        options=ALL,
+        row=8,
+    ),
+    Case("labels on padding", "SF151", {"a.jsonl": filled(12, 0)}, options=ALL, row=0),
+    Case(
+        "labels on padding that is eos",
+        "SF151",
+        {"a.jsonl": filled(12, EOS), "tok": Chat("chatml")},
+        options=TOK,
+        row=0,
+    ),
+    Case(
+        "labels of tokens with a mask of 0",
+        "SF152",
+        {"a.jsonl": [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()]},
+        options=ALL,
+        row=0,
+        column="labels",
+    ),
+    Case(
+        "labels on padding with a mask of 0",
+        "SF153",
+        {"a.jsonl": filled(12, 0, mask=True)},
+        options=ALL,
+        exits=0,
+    ),
+    Case(
+        "answers without their end",
+        "SF154",
+        {"a.jsonl": answers(), "tok": Chat("chatml")},
+        options=TOK,
+        row=0,
+    ),
+    Case(
+        "end of every answer masked",
+        "SF154",
+        {
+            "a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[1:-1], -100]),
+            "tok": Chat("chatml"),
+        },
+        options=TOK,
+    ),
+    Case(
+        "texts without their end",
+        "SF155",
+        {
+            "a.jsonl": [{"input_ids": [5, 6, *range(9, 10 + n)]} for n in range(20)],
+            "tok": Chat("chatml"),
+        },
+        options=f"--task causal-lm {TOK}",
+        exits=0,
+    ),
+]
 CASES = [
     Case(
         "id beyond the vocabulary",

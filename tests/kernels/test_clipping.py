@@ -35,4 +35,8 @@ def test_equal_to_clipping_in_a_pass_of_its_own(fused: bool, dtype: torch.dtype)
 
 
 def test_no_clipping_is_no_clipping() -> None:
-    assert make_clipper(Accelerator(cpu=True), None, [], 0.0)() is None
+    weight = torch.nn.Parameter(torch.tensor([30.0, 40.0]))
+    (weight**2 / 2).sum().backward()
+    assert make_clipper(Accelerator(cpu=True), None, [weight], 0.0)() == 50.0
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [30.0, 40.0]

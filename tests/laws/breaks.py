@@ -57,9 +57,10 @@ BREAKS = (
     ),
     Break(
         3,
-        "training/loop.py",
-        "divisor = int(num_targets[rows].sum())",
-        "divisor = int(num_targets[share.micro_batches[0]].sum()) * len(share.micro_batches)",
+        "training/step_gradients.py",
+        "divisor = int(job.train.num_targets[rows].sum())",
+        "divisor = int(job.train.num_targets[share.micro_batches[0]].sum()) * len("
+        "share.micro_batches)",
     ),
     Break(
         4,
@@ -71,7 +72,7 @@ BREAKS = (
     Break(
         5,
         "training/loop.py",
-        "seed_step(pipeline.seed, place.step, accelerator.process_index)",
+        "seed_step(job.pipeline.seed, place.step, accelerator.process_index)",
         "pass",
     ),
     Break(
@@ -129,6 +130,12 @@ BREAKS = (
         "return path",
     ),
     Break(
+        9,
+        "digests.py",
+        "if found != digest:",
+        "if False:",
+    ),
+    Break(
         10,
         "config/settings.py",
         'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
@@ -141,10 +148,40 @@ BREAKS = (
         'escape = str; cells = (found["message"], where, found["fix"])',
     ),
     Break(
+        10,
+        "user_code/run_code.py",
+        "raise self._not_named(name)",
+        "return import_object(name, self._folders())",
+    ),
+    Break(
+        10,
+        "user_code/run_code.py",
+        "return hash_folder(Path(place)) in record.remote",
+        "return True",
+    ),
+    Break(
         11,
         "cli/__init__.py",
         "return _fail(error.message, error.fix, error.exit_code, as_json)",
         "raise",
+    ),
+    Break(
+        12,
+        "tasks/column_account.py",
+        "return {name: role_of.get(name) for name in columns}",
+        "return {name: role_of[name] for name in columns if name in role_of}",
+    ),
+    Break(
+        12,
+        "plan/stages.py",
+        "kept_where = self.keep(check_unread(table, self.plan, config.columns))",
+        "kept_where = None",
+    ),
+    Break(
+        12,
+        "tasks/choose_task.py",
+        "refuse_preference(table, chosen)",
+        "pass",
     ),
 )
 
@@ -212,7 +249,7 @@ def main() -> int:
     survived = [change for change, is_red in zip(BREAKS, red, strict=True) if not is_red]
     passed = len(BREAKS) - len(survived)
     print(f"{passed} passed, {len(survived)} failed")
-    return 1 if survived or laws != list(range(1, 12)) else 0
+    return 1 if survived or laws != list(range(1, 13)) else 0
 
 
 if __name__ == "__main__":

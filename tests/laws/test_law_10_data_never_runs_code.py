@@ -15,6 +15,8 @@ import surefit
 from builders import MeanPool, feature_rows, write_jsonl
 from surefit.cli import run as command
 from surefit.report.page import render
+from surefit.user_code import RunCode
+from surefit.user_code.code_records import CodeRecord, remember
 
 
 class Bomb:
@@ -69,6 +71,32 @@ def test_plan_names_the_code_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = save_ragged(tmp_path / "data.npz", feature_rows(30))
     plan = surefit.check(data=str(data), model=write_module(tmp_path, "law10net"))
     assert plan.as_dict()["model"]["code"] == str(tmp_path / "law10net.py")
+
+
+def test_run_folder_brings_neither_code_nor_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = surefit.train(
+        data=feature_rows(40), model=MeanPool(), max_steps=2, output=str(tmp_path / "run")
+    )
+    trace = tmp_path / "it-ran"
+    (tmp_path / "law10evil.py").write_text(f"open({str(trace)!r}, 'w')\ndef make(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    recipe = run.path / "model" / "module.json"
+    recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "function": "law10evil:make"}))
+    with pytest.raises(surefit.UsageError, match="names the code law10evil:make"):
+        surefit.load(str(run.path))
+    assert not trace.exists()
+    with pytest.raises(surefit.SurefitError):  # it makes no module, but it runs
+        surefit.load(str(run.path), trust_code="law10evil:make")
+    assert trace.exists()
+
+
+def test_record_of_one_model_does_not_allow_the_code_of_another(tmp_path: Path) -> None:
+    remember("0" * 32, CodeRecord("run", remote=("another digest",)))
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "modeling_evil.Evil"}}')
+    (tmp_path / "modeling_evil.py").write_text("")
+    assert not RunCode(tmp_path, "0" * 32).allows_remote(str(tmp_path), True)
 
 
 def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from surefit.cli import run as command
 from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.models.open_model import open_model
+from surefit.user_code import NamedCode
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -158,7 +159,7 @@ def test_files_that_cannot_be_read(
     (tmp_path / "text.gguf").write_text("not weights at all")
     for name, said in (("cut", "cut.gguf"), ("text", "GGUF"), ("none", "does not exist")):
         with pytest.raises(UsageError, match=said):
-            open_model(str(tmp_path / f"{name}.gguf"), beside=None)
+            open_model(str(tmp_path / f"{name}.gguf"), code=NamedCode())
     arguments = ["check", "--data", "rows.jsonl", "--model", str(tmp_path / "none.gguf")]
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 3)
     assert command([*arguments[:2], str(tmp_path / "rows.jsonl"), *arguments[3:]]) == 2

@@ -136,7 +136,14 @@ def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("tools", "fits"),
-    [('[{"name": "f"}]', True), ("", True), (None, True), ("no JSON", False), ('{"a": 1}', False)],
+    [
+        ('[{"name": "f"}]', True),
+        ('{"name": "f"}', True),
+        ("", True),
+        (None, True),
+        ("no JSON", False),
+        ('{"a": 1}', False),
+    ],
 )
 def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
@@ -150,7 +157,8 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
             encode(row, encoder)
         return
     shown = tokenizer.decode(encode_one(encode, row, encoder).columns["input_ids"])
-    assert shown == f"{tools or 'null'}Hi</s>Hello</s>"
+    written = '[{"type": "function", "function": {"name": "f"}}]' if tools else "null"
+    assert shown == f"{written}Hi</s>Hello</s>"
 
 
 def test_row_that_the_template_refuses() -> None:

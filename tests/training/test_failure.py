@@ -76,6 +76,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("SUREFIT_CACHE", str(folder / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         code, said = train_command(folder, "failing_net")
     assert code == 1, said
     yield folder, said
@@ -116,7 +117,8 @@ def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, 
 def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     script = str(bundle_of(folder / "run") / "reproduce.py")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    state = str(folder / "state")  # where it is remembered that this user made the run
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
     again = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, cwd=folder, env=env
     )
@@ -127,7 +129,7 @@ def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
 def test_once_repaired_the_step_goes_through(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     write_net(folder, "failing_net", "False")
-    assert repeat_step(bundle_of(folder / "run")) > 0
+    assert repeat_step(bundle_of(folder / "run"), trust_code=["failing_net:make"]) > 0
 
 
 class Fails(MeanPool):
@@ -204,7 +206,8 @@ def test_other_commands_explain_what_nobody_expected(
     write_net(tmp_path, "broken_net", "False")
     assert train_command(tmp_path, "broken_net")[0] == 0
     write_net(tmp_path, "broken_net", "True")
-    code, said = command("predict", str(tmp_path / "run"), "--data", str(tmp_path / "rows.npz"))
+    options = ["--data", str(tmp_path / "rows.npz"), "--trust-code", "broken_net:make"]
+    code, said = command("predict", str(tmp_path / "run"), *options)
     sys.modules.pop("broken_net", None)
     assert code == 1
     assert "cause: SF610" in said

@@ -131,8 +131,8 @@ def test_resume_refuses_what_contradicts_it(tmp_path: Path, capsys: Any) -> None
     run = str(tmp_path / "run")
     assert command(["train", *data, "--max-steps", "2", "--output", run]) == 0
     assert command(["train", "--resume", run, "--max-steps", "2"]) == 0
-    assert command(["train", "--resume", run, "--epochs", "9"]) == 2
-    assert "epochs" in capsys.readouterr().err
+    assert command(["train", "--resume", run, "--seed", "9"]) == 2
+    assert "seed: the run has 0, you gave 9" in capsys.readouterr().err
     assert command(["train", *data, "--output", run]) == 2
     write_jsonl(tmp_path / "rows.jsonl", echo_rows(21))
     (tmp_path / "run" / "model").rename(tmp_path / "gone")

@@ -6,7 +6,7 @@ mode and leave weights, buffers and random state as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from surefit.checks.probes.additive_loss import check_additive
 from surefit.checks.probes.input_effect import check_gradients, check_inputs
@@ -45,19 +45,24 @@ LONGER: dict[str, Probe] = {"overfit": check_overfit}
 
 
 def run_probes(
-    subject: Subject, longer: bool = False, perturbed: Subject | None = None
+    subject: Subject,
+    longer: bool = False,
+    perturbed: Subject | None = None,
+    skipped: Collection[str] = (),
 ) -> list[Finding]:
     """What all probes find; a model whose outputs differ from call to call cannot be probed.
 
-    `perturbed` is the same with perturbed weights, for what fresh weights do not show.
+    `perturbed` is the same with perturbed weights, for what fresh weights do not show. `skipped`
+    are probes that the loss does not allow.
     """
     shown = perturbed or subject
     with preserved_state(shown.module):
         unsteady = is_deterministic(shown)
     if unsteady:
         return unsteady
+    asked = {name: probe for name, probe in PROBES.items() if name not in skipped}
     found: list[Finding] = []
-    for name, probe in PROBES.items():
+    for name, probe in asked.items():
         found += _run(name, probe, shown)
         if has_errors(found):  # one finding per cause: the other probes would see it as well
             return found

@@ -15,17 +15,8 @@ from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.formats.opened import Opened
+from surefit.data.official_splits import Splits, named_splits
 from surefit.errors import FindingError
-from surefit.findings import Finding, rule
-
-UNUSED_SPLITS = rule(
-    "SF121",
-    "info",
-    "unused splits",
-    why="Training uses the split train. Other splits can be used for evaluation.",
-    fix="Pass another split with --eval-data.",
-)
-
 
 _MAGIC = b"ARROW1"
 
@@ -116,28 +107,22 @@ def is_dataset_folder(path: Path) -> bool:
     return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
 
 
-def dataset_files(path: Path) -> tuple[list[Path], list[Finding]]:
-    """The Arrow files of a `datasets` folder in order; of several splits, those of train."""
+def dataset_splits(path: Path) -> Splits | None:
+    """The folders of the splits in a `DatasetDict` folder; None for a single dataset."""
     if not (path / "dataset_dict.json").is_file():
-        return _state_files(path), []
+        return None
     splits = _read_json(path / "dataset_dict.json").get("splits")
-    if not isinstance(splits, list) or "train" not in splits:
+    named = named_splits(splits) if isinstance(splits, list) else {}
+    if "train" not in named:
         message = f"{path} has the splits {splits}; expected one called train."
         fix = "Pass the folder of one split, such as --data FOLDER/test."
         raise NO_DATA.error(message, fix=fix, file=str(path))
-    return _state_files(path / "train"), other_splits(splits, str(path))
+    other = tuple(path / name for name in splits or () if name not in named.values())
+    return Splits({part: (path / name,) for part, name in named.items()}, other)
 
 
-def other_splits(splits: list[str], shown: str) -> list[Finding]:
-    """The finding about splits that are not used."""
-    others = [name for name in splits if name != "train"]
-    if not others:
-        return []
-    message = f"{shown}: the split train is used; not used: {', '.join(others)}."
-    return [UNUSED_SPLITS.finding(message, file=shown)]
-
-
-def _state_files(folder: Path) -> list[Path]:
+def dataset_files(folder: Path) -> list[Path]:
+    """The Arrow files of a folder that `Dataset.save_to_disk` wrote, in order."""
     files = _read_json(folder / "state.json").get("_data_files")
     if not isinstance(files, list) or not all(
         isinstance(file, dict) and isinstance(file.get("filename"), str) for file in files

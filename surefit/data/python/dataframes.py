@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from surefit.data.arrow_types import in_cache, is_plain, plain_schema, to_plain
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.class_labels import class_names
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, WRONG_TYPE, unequal_rows
-from surefit.data.formats.arrow_files import other_splits
 from surefit.data.formats.numpy_files import arrays_to_arrow
+from surefit.data.official_splits import Splits, named_splits
 from surefit.data.python.rows_to_arrow import SHOWN, open_rows, python_value
 from surefit.data.python.torch_data import open_items
 from surefit.data.table import CHUNK_ROWS, Source, Table, take_rows
@@ -65,12 +66,20 @@ def hash_table(table: pa.Table) -> str:
 
 
 def open_dataset_dict(data: Any) -> Table:
-    """The split `train` of a `datasets.DatasetDict`."""
-    if "train" not in data:
-        raise UsageError(f"The DatasetDict has {list(data)}, but no train.", "Pass one split.")
-    table = open_dataset(data["train"])
-    notes = other_splits(list(data), "the DatasetDict")
+    """The training split of a `datasets.DatasetDict`."""
+    splits = dict_splits(data)
+    table = open_dataset(data[splits.parts["train"][0].name])
+    notes = (splits.note("The DatasetDict"),) if len(data) > 1 else ()
     return Table(table.arrow, table.sources, table.key, (*table.findings, *notes))
+
+
+def dict_splits(data: Any) -> Splits:
+    """Which splits of a `datasets.DatasetDict` are which part."""
+    named = named_splits(data)
+    if "train" not in named:
+        raise UsageError(f"The DatasetDict has {list(data)}, but no train.", "Pass one split.")
+    other = tuple(Path(split) for split in data if split not in named.values())
+    return Splits({part: (Path(split),) for part, split in named.items()}, other)
 
 
 def open_dataset(data: Any) -> Table:

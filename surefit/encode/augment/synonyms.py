@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -80,7 +81,7 @@ def _read_file(path: Path) -> list[Any]:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix != ".json":
             delimiter = "\t" if path.suffix == ".tsv" else ","
-            lines = csv.reader(text.splitlines(), delimiter=delimiter)
+            lines = csv.reader(io.StringIO(text), delimiter=delimiter)
             return [[cell for cell in line if cell.strip()] for line in lines if any(line)]
         loaded = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:

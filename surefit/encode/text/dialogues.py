@@ -28,6 +28,7 @@ from surefit.encode.text.template_rendering import (
 )
 from surefit.encode.text.templates import choose_template
 from surefit.encode.text.tokenizer import adds_bos
+from surefit.encode.text.unrendered import UnrenderedParts
 from surefit.findings import Finding, rule
 
 UNUSABLE_TEMPLATE = rule(
@@ -141,6 +142,7 @@ class DialogueTokenizer:
 
     def __init__(self, template: Template) -> None:
         self.template = template
+        self.unrendered = UnrenderedParts(template)
         self._tokenizer = template.tokenizer
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
         self._sizes = token_sizes(self._tokenizer)
@@ -409,7 +411,12 @@ def fit_template(
     template = Template(text, tokenizer=tokenizer)
     try:
         end = _find_end(template)
-        template = replace(template, end=end, joins_system=_refuses_system(template))
+        template = replace(
+            template,
+            end=end,
+            joins_system=_refuses_system(template),
+            calls_as_text=_omits_calls(template),
+        )
     except TemplateError as fault:
         broken = (
             UNUSABLE_TEMPLATE if fault.rule == TEMPLATE_REFUSES_ROW else TEMPLATE_CANNOT_BE_MASKED
@@ -426,7 +433,9 @@ def fit_template(
         message = f"The template {name!r} ends answers without a special token; eos is added."
         found.append(EOS_ADDED.finding(message))
     found += _test_template(template, name, dialogues)
-    return {"name": name, "text": text, "end": end, "joins_system": template.joins_system}, found
+    state: dict[str, Any] = {"name": name, "text": text, "end": end}
+    state |= {"joins_system": template.joins_system, "calls_as_text": template.calls_as_text}
+    return state, found
 
 
 def _find_end(template: Template) -> str | None:
@@ -451,6 +460,18 @@ def _refuses_system(template: Template) -> bool:
         )
     except TemplateError:
         return True
+
+
+def _omits_calls(template: Template) -> bool:
+    """Whether the template writes an answer with a tool call, but not the call."""
+    name = "find_tool"
+    function = {"name": name, "arguments": {"place": "x"}}
+    call = {"type": "function", "id": "call00000", "function": function}
+    answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        return name not in template.render([_QUESTION, answer])
+    except TemplateError:
+        return False
 
 
 def _test_template(

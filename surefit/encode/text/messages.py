@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from surefit.data.stored_messages import JSON
+from surefit.data.stored_messages import as_messages, without_missing
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Remark, SkipRowError
+from surefit.encode.text.tool_messages import calls_in, read_calls
+from surefit.encode.text.unreadable_messages import (
+    UNREADABLE_MESSAGE,
+    refuse_python_text,
+    shown,
+)
 from surefit.findings import rule
 
 EMPTY_PROMPT_OR_ANSWER = rule(
@@ -30,27 +35,24 @@ WRONG_MESSAGE_ORDER = rule(
     fix="Correct the order of the messages in the named row.",
 )
 
-UNREADABLE_MESSAGE = rule(
-    "SF272",
-    "warning",
-    "invalid message",
-    why="A message needs a known role, and text as its content. Other rows are dropped.",
-    fix="Correct the named message.",
-)
-
-
 Message = dict[str, Any]
 """`role` and `content`, both text, and other keys that a template may read (`tool_calls`)."""
 
 ROLE_NAMES = {
     "system": ("system", "developer"),
     "user": ("user", "human"),
-    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt", "function_call"),
-    "tool": ("tool", "function", "observation", "function_response"),
+    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt"),
+    "tool": (
+        *("tool", "function", "observation", "function_response", "tool_response", "tool_result"),
+        *("function_result", "ipython"),
+    ),
 }
 """A role, and its names in the data."""
+CALLS = ("function_call", "tool_call", "tool_calls", "function-call")
+"""Names of turns in which an assistant calls a tool: the call is the text of the turn."""
 
 _ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
+_ROLES |= dict.fromkeys(CALLS, "assistant")
 _NEXT = {
     "": ("system", "user"),
     "system": ("user",),
@@ -64,12 +66,18 @@ _NEXT = {
 def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message]:
     """The messages of a row, up to its last answer; a row with faulty ones is skipped.
 
-    With `predicting`, up to the message to answer.
+    With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
+    it, if there is one.
     """
+    refuse_python_text(turns, column)
+    turns = as_messages(turns)
     if turns is None or len(turns) == 0:
         raise SkipRowError(
             DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
         )
+    if isinstance(turns, str):
+        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
+        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
     messages: list[Message] = []
     before = ""
     for place, turn in enumerate(turns):
@@ -80,6 +88,9 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
                 Remark(UNREADABLE_MESSAGE, f"message {place} {message}", column),
             )
         role = message["role"]
+        if before == "assistant" and is_call_turn(turn):
+            messages[-1] = _with_calls(messages[-1], message)
+            continue
         if role not in _NEXT[before]:
             after = f"comes after {before}" if before else "comes first"
             fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
@@ -108,57 +119,67 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
 
 def is_answer(turn: Any) -> bool:
     """Whether a message of the data is an assistant's."""
+    return _role_of(turn) == "assistant"
+
+
+def is_prompt(turn: Any) -> bool:
+    """Whether a message of the data is a user's."""
+    return _role_of(turn) == "user"
+
+
+def _role_of(turn: Any) -> str | None:
     name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
-    return isinstance(name, str) and _ROLES.get(name.lower()) == "assistant"
+    return _ROLES.get(name.lower()) if isinstance(name, str) else None
+
+
+def is_call_turn(turn: Any) -> bool:
+    """Whether a message of the data is a call of a tool, by its role."""
+    name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
+    return isinstance(name, str) and name.lower() in CALLS
+
+
+def has_unread_call(turns: Any) -> bool:
+    """Whether a call of a tool has no name and arguments, so that it is kept as text."""
+    calls = [turn for turn in turns if is_call_turn(turn)]
+    texts = (turn.get("value") or turn.get("content") or "" for turn in calls)
+    return any(isinstance(text, str) and calls_in(text) is None for text in texts)
+
+
+def _with_calls(answer: Message, call: Message) -> Message:
+    content = "\n".join(text for text in (answer["content"], call["content"]) if text)
+    calls = [*answer.get("tool_calls", ()), *call.get("tool_calls", ())]
+    return {**answer, "content": content, **({"tool_calls": calls} if calls else {})}
 
 
 def _read_message(turn: Any) -> Message | str:
     """One message with `role` and `content` as text, or a text that says what is wrong with it."""
     if not isinstance(turn, Mapping):
-        return f"is {_shown(turn)}; expected an object with role and content"
-    values = _without_missing(turn)
+        return f"is {shown(turn)}; expected an object with role and content"
+    values = without_missing(turn)
     name = values.pop("role", None) or values.pop("from", None)
     values.pop("from", None)
     if name is None:
         return "has no role"
     role = _ROLES.get(name.lower()) if isinstance(name, str) else None
     if role is None:
-        return f"has the role {_shown(name)}; known are {', '.join(_ROLES)}"
+        return f"has the role {shown(name)}; known are {', '.join(_ROLES)}"
     content = values.pop("content", None)
     content = values.pop("value", None) if content is None else content
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = _joined(content)
-    calls = values.get("tool_calls")
+    calls = values.get("tool_calls") or values.pop("function_call", None)
+    if is_call_turn(turn) and isinstance(content, str) and not calls:
+        calls = calls_in(content)
+        content = "" if calls else content
     if content is None and not calls:
         return f"({role}) has no content"
     if content is not None and not isinstance(content, str):
-        return f"({role}) has the content {_shown(content)}; expected text"
+        return f"({role}) has the content {shown(content)}; expected text"
     if role == "user" and not (content or "").strip():
         return "(user) is empty"
     if calls:
-        values["tool_calls"] = [_read_call(call) for call in calls]
+        values["tool_calls"] = read_calls(calls)
     return {"role": role, "content": content or "", **values}
-
-
-def _without_missing(value: Any) -> Any:
-    """The value without keys that only other rows have, and with its JSON parsed."""
-    if isinstance(value, Mapping):
-        return {
-            name.removesuffix(JSON): _parsed(inner)
-            if name.endswith(JSON)
-            else _without_missing(inner)
-            for name, inner in value.items()
-            if inner is not None
-        }
-    return [_without_missing(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _parsed(text: Any) -> Any:
-    """The value of a JSON text; anything else unchanged."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -168,31 +189,5 @@ def _joined(parts: Sequence[Any]) -> Any:
     return "".join(texts) if texts and len(texts) == len(parts) else parts
 
 
-def _read_call(call: Any) -> Any:
-    """A tool call with its arguments as an object, as templates expect, instead of JSON text."""
-    if not isinstance(call, Mapping):
-        return call
-    inner = call.get("function", call)
-    if isinstance(inner, Mapping) and isinstance(inner.get("arguments"), str):
-        inner = {**inner, "arguments": _parsed(inner["arguments"])}
-    return {**call, "function": inner} if "function" in call else inner
-
-
-def read_tools(value: Any, column: str) -> list[Any] | None:
-    """The tools of a row, given as a list of objects or as JSON; None if there are none."""
-    tools = _without_missing(_parsed(value) if isinstance(value, str) and value.strip() else value)
-    if not tools:
-        return None
-    if isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools):
-        return tools
-    fault = f"the tools are {_shown(tools)}; expected a list of objects"
-    raise SkipRowError(DropReason.BAD_MESSAGES, Remark(UNREADABLE_MESSAGE, fault, column))
-
-
 def _has_content(message: Message) -> bool:
     return bool(message["content"].strip() or message.get("tool_calls"))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -15,6 +15,7 @@ from typing import Any
 
 from surefit.encode.text.messages import Message
 from surefit.encode.text.templates import PLAIN, TEMPLATES
+from surefit.encode.text.tool_messages import calls_as_text
 from surefit.findings import Rule, rule
 
 TEMPLATE_REFUSES_ROW = rule(
@@ -89,12 +90,17 @@ class Frame:
 
 @dataclass(frozen=True)
 class Template:
-    """A template, the token that ends its answers, and whether it takes a system message."""
+    """A template, the token that ends its answers, and what it does not write by itself.
+
+    `joins_system`: system messages are merged into the first prompt; `calls_as_text`: tool calls
+    are written as JSON in the content.
+    """
 
     text: str = TEMPLATES[PLAIN]
     end: str | None = None
     joins_system: bool = False
     tokenizer: Any = field(default=None, repr=False)
+    calls_as_text: bool = False
     _frames: dict[Any, Frame | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -153,7 +159,9 @@ class Template:
         return self._render(messages, tools, generation)[0]
 
     def prepared(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, with the system message merged into the first prompt if necessary."""
+        """The messages, with what the template does not write merged into their content."""
+        if self.calls_as_text:
+            messages = [_calls_in_content(message) for message in messages]
         first = messages[0]
         if not self.joins_system or first["role"] != "system" or len(messages) < 2:
             return list(messages)
@@ -319,6 +327,14 @@ class Template:
         raise TemplateError(ANSWERS_NOT_FOUND, "it changes the prompt, so it cannot be truncated")
 
 
+def _calls_in_content(message: Message) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    text = calls_as_text(message["tool_calls"])
+    content = f"{message['content']}\n{text}" if message["content"].strip() else text
+    return {**{n: v for n, v in message.items() if n != "tool_calls"}, "content": content}
+
+
 def _frame_key(messages: Sequence[Message], tools: Any, generation: bool) -> Any:
     """The key of a frame: the roles; None if messages have more than role and content."""
     if tools is not None or any(message.keys() != {"role", "content"} for message in messages):
@@ -373,4 +389,5 @@ def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:
     """The Template from the state of an Encoder; `plain` without one."""
     if state is None:
         return Template(end=tokenizer.eos_token, tokenizer=tokenizer)
-    return Template(state["text"], state["end"], state["joins_system"], tokenizer)
+    known = (state["text"], state["end"], state["joins_system"], tokenizer)
+    return Template(*known, calls_as_text=state.get("calls_as_text", False))

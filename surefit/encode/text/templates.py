@@ -19,7 +19,9 @@ TEMPLATES = {
     "{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
     "alpaca": "{% for message in messages %}{% if message.role == 'assistant' %}"
-    "{{ '### Response:\\n' + message.content + eos_token + '\\n\\n' }}"
+    "{{ '### Response:\\n' + message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token + '\\n\\n' }}"
     "{% elif message.role == 'user' %}"
     "{{ '### Instruction:\\n' + (message.instruction or message.content) + '\\n\\n' }}"
     "{% if message.input %}{{ '### Input:\\n' + message.input + '\\n\\n' }}{% endif %}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from surefit.data.hub import model_place
 from surefit.errors import UsageError
+from surefit.user_code.remote_code import guard_remote
 
 EOS = "<|end|>"
 
@@ -21,9 +22,10 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     name = name if is_gguf else model_place(name)
     folder, more = (str(path.parent), {"gguf_file": str(path)}) if is_gguf else (name, {})
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, **more
-        )
+        with guard_remote(folder, trust_remote_code):
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=trust_remote_code, **more
+            )
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(

@@ -1,0 +1,99 @@
+"""Columns of text that hold the names of files: the names would be learned, not the content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
+from surefit.data.split import sample_rows
+from surefit.data.table import Table
+from surefit.findings import Finding, rule
+
+NAMES_OF_FILES = rule(
+    "SF176",
+    "error",
+    "file names in place of their content",
+    why="The model would learn the names of the files. Names often contain the label.",
+    fix="Write the content of the files into the column.",
+    accept="The names of the files are trained on as texts.",
+)
+
+_LOOK_AT = 64
+_LONGEST = 1024
+_ARRAYS = (".npy", ".npz", ".pt", ".safetensors", ".h5", ".mat")
+_TEXTS = (".txt", ".md", ".html", ".xml", ".json")
+_KINDS = {
+    "images": IMAGE_ENDINGS,
+    "audio": AUDIO_ENDINGS,
+    "arrays": _ARRAYS,
+    "texts": _TEXTS,
+}
+_UNMISTAKABLE = (*IMAGE_ENDINGS, *AUDIO_ENDINGS, *_ARRAYS)
+"""Endings that texts do not have by chance, so that the files need not exist."""
+
+
+def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding]:
+    """An error for each column whose texts are mostly paths; images are read as images."""
+    for role, column in roles.items():
+        if column not in table.columns or not is_text(table.column_type(column)):
+            continue
+        named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+        rows = sample_rows(table.num_rows, _LOOK_AT, seed=0)
+        written = table.arrow[column].take(rows).to_pylist()
+        found = [row[column] for row in named.rows(rows.tolist())]
+        values = [
+            (path, text, row) for path, text, row in zip(found, written, rows, strict=True) if text
+        ]
+        paths = [value for value in values if _is_file(value[0])]
+        missing = [value for value in values if _is_unmistakable(value[1])]
+        kind = _kind_of((paths or missing or [("", "", 0)])[0][1])
+        is_image = role == "image" and kind in ("images", "files")
+        if role == "label" or is_image or 2 * max(len(paths), len(missing)) <= len(values):
+            continue
+        _, example, row = (paths or missing)[0]
+        count = f"{len(paths)} of the {len(values)} values looked at are existing files"
+        if not paths:
+            count = f"the {len(values)} values looked at are names of files that were not found"
+        message = f"column {column!r} ({role}) has file names: {count}, such as {example[:80]!r}."
+        yield NAMES_OF_FILES.finding(
+            message, table.where(int(row)), fix=_fix(kind, column), column=column
+        )
+
+
+def _is_file(path: str) -> bool:
+    if len(path) > _LONGEST or "\n" in path:
+        return False
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_unmistakable(text: str) -> bool:
+    return bool(re.fullmatch(r"\S{1,500}", text)) and text.lower().endswith(_UNMISTAKABLE)
+
+
+def _kind_of(path: str) -> str:
+    return next((k for k, endings in _KINDS.items() if path.lower().endswith(endings)), "files")
+
+
+def _fix(kind: str, column: str) -> str:
+    if kind == "images":
+        return f"Read them as images: --task image-classification --set columns.image={column}"
+    if kind == "arrays":
+        return (
+            "Pass a folder with one folder of .npy files per class, or save all arrays as one: "
+            "numpy.savez('data.npz', features=numpy.stack(arrays), label=labels)."
+        )
+    if kind == "audio":
+        return (
+            "Audio is not read yet: save features of each file (log-mel, for example) as .npy, and "
+            "pass a folder with one folder of them per class."
+        )
+    return (
+        "Write the content of the files into the column, or pass a folder with one folder of .txt "
+        "files per class."
+    )

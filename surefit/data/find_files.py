@@ -1,0 +1,106 @@
+"""Paths to the files that are opened for them: shards, class folders and official splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.formats import arrow_files, class_folders, idx, label_files
+from surefit.data.formats.folder_listing import list_files
+from surefit.data.hub import hub_files, may_be_hub_id
+from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
+from surefit.errors import UsageError
+from surefit.findings import Finding
+
+
+@dataclass(frozen=True)
+class Finder:
+    """What is known of files: the endings of formats, and the ending that decides for a file."""
+
+    endings: Collection[str]
+    ending_of: Callable[[Path], str]
+    part: Part = "train"
+    """The part to take where a folder has official splits."""
+    each_a_class: bool = False
+    """Whether several text files are classes, so that they may have different endings."""
+
+    def files_of(self, paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
+        """The files to open, without label files that belong to others; and what was found."""
+        listed = [self._files_of(path) for path in paths]
+        files = [file for found, _ in listed for file in found]
+        files = label_files.without_paired_labels(idx.without_joined_labels(files))
+        named = check_named(paths) if self.part == "train" else []
+        return files, [*named, *(note for _, notes in listed for note in notes)]
+
+    def splits_in(self, path: Path) -> Splits | None:
+        """The official splits of a folder; None for files, and for folders without any."""
+        if not path.is_dir():
+            return None
+        if arrow_files.is_dataset_folder(path):
+            return arrow_files.dataset_splits(path)
+        files = list_files(path, self.endings, self.ending_of)
+        strong = [file for file in files if self.ending_of(file) not in ("", ".txt", ".json")]
+        known = any(self.ending_of(file) in self.endings for file in strong)
+        return (None if known else folder_splits(path)) or find_splits(files)
+
+    def _files_of(self, path: Path) -> tuple[list[Path], list[Finding]]:
+        """What to open for a path: the file, or the files of a folder in order."""
+        if not path.exists():
+            if may_be_hub_id(path):
+                return hub_files(str(path)), []
+            raise UsageError(f"There is no file or folder {path}.", "Check the path.")
+        if not path.is_dir():
+            return [path], []
+        splits = self.splits_in(path)
+        if splits is None:
+            return self._files_in(path), []
+        chosen = splits.chosen(self.part)
+        notes = [splits.note(str(path))] if self.part == "train" and splits.has_others else []
+        if not chosen[0].is_dir():
+            return self._one_format(list(chosen)), notes
+        inner = [self._files_of(folder) for folder in chosen]
+        files = [file for found, _ in inner for file in found]
+        return files, [*notes, *(note for _, found in inner for note in found)]
+
+    def _files_in(self, folder: Path) -> list[Path]:
+        """The files of a folder without splits; or the folder, if it has class folders."""
+        if arrow_files.is_dataset_folder(folder):
+            return arrow_files.dataset_files(folder)
+        files = list_files(folder, self.endings, self.ending_of)
+        kind = class_folders.kind_of(folder) if self._are_texts(files) else None
+        if kind == "image" or (kind and len(files) < class_folders.num_files(folder)):
+            return [folder]
+        if not files:
+            raise _nothing_in(folder, self.endings)
+        return self._one_format(files)
+
+    def _one_format(self, files: list[Path]) -> list[Path]:
+        odd = next((f for f in files if self.ending_of(f) != self.ending_of(files[0])), None)
+        texts = self._are_texts(files)
+        if odd is None or (self.each_a_class and texts):
+            return files
+        message = f"{odd.parent} has files of several formats: {files[0].name} and {odd.name}."
+        fix = "Name the files to read, each with --data."
+        fix += " If each is a class, add --task text-classification." if texts else ""
+        raise FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(odd))
+
+    def _are_texts(self, files: Sequence[Path]) -> bool:
+        """Whether all files are lines of text, by their endings."""
+        return all(
+            self.ending_of(f) in (".txt", "") or self.ending_of(f) not in self.endings
+            for f in files
+        )
+
+
+def _nothing_in(folder: Path, endings: Collection[str]) -> Exception:
+    *most, last = endings
+    expected = f"{', '.join(most)} or {last}"
+    message = f"The folder {folder} has no {expected} file, and no folders with images."
+    audio = class_folders.audio_in(folder)
+    if audio:
+        message = f"The folder {folder} has {len(audio)} audio files, such as {audio[0].name}."
+        fix = "Audio is not read yet: save features of each file as .npy (log-mel, for example)."
+        return NO_DATA.error(message, fix=fix, file=str(folder))
+    return NO_DATA.error(message, file=str(folder))

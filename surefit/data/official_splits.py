@@ -1,0 +1,193 @@
+"""Official splits: files and folders that are named for training, validation or test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from surefit.findings import Finding, rule
+
+OFFICIAL_SPLIT = rule(
+    "SF121",
+    "info",
+    "official splits",
+    why=(
+        "The names mark training, validation and test rows. Only the training part is trained on, "
+        "and the validation part, if there is one, is the validation set."
+    ),
+    fix="Nothing to do. Name the files with --data to train on others.",
+)
+
+NO_TRAINING_PART = rule(
+    "SF170",
+    "error",
+    "validation and test files without a training file",
+    why="Training on a test set makes every later measurement on it worthless.",
+    fix="Name the file to train on with --data.",
+)
+
+TEST_IN_TRAINING = rule(
+    "SF171",
+    "warning",
+    "a test set in the training data",
+    why="Rows that are trained on can no longer measure the model.",
+    fix="Pass the training files only, and the validation file with --eval-data.",
+    accept="The named files are trained on.",
+)
+
+Part = Literal["train", "validation", "test"]
+
+_NAMES: dict[Part, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development", "eval", "evaluation"),
+    "test": ("test", "testing", "t10k", "holdout", "heldout"),
+}
+_PART_OF: dict[str, Part] = {word: part for part, words in _NAMES.items() for word in words}
+_CAMEL = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+def part_of(name: str) -> Part | None:
+    """The split that a file or folder name stands for; None without one, or with several.
+
+    >>> [part_of(name) for name in ("GunPoint_TRAIN.ts", "val2017", "t10k-images-idx3", "data")]
+    ['train', 'validation', 'test', None]
+    """
+    found = {part for word in _words(name) if (part := _part_of_word(word)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _words(name: str) -> list[str]:
+    """The words of a file name in lower case, without numbers and the words of shard counts."""
+    words: list[str] = []
+    for word in re.findall(r"[^\W_]+", name):
+        known = _part_of_word(word.lower()) is not None
+        words += [word.lower()] if known else [part.lower() for part in _CAMEL.findall(word)]
+    return [word for word in words if not word.isdecimal() and word != "of"]
+
+
+def _part_of_word(word: str) -> Part | None:
+    bare = word.rstrip("0123456789")
+    after_axis = bare[1:] if bare[:1] in ("x", "y") else bare  # Xtrain, ytest
+    return _PART_OF.get(word) or _PART_OF.get(bare) or _PART_OF.get(after_axis)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of an official split, and the entries that belong to none of them."""
+
+    parts: Mapping[Part, tuple[Path, ...]]
+    other: tuple[Path, ...] = ()
+
+    def chosen(self, part: Part) -> tuple[Path, ...]:
+        """The entries of a part; validation and test stand in for each other, then training."""
+        if part == "train" and "train" not in self.parts:
+            first, second = self.parts["validation"][0], self.parts["test"][0]
+            shown = f"{first.parent} has {first.name} and {second.name}"
+            raise NO_TRAINING_PART.error(f"{shown}, but no file for training.", file=str(first))
+        order: tuple[Part, ...] = (part, "validation", "test", "train")
+        return next(self.parts[each] for each in order if each in self.parts)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether anything but the training part is there."""
+        return len(self.parts) > 1 or bool(self.other)
+
+    def note(self, shown: str) -> Finding:
+        """Which entries are which part."""
+        unused = (*self.parts.get("test", ()), *self.other)
+        named = [f"{part}: {_listed(self.parts[part])}" for part in self.parts if part != "test"]
+        named += [f"not used: {_listed(unused)}"] if unused else []
+        return OFFICIAL_SPLIT.finding(f"{shown} has official splits. {'; '.join(named)}.")
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    names = [path.name for path in paths[:3]]
+    return ", ".join(names) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def find_splits(entries: Iterable[Path]) -> Splits | None:
+    """The official split of the files of a folder, by their names; None if there is none.
+
+    Where no file is named for training, the unnamed ones are the training part, if a test file has
+    the name of one of them, or no other name.
+    """
+    entries = sorted(entries)
+    by_part: dict[Part | None, list[Path]] = {}
+    for entry in entries:
+        by_part.setdefault(part_of(entry.name), []).append(entry)
+    named: dict[Part, tuple[Path, ...]] = {
+        part: tuple(by_part[part]) for part in _NAMES if part in by_part
+    }
+    unnamed = by_part.get(None, [])
+    if "train" in named:
+        return Splits(named, tuple(unnamed)) if len(named) > 1 else None
+    if not unnamed:
+        return Splits(named) if len(named) > 1 else None
+    kinds = {tuple(_words(_stem(entry))) for entry in unnamed} | {()}
+    held = {
+        part: tuple(path for path in paths if _without_part(path) in kinds)
+        for part, paths in named.items()
+    }
+    held = {part: paths for part, paths in held.items() if paths}
+    if not held:
+        return None
+    outside = {path for paths in held.values() for path in paths}
+    return Splits({"train": tuple(e for e in entries if e not in outside), **held})
+
+
+def folder_splits(path: Path) -> Splits | None:
+    """The official split of a folder whose folders are all named for splits."""
+    folders = sorted(e for e in path.iterdir() if e.is_dir() and not e.name.startswith((".", "_")))
+    by_part: dict[Part, tuple[Path, ...]] = {}
+    for folder in folders:
+        part = _part_of_word(folder.name.lower())
+        if part is None:
+            return None
+        by_part[part] = (*by_part.get(part, ()), folder)
+    if "train" not in by_part:
+        return None
+    return Splits({part: by_part[part] for part in _NAMES if part in by_part})
+
+
+def named_splits(names: Iterable[str]) -> dict[Part, str]:
+    """The split of each part in a list of splits; the first of a kind."""
+    found: dict[Part, str] = {}
+    for name in names:
+        part = part_of(name)
+        if part is not None:
+            found.setdefault(part, name)
+    return found
+
+
+def check_named(paths: Sequence[Path]) -> list[Finding]:
+    """A warning for files that are named for a test, and were given together with others."""
+    tests = [path for path in paths if part_of(path.name) == "test"]
+    if not tests or len(tests) == len(paths):
+        return []
+    message = f"{_listed(tests)}: named for a test, and trained on with {len(paths)} files in all."
+    return [TEST_IN_TRAINING.finding(message, file=str(tests[0]))]
+
+
+def _stem(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def without_part(stem: str) -> str:
+    """A name without the word that names its split.
+
+    >>> without_part("X_train"), without_part("test-images"), without_part("train")
+    ('X', 'images', 'train')
+    """
+    words = re.split(r"([^A-Za-z0-9]+)", stem)
+    for place in range(0, len(words), 2):
+        if len(words) > 1 and _part_of_word(words[place].lower()) is not None:
+            at = max(0, place - 1)
+            return "".join([*words[:at], *words[at + 2 :]])
+    return stem
+
+
+def _without_part(path: Path) -> tuple[str, ...]:
+    return tuple(word for word in _words(_stem(path)) if _part_of_word(word) is None)

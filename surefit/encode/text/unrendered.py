@@ -1,0 +1,287 @@
+"""What a template does not write of a dialogue: tools, calls, messages, reasoning, other fields.
+
+Each part gets a mark of its own, and the dialogue is rendered once: a part whose mark is missing
+in the text is lost. Templates decide by roles and keys, so one dialogue per structure is rendered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from surefit.encode.encoded_row import Remark
+from surefit.encode.text.messages import Message
+from surefit.encode.text.template_rendering import AnswerSpan, Template, TemplateError
+from surefit.findings import Rule, rule
+
+TOOLS_NOT_RENDERED = rule(
+    "SF157",
+    "error",
+    "template leaves the tool definitions out",
+    why="The model learns to call tools that its prompt does not mention.",
+    fix=(
+        "Use a tokenizer or a template that writes tools (--set template=FILE.jinja), or train "
+        "without the definitions: --set ignore=tools."
+    ),
+    accept="The rows are trained on without the tool definitions.",
+)
+
+SYSTEM_NOT_RENDERED = rule(
+    "SF158",
+    "error",
+    "template leaves the system message out",
+    why="The answers follow instructions that the model does not see.",
+    fix="Use a template that writes system messages: --set template=FILE.jinja.",
+    accept="The rows are trained on without their system message.",
+)
+
+MESSAGE_NOT_RENDERED = rule(
+    "SF159",
+    "error",
+    "template leaves a message out",
+    why="The dialogue that is trained on lacks what a message says.",
+    fix="Use a template that writes all messages: --set template=FILE.jinja.",
+    accept="The rows are trained on without these messages.",
+)
+
+CALLS_NOT_RENDERED = rule(
+    "SF160",
+    "error",
+    "template leaves tool calls out",
+    why="The calls are what the model is to learn; without them it learns to say nothing there.",
+    fix="Use a template that writes every call with its arguments: --set template=FILE.jinja.",
+    accept="The rows are trained on without these calls.",
+)
+
+REASONING_NOT_RENDERED = rule(
+    "SF161",
+    "error",
+    "template leaves the reasoning of an answer out",
+    why="The model learns to answer at once, without the reasoning that the data has.",
+    fix="Use a template that writes it, or put it into the content: <think>…</think> answer.",
+    accept="The answers are trained on without their reasoning.",
+)
+
+EARLIER_REASONING_NOT_RENDERED = rule(
+    "SF280",
+    "warning",
+    "template leaves a part of an answer out",
+    why="Some templates render only the last answer in full. The rendered part has labels.",
+    fix="Make one row per answer whose reasoning should have labels.",
+    accept="The rendered parts are trained on.",
+)
+
+EMPTY_REASONING = rule(
+    "SF162",
+    "warning",
+    "template adds empty reasoning to answers",
+    why="The empty block has labels, so the model learns to skip its reasoning.",
+    fix=(
+        "Use a template that writes no empty block, or add the reasoning to the data. If the model "
+        "is to answer without reasoning: --set accept=SF162."
+    ),
+    accept="The empty blocks are trained on.",
+)
+
+MEDIA_NOT_RENDERED = rule(
+    "SF164",
+    "warning",
+    "images or sound of messages are not used",
+    why="Only text is trained on: the answers refer to what the model does not get.",
+    fix="Remove rows that cannot be answered from their text.",
+    accept="The rows are trained on as text.",
+)
+
+FIELD_NOT_RENDERED = rule(
+    "SF163",
+    "info",
+    "fields of messages that the template does not write",
+    why="Templates write the fields they know; the others are not trained on.",
+    fix="Nothing to do, if the fields are not part of the dialogue.",
+)
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
+MEDIA_FIELDS = ("image", "images", "audio", "audios", "video", "videos", "files", "attachments")
+READ_FIELDS = ("role", "content", "tool_calls", "weight", "instruction", "input")
+_THOUGHT = re.compile(r"([<\[])(think|thinking|reasoning|thought)([>\]])(.*?)\1/\2\3", re.S | re.I)
+_EMPTY_BLOCK = re.compile(r"([<\[]\|?)(\w+)(\|?[>\]])\s*[<\[]\|?/\2\|?[>\]]")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a dialogue, by the rule that its loss breaks."""
+
+    rule: Rule
+    what: str
+    column: str
+
+
+class UnrenderedParts:
+    """Finds what a template loses, once per structure of dialogues."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._known: dict[Any, tuple[Remark, ...]] = {}
+
+    def find(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: tuple[str, str]
+    ) -> tuple[Remark, ...]:
+        """What is lost of a dialogue; `columns` are those of the messages and of the tools."""
+        key = (*map(_structure, messages), tools is not None and len(tools) > 0)
+        if key not in self._known:
+            self._known[key] = tuple(self._probe(messages, tools, columns))
+        return self._known[key]
+
+    def _probe(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: tuple[str, str]
+    ) -> Iterator[Remark]:
+        marks = _Marks(columns)
+        prepared = self._template.prepared(messages)
+        marked_tools = [marks.tool(tool) for tool in tools] if tools else None
+        last = max((p for p, m in enumerate(prepared) if m["role"] == "assistant"), default=-1)
+        marked = [marks.message(m, place == last) for place, m in enumerate(prepared)]
+        try:
+            text = self._template.render(marked, marked_tools).casefold()
+            plain, turns = self._template.find_answers(prepared, tools)
+        except TemplateError:
+            return  # the marks do not suit it: nothing can be said
+        lost = dict.fromkeys(part for mark, part in marks.parts.items() if mark not in text)
+        seen: set[tuple[str, str]] = set()
+        for part in lost:
+            if (part.rule.code, part.column) not in seen:
+                seen.add((part.rule.code, part.column))
+                message = f"the template does not write {part.what}"
+                yield Remark(part.rule, message, part.column, counted=True)
+        yield from self._unmarked(prepared, tools, columns[0])
+        yield from _empty_reasoning(prepared, plain, turns, columns[0])
+
+    def _unmarked(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, column: str
+    ) -> Iterator[Remark]:
+        """Fields that are not text: the dialogue is rendered without them."""
+        names = {
+            name: None
+            for message in messages
+            for name, value in message.items()
+            if name not in READ_FIELDS and not isinstance(value, str)
+        }
+        for name in names:
+            without = [{n: v for n, v in message.items() if n != name} for message in messages]
+            try:
+                is_lost = self._template.render(messages, tools) == self._template.render(
+                    without, tools
+                )
+            except TemplateError:
+                continue  # it is read
+            if is_lost:
+                part = _field(name, column)
+                message = f"the template does not write {part.what}"
+                yield Remark(part.rule, message, part.column, counted=True)
+
+
+def _structure(message: Message) -> Any:
+    """What a template may decide by: role, keys that have a value, calls, reasoning."""
+    content = message["content"]
+    if len(message) == 2:
+        return message["role"], bool(content), "</" in content and bool(_THOUGHT.search(content))
+    names = tuple(name for name, value in message.items() if value not in (None, "", [], {}))
+    thought = "</" in content and bool(_THOUGHT.search(content))
+    return message["role"], names, len(message.get("tool_calls") or ()), thought
+
+
+def _field(name: str, column: str) -> _Part:
+    if name in REASONING_FIELDS:
+        return _Part(REASONING_NOT_RENDERED, f"the reasoning ({name})", column)
+    found = MEDIA_FIELDS if name in MEDIA_FIELDS else ()
+    kind = MEDIA_NOT_RENDERED if found else FIELD_NOT_RENDERED
+    return _Part(kind, f"the field {name!r} of messages", f"{column}.{name}")
+
+
+class _Marks:
+    """Puts a mark into each part of a dialogue, and knows which mark is in which part."""
+
+    def __init__(self, columns: tuple[str, str]) -> None:
+        self.parts: dict[str, _Part] = {}
+        self._messages, self._tools = columns
+
+    def _mark(self, part: _Part) -> str:
+        mark = f"zq{len(self.parts):04d}qz"
+        self.parts[mark] = part
+        return mark
+
+    def _inside(self, text: str, part: _Part) -> str:
+        """The text with a mark in its middle: templates look at the start and the end."""
+        middle = len(text) // 2
+        return text[:middle] + self._mark(part) + text[middle:] if text.strip() else text
+
+    def tool(self, tool: Mapping[str, Any]) -> Any:
+        """A tool with marks in its name, its description and its parameters."""
+        inner = tool.get("function", tool)
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+            return tool
+        part = _Part(TOOLS_NOT_RENDERED, "the tool definitions", self._tools)
+        marked = {**inner, "name": self._inside(inner["name"], part)}
+        parameters = inner.get("parameters")
+        parameters = parameters if isinstance(parameters, Mapping) else {}
+        properties = parameters.get("properties")
+        if isinstance(properties, Mapping) and properties:
+            shown = _Part(TOOLS_NOT_RENDERED, "the parameters of tools", self._tools)
+            added = {self._mark(shown): {"type": "string", "description": "x"}}
+            marked["parameters"] = {**parameters, "properties": {**properties, **added}}
+        return {**tool, "function": marked} if "function" in tool else marked
+
+    def message(self, message: Message, is_last_answer: bool) -> Message:
+        """A message with marks in its content and every other text."""
+        marked = {**message, **self._content(message, is_last_answer)}
+        for name, value in message.items():
+            if name not in READ_FIELDS and isinstance(value, str):
+                part = _field(name, self._messages)
+                if part.rule is REASONING_NOT_RENDERED and not is_last_answer:
+                    part = _Part(EARLIER_REASONING_NOT_RENDERED, part.what, self._messages)
+                marked[name] = self._inside(value, part)
+        if message.get("tool_calls"):
+            marked["tool_calls"] = [self._call(call) for call in message["tool_calls"]]
+        return marked
+
+    def _content(self, message: Message, is_last_answer: bool) -> dict[str, str]:
+        role, content = message["role"], message["content"]
+        kind = SYSTEM_NOT_RENDERED if role == "system" else MESSAGE_NOT_RENDERED
+        part = _Part(kind, f"{role} messages", self._messages)
+        if "instruction" in message:
+            own = {name: self._inside(message[name], part) for name in ("instruction", "input")}
+            return {**own, "content": f"{own['instruction']}\n{own['input']}"}
+        thought = _THOUGHT.search(content) if role == "assistant" and "</" in content else None
+        if thought is None:
+            return {"content": self._inside(content, part)}
+        found = REASONING_NOT_RENDERED if is_last_answer else EARLIER_REASONING_NOT_RENDERED
+        inner = _Part(found, "the reasoning of answers", self._messages)
+        a, b, end = thought.start(4), thought.end(4), thought.end()
+        before = content[:a] + self._inside(content[a:b], inner) + content[b:end]
+        return {"content": before + self._inside(content[end:], part)}
+
+    def _call(self, call: Any) -> Any:
+        inner = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+            return call
+        part = _Part(CALLS_NOT_RENDERED, "tool calls", self._messages)
+        marked = {**inner, "name": self._inside(inner["name"], part)}
+        if isinstance(inner.get("arguments"), Mapping) and inner["arguments"]:
+            shown = _Part(CALLS_NOT_RENDERED, "the arguments of tool calls", self._messages)
+            marked["arguments"] = {**inner["arguments"], self._mark(shown): "x"}
+        return {**call, "function": marked} if "function" in call else marked
+
+
+def _empty_reasoning(
+    messages: Sequence[Message], text: str, turns: Sequence[AnswerSpan], column: str
+) -> Iterator[Remark]:
+    """Whether an empty block of reasoning is labelled that the answer does not have."""
+    answers = [message for message in messages if message["role"] == "assistant"]
+    for message, turn in zip(answers, turns, strict=False):
+        block = _EMPTY_BLOCK.search(text[turn.start : turn.end])
+        own = " ".join(str(value) for value in message.values())
+        if block and not _EMPTY_BLOCK.search(own) and message.get("weight") != 0:
+            shown = f"the template adds {block.group()!r} to answers without reasoning"
+            yield Remark(EMPTY_REASONING, shown, column, counted=True)
+            return

@@ -1,0 +1,363 @@
+"""Training and validation rows: split, or taken from two Tables; copies and leaks reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.checks.class_shares import Classes, compare_classes, read_classes
+from surefit.checks.near_copies import Side, check_near_copies
+from surefit.data.column_types import is_text
+from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.row_parts import HeldOut, RowParts, hold_out
+from surefit.data.split import (
+    NO_CONTENT,
+    Hashes,
+    Rows,
+    Split,
+    count_repeats,
+    find_contradictions,
+    hash_rows,
+    sample_rows,
+    split_by_group,
+    split_by_input,
+)
+from surefit.data.table import Table
+from surefit.encode.images.image_files import with_files
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+from surefit.pipeline.accept import check_columns
+from surefit.tasks.task_spec import TaskSpec
+
+VALIDATION_ROWS_IN_TRAINING = rule(
+    "SF210",
+    "warning",
+    "validation inputs that are also in training",
+    why="The evaluation then measures memory, not learning.",
+    fix="Remove the shared rows from one of the two sets.",
+)
+
+IDENTICAL_ROWS = rule(
+    "SF214",
+    "info",
+    "rows with identical content",
+    why="An automatic split keeps them in one set; in training they count more than other rows.",
+    fix="Nothing to do.",
+)
+
+SHARED_INPUTS = rule(
+    "SF222",
+    "info",
+    "inputs in both sets",
+    why=(
+        "A few inputs have most of the rows, so they cannot be kept in one set. Rows that are "
+        "equal in input and target still are."
+    ),
+    fix="Nothing to do if the rows share an input by nature; else pass --eval-data.",
+)
+
+CONTRADICTING_ROWS = rule(
+    "SF223",
+    "warning",
+    "rows that contradict each other",
+    why="They have the same input, but different targets. At most one of them can be right.",
+    fix="Correct the targets of the named rows, or delete one of them.",
+)
+
+SEVERAL_TARGETS = rule(
+    "SF224",
+    "info",
+    "several targets for one input",
+    why="The model learns a mixture of them. All rows of an input are kept in one set.",
+    fix="Nothing to do if all of them are right.",
+)
+
+SAMPLE_CHECKED = rule(
+    "SF218",
+    "info",
+    "a sample of the rows was checked",
+    why=(
+        "scan was given: rows, tokens and batches are those of the sample, and a fault in a row "
+        "that was not drawn is not found."
+    ),
+    fix="Leave scan out to have every row checked.",
+)
+
+ONE_GROUP = rule(
+    "SF186",
+    "error",
+    "one group of rows",
+    why="split.by keeps a group in one set, so that no row is left for the other one.",
+    fix="Name a column with several values, or leave split.by out.",
+)
+
+SPLIT_BY_GROUP = rule(
+    "SF187",
+    "info",
+    "rows split by group",
+    why="Rows of one group resemble each other; in both sets, they would measure memory.",
+    fix="Nothing to do.",
+)
+
+GROUPS_IN_BOTH = rule(
+    "SF188",
+    "warning",
+    "groups in both sets",
+    why="Rows of one group resemble each other, so the evaluation measures memory in part.",
+    fix="Move all rows of a group to one set, or leave --eval-data out.",
+    accept="The groups stay in both sets.",
+)
+
+COMMON_SHARE = 0.25
+"""An input that a larger share of the training rows has does not tell validation rows apart."""
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Training and validation rows, which may come from two Tables, and what must not leak."""
+
+    table: Table
+    train: Rows
+    validation_table: Table
+    validation: Rows
+    held_out: HeldOut
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """What the user asks of the split."""
+
+    share: float
+    seed: int
+    scan: int | None = None
+    """Rows to read instead of all."""
+    by: str | None = None
+    """The column of groups that stay in one set."""
+    stratify: str = "auto"
+
+
+def split_tables(
+    table: Table,
+    eval_table: Table | None,
+    task: TaskSpec,
+    roles: Mapping[str, str],
+    asked: SplitSettings,
+) -> tuple[SplitData, list[Finding]]:
+    """Split off validation rows, or take the evaluation data; report copies and leakage."""
+    _check_group_column(table, asked.by)
+    parts = row_parts(table, task, roles, asked.by)
+    rows, found = _scanned(table, asked.scan, asked.seed)
+    table = with_files(table, roles)
+    hashes = parts.hash_table(table, rows)
+    classes = _classes(table, rows, task, roles, asked.stratify)
+    if eval_table is None:
+        split = _split_off(table, rows, hashes, classes, asked)
+        found += _note_split(split, hashes, len(rows), asked.by)
+        train, validation, eval_table = rows[split.train], rows[split.evaluation], table
+        held_out = hold_out(parts, hashes[0][split.train], hashes[0][split.evaluation])
+    else:
+        names = {column: column for column in table.columns} if task.whole_rows else {}
+        names.pop(asked.by or "", None)
+        check_columns(eval_table, task, {**roles, **names})
+        train = rows
+        eval_table = with_files(eval_table, roles)
+        validation, notes = _scanned(eval_table, asked.scan, asked.seed)
+        shown = parts.hash_table(eval_table, validation)
+        found += [*notes, *_shared_inputs(hashes, shown, eval_table, validation)]
+        found += _note_repeats(hashes[1], "training rows")
+        found += _shared_groups(table, eval_table, asked.by)
+        held_out = hold_out(parts, hashes[0], shown[0])
+    found += _contradictions(table, rows, parts, hashes, task.exact_targets)
+    if classes is not None:
+        found += _compare_sides(table, train, eval_table, validation, roles["label"])
+    if not task.whole_rows:
+        sides = Side(table, train, parts), Side(eval_table, validation, parts)
+        found += check_near_copies(*sides, asked.seed)
+    unread = [asked.by] if asked.by is not None and asked.by not in roles.values() else []
+    kept = [side.without([c for c in unread if c in side.columns]) for side in (table, eval_table)]
+    return SplitData(kept[0], train, kept[1], validation, held_out), found
+
+
+def _check_group_column(table: Table, by: str | None) -> None:
+    if by is None:
+        return
+    if by not in table.columns:
+        message = f"split.by names the column {by!r}; the data has {', '.join(table.columns)}."
+        raise MISSING_COLUMN.error(message, fix="Name a column of the data.", column=by)
+    if pc.count_distinct(table.arrow[by], mode="all").as_py() < 2:
+        message = f"split.by is {by!r}, and all {table.num_rows} rows have one value of it."
+        raise ONE_GROUP.error(message, column=by)
+
+
+def _classes(
+    table: Table, rows: Rows, task: TaskSpec, roles: Mapping[str, str], stratify: str
+) -> Classes | None:
+    """The classes of the rows, where the target is one of a few classes."""
+    found = None
+    if "label" in roles and "label" in task.targets and (task.exact_targets or stratify == "on"):
+        found = read_classes(table, rows, roles["label"])
+        found = found if found is not None and len(found.names) > 1 else None
+    if found is None and stratify == "on":
+        raise UsageError(
+            f"split.stratify is on, but the rows of {task.name} have no column of few classes.",
+            "Leave split.stratify out, or name the classes with columns.label.",
+        )
+    return found
+
+
+def _split_off(
+    table: Table,
+    rows: Rows,
+    hashes: tuple[Hashes, Hashes],
+    classes: Classes | None,
+    asked: SplitSettings,
+) -> Split:
+    if asked.by is not None:
+        named = hash_rows(table, [asked.by], rows=rows)
+        groups = np.where(named == NO_CONTENT, hashes[1], named)
+        return split_by_group(groups, *hashes, asked.share, asked.seed)
+    by_class = classes.numbers if classes is not None and asked.stratify != "off" else None
+    return split_by_input(*hashes, asked.share, asked.seed, by_class)
+
+
+def _note_split(
+    split: Split, hashes: tuple[Hashes, Hashes], num_rows: int, by: str | None
+) -> list[Finding]:
+    found = _note_repeats(hashes[1], "rows")
+    if by is not None:
+        message = (
+            f"split.by: rows with one value of {by!r} are in one set, {len(split.evaluation)} of "
+            f"{num_rows} rows in the validation set."
+        )
+        found.append(SPLIT_BY_GROUP.finding(message, column=by))
+    if split.num_shared:
+        message = (
+            f"{split.num_shared} of {len(split.evaluation)} validation rows have an input that "
+            f"training rows have, too: {num_rows} rows have {len(np.unique(hashes[0]))} inputs."
+        )
+        found.append(SHARED_INPUTS.finding(message))
+    return found
+
+
+def _note_repeats(whole: Hashes, what: str) -> list[Finding]:
+    repeats = count_repeats(whole)
+    if not repeats:
+        return []
+    message = (
+        f"{repeats} of {len(whole)} {what} repeat another row, but for case, spaces and "
+        "punctuation at most."
+    )
+    return [IDENTICAL_ROWS.finding(message)]
+
+
+def _shared_groups(table: Table, eval_table: Table, by: str | None) -> list[Finding]:
+    """Groups that are in both of two given sets."""
+    if by is None or by not in eval_table.columns:
+        return []
+    known = pc.unique(table.arrow[by]).drop_null()
+    theirs = pc.unique(eval_table.arrow[by]).drop_null()
+    shared = theirs.filter(pc.is_in(theirs, known)).to_pylist()
+    if not shared:
+        return []
+    named = ", ".join(repr(value) for value in shared[:3])
+    message = f"{len(shared)} of {len(theirs)} groups by {by!r} are in both sets, such as {named}."
+    return [GROUPS_IN_BOTH.finding(message, file=eval_table.sources[0].file, column=by)]
+
+
+def _compare_sides(
+    table: Table, train: Rows, eval_table: Table, validation: Rows, column: str
+) -> list[Finding]:
+    sides = [
+        read_classes(each, rows, column) if column in each.columns else None
+        for each, rows in ((table, train), (eval_table, validation))
+    ]
+    if sides[0] is None or sides[1] is None:
+        return []
+    return compare_classes(sides[0], sides[1], eval_table.sources[0].file)
+
+
+def row_parts(
+    table: Table, task: TaskSpec, roles: Mapping[str, str], by: str | None = None
+) -> RowParts:
+    """Which columns are the input of a row, and which its target.
+
+    Without a role for the input, it is the whole row, without columns that number the rows, and
+    without the column that groups them.
+    """
+    targets = tuple(role for role in task.targets if role in roles)
+    if not task.whole_rows or len(targets) < len(roles):
+        return RowParts(roles, targets, task.divide)
+    targets = tuple(roles[role] for role in targets)
+    read = [name for name in table.columns if name != by]
+    columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
+    if {*columns} == {*targets}:
+        columns = read
+    return RowParts({name: name for name in columns}, targets, task.divide)
+
+
+def _numbers_rows(table: Table, column: str) -> bool:
+    """Whether a column of integers or text has another value in each row, as an id has."""
+    import pyarrow.compute as pc
+
+    kind = table.column_type(column)
+    if table.num_rows < 2 or not (pa.types.is_integer(kind) or is_text(kind)):
+        return False
+    return bool(pc.count_distinct(table.arrow[column], mode="all").as_py() == table.num_rows)
+
+
+def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Finding]]:
+    """The rows to be read: all of them, or the sample that `scan` asks for."""
+    rows = sample_rows(table.num_rows, scan, seed)
+    if len(rows) == table.num_rows:
+        return rows, []
+    file = table.sources[0].file
+    message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
+    return rows, [SAMPLE_CHECKED.finding(message, file=file)]
+
+
+def _shared_inputs(
+    trained: tuple[Hashes, Hashes], shown: tuple[Hashes, Hashes], eval_table: Table, rows: Rows
+) -> list[Finding]:
+    """Validation rows whose input a training row has; of common inputs, equal rows only."""
+    names, sizes = np.unique(trained[0], return_counts=True)
+    common = names[sizes > COMMON_SHARE * len(trained[0])]
+    by_input = np.isin(shown[0], trained[0]) & ~np.isin(shown[0], common)
+    equal = np.isin(shown[1], trained[1]) & (shown[1] != NO_CONTENT)
+    shared = (by_input & (shown[0] != NO_CONTENT)) | equal
+    if not shared.any():
+        return []
+    where = eval_table.where(int(rows[np.argmax(shared)]))
+    message = (
+        f"{int(shared.sum())} of {len(rows)} validation rows have the input of a training row, "
+        f"{int(equal.sum())} of them also its target; row {where['row']} is the first."
+    )
+    return [VALIDATION_ROWS_IN_TRAINING.finding(message, where)]
+
+
+def _contradictions(
+    table: Table, rows: Rows, parts: RowParts, hashes: tuple[Hashes, Hashes], exact: bool
+) -> list[Finding]:
+    """Rows with one input and several targets, compared exactly, with the first two of them."""
+    places = np.sort(find_contradictions(*hashes))
+    if len(places) == 0:
+        return []
+    inputs, whole = parts.hash_some(table, rows[places], fold=False)
+    found = find_contradictions(inputs, whole)
+    if len(found) == 0:
+        return []
+    first = int(found.min())
+    unlike = (inputs == inputs[first]) & (whole != whole[first])
+    one, two = (table.where(int(rows[places[n]])) for n in (first, np.argmax(unlike)))
+    file = f" of {two['file']}" if two["file"] != one["file"] else ""
+    message = (
+        f"{len(found)} of {len(rows)} rows have the input of another row, but another target "
+        f"({len(np.unique(inputs[found]))} inputs); rows {one['row']} and {two['row']}{file}, for "
+        "example."
+    )
+    suspicious = exact and 2 * len(found) <= len(rows)
+    rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS
+    return [rule.finding(message, one)]

@@ -1,0 +1,61 @@
+"""A disk that is full, read-only or failing, in words that help with this run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from surefit.errors import RunFailedError, SurefitError, message_of
+from surefit.memory.gigabytes import show_gb
+from surefit.run.run_folder import Run
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_WORDS = tuple(os.strerror(code) for code in FULL)
+"""Libraries that are not written in Python name the error without its number."""
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+
+
+def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
+    """What a failed write means for the run; None for other errors."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code in FULL or any(words in message_of(error) for words in FULL_WORDS):
+        return _full(error, run)
+    name = str(getattr(error, "filename", None) or "")
+    if code in FORBIDDEN and name.startswith(str(run.path)):
+        return RunFailedError(
+            f"{name} cannot be written: {os.strerror(code or 0)}. {_saved(run)}",
+            f"Make it writable, then go on with: surefit train --resume {run.path}",
+        )
+    return None
+
+
+@contextmanager
+def report_disk(run: Run) -> Iterator[None]:
+    """Turn a failed write in the block into a message about the run."""
+    try:
+        yield
+    except Exception as error:
+        failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _full(error: BaseException, run: Run) -> RunFailedError:
+    name = Path(str(getattr(error, "filename", None) or run.path))
+    place = next((each for each in (name, *name.parents) if each.exists()), run.path)
+    free = shutil.disk_usage(place).free
+    return RunFailedError(
+        f"The disk of {place} is full ({show_gb(free)} free). {_saved(run)}",
+        f"Free some space, then go on with: surefit train --resume {run.path}. `--set keep=1` "
+        "keeps one checkpoint besides the best instead of two.",
+    )
+
+
+def _saved(run: Run) -> str:
+    step = run.saved_step
+    return f"The checkpoint of step {step} is intact." if step else "No step was saved."

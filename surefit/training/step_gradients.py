@@ -1,0 +1,99 @@
+"""The gradients of one optimizer step: forward and backward over its micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import tee
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.order import Batches, Share
+from surefit.models.call import compute_losses
+from surefit.pipeline.job import Job
+from surefit.training.engine import Engine
+from surefit.training.schedule import Place, places
+
+Rows = npt.NDArray[np.integer[Any]]
+Feed = Callable[[Iterator[tuple[int, Rows]]], Iterator[Mapping[str, Any]]]
+"""Batches for pairs of epoch and rows, in their order, made ahead of time."""
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """One step of this process: its place, its micro-batches, and their batches to come."""
+
+    place: Place
+    share: Share
+    loaded: Iterator[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """This process's part of a step's mean loss, of its auxiliary loss, and the step's tokens."""
+
+    loss: Any
+    added: Any
+    num_tokens: int
+
+
+def list_steps(
+    batches: Batches, after: int, num_steps: int, process: int, splits: int = 1
+) -> Iterator[tuple[Place, Share]]:
+    """Each step to come, with the share of one process in it."""
+    for place in places(batches, after, num_steps):
+        yield place, split_share(batches.share(place.epoch, place.index, process), splits)
+
+
+def split_share(share: Share, splits: int) -> Share:
+    """The share with each micro-batch in so many parts; a part has at least one row."""
+    if splits == 1:
+        return share
+    parts = (np.array_split(rows, min(splits, len(rows))) for rows in share.micro_batches)
+    return Share(tuple(part for each in parts for part in each), share.weight)
+
+
+def load_steps(steps: Iterator[tuple[Place, Share]], feed: Feed) -> Iterator[StepBatches]:
+    """The steps, with batches that are made ahead of their turn."""
+    steps, ahead = tee(steps)
+    loaded = feed((place.epoch, rows) for place, share in ahead for rows in share.micro_batches)
+    for place, share in steps:
+        yield StepBatches(place, share, loaded)
+
+
+def add_gradients(
+    engine: Engine,
+    job: Job,
+    step: StepBatches,
+    backward: Callable[[Any], Any],
+    on_rows: Callable[[Rows], None],
+) -> Sums:
+    """Add up the gradients of a step; `on_rows` hears of each micro-batch before the model."""
+    accelerator, model, pipeline = engine.accelerator, engine.model, job.pipeline
+    batches, share = job.batches, step.share
+    rows = batches.step_rows(step.place.epoch, step.place.index)
+    divisor = int(job.train.num_targets[rows].sum())
+    # DDP averages over processes; the factor turns its mean back into a sum.
+    factor = share.weight * accelerator.num_processes / divisor
+    num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
+    total: Any = None
+    added: Any = None
+    for number, micro_batch in enumerate(share.micro_batches):
+        batch = next(step.loaded)
+        on_rows(micro_batch)
+        is_last = number == len(share.micro_batches) - 1
+        with nullcontext() if is_last else accelerator.no_sync(model):
+            loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
+            scaled = loss_sum * factor
+            if extra is not None:  # a mean over tokens, not a sum over targets
+                part = int(batches.lengths[micro_batch].sum(dtype=np.int64)) / num_tokens
+                extra = extra * (part * share.weight)
+                scaled = scaled + extra * accelerator.num_processes
+                added = extra.detach() if added is None else added + extra.detach()
+            backward(scaled)
+        total = loss_sum.detach() if total is None else total + loss_sum.detach()
+    mean = float(total) * (share.weight / divisor)
+    return Sums(mean, None if added is None else float(added), num_tokens)

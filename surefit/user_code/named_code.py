@@ -1,0 +1,146 @@
+"""Code that this command names, as `module:object`; naming it is what allows it to run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from surefit.config import RunConfig
+from surefit.errors import UsageError, describe_error
+from surefit.findings import rule
+
+OWN_CODE_RUN = rule(
+    "SF288",
+    "info",
+    "your own code is run",
+    why="Code runs only where it is named; this is the file it comes from.",
+    fix="Nothing to do.",
+)
+
+CODE_KEYS = ("model", "task", "generate.scorer", "augment.function")
+"""The config keys that may name code."""
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_code_name(name: str) -> bool:
+    """Whether a name is `module:object`, not `tiny:ARCH` or a path.
+
+    >>> is_code_name("net:make"), is_code_name("tiny:llama"), is_code_name("sft")
+    (True, False, False)
+    """
+    is_name = bool(_CODE.fullmatch(name)) and not name.startswith("tiny:")
+    return is_name and not Path(name).exists()
+
+
+def code_names(config: RunConfig) -> dict[str, str]:
+    """The code that a config names, by key."""
+    values = {key: attrgetter(key)(config) for key in CODE_KEYS}
+    return {key: name for key, name in values.items() if name and is_code_name(name)}
+
+
+@dataclass(frozen=True)
+class NamedCode:
+    """Code named by this command or by the config file given to it, in the folder `beside`."""
+
+    beside: Path | None = None
+
+    def find(self, name: str) -> Any:
+        """Import `module:object`, from beside the config, the working folder or the Python path."""
+        return import_object(name, self.folders())
+
+    def folders(self) -> list[Path]:
+        """Where a module is searched before the Python path."""
+        return [*([self.beside.resolve()] if self.beside else []), Path.cwd()]
+
+    def allows_remote(self, place: str, asked: bool) -> bool:
+        """Whether a model folder or hub repository may run its own code: as the command says."""
+        return asked
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The module and the object of `module:object`."""
+    module, _, named = name.partition(":")
+    return module, named
+
+
+def locate(module_name: str, folders: Sequence[Path | str]) -> Path | None:
+    """The file that would be imported, found without running any code."""
+    relative = Path(*module_name.split("."))
+    for folder in folders:
+        package = Path(folder) / relative / "__init__.py"
+        file = Path(folder) / relative.with_name(relative.name + ".py")
+        for each in (package, file):
+            if each.is_file():
+                return each.resolve()
+    return None
+
+
+def import_object(name: str, folders: Sequence[Path]) -> Any:
+    """Import `module:object`; `folders` are searched before the Python path."""
+    module_name, _ = split_name(name)
+    _forget_namesake(module_name, folders)
+    with _search_path(folders):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name.split(".")[0] and error.name != module_name:
+                raise UsageError(
+                    f"{module_name} needs the module {error.name!r}, which is not installed.",
+                    f"Install {error.name}.",
+                ) from None
+            places = [str(folder) for folder in folders]
+            raise UsageError(
+                f"There is no Python module {module_name!r} in {' or '.join(places)} "
+                "or on the Python path.",
+                "Write MODULE:FUNCTION with the file name without .py.",
+            ) from None
+        except (Exception, SystemExit) as error:
+            raise import_failed(module_name, error) from error
+    return object_of(module, name)
+
+
+def import_failed(module_name: str, error: BaseException) -> UsageError:
+    """The error of a module whose import raised one."""
+    return UsageError(
+        f"{module_name} could not be imported: {describe_error(error)}",
+        "Repair the file; `python -c 'import …'` shows where it fails.",
+    )
+
+
+def object_of(module: Any, name: str) -> Any:
+    """The object that `module:object` names, in the imported module."""
+    _, object_name = split_name(name)
+    if not hasattr(module, object_name):
+        found = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
+        raise UsageError(
+            f"{module.__file__} has no {object_name!r}.", f"It has: {found or 'nothing'}."
+        )
+    return getattr(module, object_name)
+
+
+def _forget_namesake(module_name: str, folders: Sequence[Path]) -> None:
+    """Drop a module of the same name that was imported from another folder before."""
+    here = locate(module_name, folders)
+    known = sys.modules.get(module_name)
+    file = getattr(known, "__file__", None)
+    if here is not None and known is not None and (not file or Path(file).resolve() != here):
+        del sys.modules[module_name]
+
+
+@contextmanager
+def _search_path(folders: Sequence[Path]) -> Iterator[None]:
+    before, wrote = list(sys.path), sys.dont_write_bytecode
+    sys.path[:0] = [str(folder) for folder in folders]
+    sys.dont_write_bytecode = True  # nothing is left beside the user's file
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = before, wrote

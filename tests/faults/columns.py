@@ -1,0 +1,477 @@
+"""Columns that are not read although they mean something, and healthy ones that only look it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from faults.case import Case
+
+ALL = "--set eval_share=0"
+BERT = "tiny:bert"
+Row = dict[str, Any]
+
+
+def rows(make: Callable[[int, str, str], Row], count: int = 24) -> list[Row]:
+    """Rows made from a number, a question and its answer."""
+    return [make(n, f"What is {n} and {n}?", f"It is {2 * n}.") for n in range(count)]
+
+
+def said(*turns: tuple[str, str]) -> list[dict[str, str]]:
+    """Messages of a dialogue."""
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return said(("user", text))
+
+
+def bot(text: str) -> list[dict[str, str]]:
+    return said(("assistant", text))
+
+
+def asked(**more: Callable[[int], Any]) -> list[Row]:
+    """Prompts and answers with further columns, each a function of the row's number."""
+    return rows(
+        lambda n, q, a: {
+            "prompt": q,
+            "completion": a,
+            **{name: make(n) for name, make in more.items()},
+        }
+    )
+
+
+def classed(**more: Callable[[int], Any]) -> list[Row]:
+    """Texts and classes with further columns."""
+    return rows(
+        lambda n, q, a: {
+            "text": f"{q} {a}",
+            "label": "ab"[n % 2],
+            **{name: make(n) for name, make in more.items()},
+        }
+    )
+
+
+PAIRS: dict[str, tuple[str, list[Row]]] = {
+    "standard": ("chosen", rows(lambda n, q, a: {"prompt": q, "chosen": a, "rejected": "No."})),
+    "dialogues with prompts": (
+        "chosen",
+        rows(lambda n, q, a: {"prompt": user(q), "chosen": bot(a), "rejected": bot("No.")}),
+    ),
+    "texts without prompts": (
+        "chosen",
+        rows(lambda n, q, a: {"chosen": f"{q} {a}", "rejected": f"{q} No."}),
+    ),
+    "dialogues without prompts": (
+        "chosen",
+        rows(lambda n, q, a: {"chosen": user(q) + bot(a), "rejected": user(q) + bot("No.")}),
+    ),
+    "ranked instructions": (
+        "chosen",
+        rows(lambda n, q, a: {"instruction": q, "input": "", "chosen": a, "rejected": "No."}),
+    ),
+    "ranked conversations": (
+        "chosen",
+        rows(
+            lambda n, q, a: {
+                "conversations": [{"from": "human", "value": q}],
+                "chosen": {"from": "gpt", "value": a},
+                "rejected": {"from": "gpt", "value": "No."},
+            }
+        ),
+    ),
+    "preferred outputs": (
+        "preferred_output",
+        rows(
+            lambda n, q, a: {
+                "input": {"messages": user(q), "tools": []},
+                "preferred_output": bot(a),
+                "non_preferred_output": bot("No."),
+            }
+        ),
+    ),
+    "with scores": (
+        "chosen",
+        rows(
+            lambda n, q, a: {
+                "prompt": q,
+                "chosen": user(q) + bot(a),
+                "rejected": user(q) + bot("No."),
+                "messages": user(q) + bot(a),
+                "score_chosen": 5.0 + n,
+                "score_rejected": 1.0,
+            }
+        ),
+    ),
+}
+"""Forms of preference pairs, and the column of the better answers."""
+
+OTHERS = [
+    {"instruction": f"Add {n} and 1.", "input": "", "output": f"{n + 1}"} for n in range(40, 60)
+]
+CHATS = rows(
+    lambda n, q, a: {
+        "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}],
+    }
+)
+
+CASES = [
+    *(
+        Case(f"preference pairs: {name}", "SF130", {"a.jsonl": data}, column=column)
+        for name, (column, data) in PAIRS.items()
+    ),
+    Case(
+        "several answers with scores",
+        "SF130",
+        {"a.jsonl": rows(lambda n, q, a: {"prompt": q, "responses": [a, "No."], "scores": [1, 0]})},
+    ),
+    Case(
+        "completions with ratings",
+        "SF130",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "instruction": q,
+                    "completions": [{"response": a, "overall_score": 4}],
+                }
+            )
+        },
+    ),
+    Case(
+        "two answers, and which is better",
+        "SF130",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "prompt": q,
+                    "response_0": a,
+                    "response_1": "No.",
+                    "better_response_id": n % 2,
+                }
+            )
+        },
+    ),
+    Case(
+        "dialogues judged good or bad",
+        "SF131",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"messages": user(q) + bot(a), "label": n % 2 == 0},
+            )
+        },
+        column="label",
+    ),
+    Case(
+        "answers tagged as bad",
+        "SF131",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"instruction": q, "output": a, "kto_tag": n > 20},
+            )
+        },
+        column="kto_tag",
+    ),
+    Case(
+        "answers judged by a word",
+        "SF131",
+        {"a.jsonl": asked(label=lambda n: ("desirable", "undesirable")[n % 2])},
+        column="label",
+    ),
+    Case("answers with a score", "SF132", {"a.jsonl": asked(score=lambda n: n % 5)}),
+    Case("answers with a rating", "SF132", {"a.jsonl": asked(overall_rating=lambda n: n / 2)}),
+    Case("prompts alone", "SF133", {"a.jsonl": rows(lambda n, q, a: {"prompt": q})}),
+    Case(
+        "instructions with an input and no answer",
+        "SF133",
+        {"a.jsonl": rows(lambda n, q, a: {"instruction": q, "input": a})},
+    ),
+    Case(
+        "questions with ids",
+        "SF133",
+        {"a.jsonl": rows(lambda n, q, a: {"question": q, "id": n})},
+        options="--task causal-lm",
+    ),
+    Case(
+        "title beside the text",
+        "SF134",
+        {"a.jsonl": classed(title=lambda n: f"The news of day {n}")},
+        BERT,
+        column="title",
+        exits=0,
+    ),
+    Case(
+        "passage beside the question",
+        "SF134",
+        {"a.jsonl": classed(passage=lambda n: f"Once there were {n} small houses.")},
+        BERT,
+        ALL,
+        column="passage",
+        exits=0,
+    ),
+    Case(
+        "reasoning beside the answer",
+        "SF135",
+        {"a.jsonl": asked(reasoning=lambda n: f"First I add {n}, then {n} again.")},
+        column="reasoning",
+        exits=0,
+    ),
+    Case(
+        "documents beside the question",
+        "SF135",
+        {"a.jsonl": asked(documents=lambda n: [f"Document {n}", "Another one"])},
+        column="documents",
+        exits=0,
+    ),
+    Case(
+        "images beside dialogues",
+        "SF136",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"messages": user(f"<image>{q}") + bot(a), "images": [f"{n}.png"]},
+            )
+        },
+        column="images",
+    ),
+    Case("audio beside prompts", "SF136", {"a.jsonl": asked(audio=lambda n: f"{n}.wav")}),
+    Case(
+        "dialogues that end with the user",
+        "SF137",
+        {"a.jsonl": rows(lambda n, q, a: {"messages": user(q) + bot(a) + user("And then?")})},
+        exits=0,
+    ),
+    Case(
+        "conversations that wait for an answer",
+        "SF137",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "conversations": [
+                        {"from": "human", "value": q},
+                        {"from": "gpt", "value": a},
+                        {"from": "human", "value": "Why?"},
+                    ]
+                }
+            )
+        },
+        exits=0,
+    ),
+    Case(
+        "column of training and test rows",
+        "SF138",
+        {"a.jsonl": classed(split=lambda n: ("train", "test")[n % 3 == 0])},
+        BERT,
+        exits=0,
+    ),
+    Case(
+        "table with training and test rows",
+        "SF138",
+        {
+            "a.csv": "size,subset,label\n"
+            + "".join(
+                f"{n * 7 % 31},{('train', 'dev')[n % 4 == 0]},{'ab'[n % 2]}\n" for n in range(60)
+            )
+        },
+        "tiny:mlp",
+        exits=0,
+    ),
+    Case(
+        "files of texts and of tokens",
+        "SF141",
+        {
+            "a.jsonl": rows(lambda n, q, a: {"text": q}),
+            "b.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
+        },
+        data="a.jsonl b.jsonl",
+        options="--task causal-lm",
+    ),
+    Case(
+        "validation file of tokens",
+        "SF141",
+        {
+            "a.jsonl": rows(lambda n, q, a: {"messages": user(q) + bot(a)}),
+            "e.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
+        },
+        options="--eval-data e.jsonl",
+    ),
+    Case(
+        "validation file of instructions",
+        "SF140",
+        {"a.jsonl": asked(), "e.jsonl": OTHERS},
+        options="--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "files of instructions and of dialogues",
+        "SF140",
+        {"a.jsonl": OTHERS, "b.jsonl": CHATS},
+        data="a.jsonl b.jsonl",
+        exits=0,
+    ),
+    Case(
+        "two columns of answers",
+        "SF142",
+        {"a.jsonl": asked(response=lambda n: f"My reply is number {n}.")},
+        column="response",
+        exits=0,
+    ),
+    Case(
+        "two columns of classes",
+        "SF142",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        column="sentiment",
+        exits=0,
+    ),
+    Case("weights of rows", "SF139", {"a.jsonl": asked(weight=lambda n: 1 + n % 3)}, exits=0),
+    Case(
+        "weights of samples",
+        "SF139",
+        {"a.jsonl": classed(sample_weight=lambda n: n / 10)},
+        BERT,
+        exits=0,
+    ),
+]
+
+HEALTHY = [
+    *(
+        Case(
+            f"better answers of pairs: {name}",
+            None,
+            {"a.jsonl": data},
+            options=f"--task sft --set columns.answer={column}",
+        )
+        for name, (column, data) in PAIRS.items()
+    ),
+    Case(
+        "good answers of judged ones",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"prompt": q, "completion": a, "label": n % 3 > 0}, count=60
+            )
+        },
+        options="--set accept=SF131",
+        also=("SF131", "SF203"),
+    ),
+    Case(
+        "validation file in another form",
+        None,
+        {
+            "a.jsonl": asked(),
+            "e.jsonl": [{"messages": user(f"Add {n} and 1.") + bot(f"{n + 1}.")} for n in range(9)],
+        },
+        options="--eval-data e.jsonl",
+        also=("SF140",),
+    ),
+    Case(
+        "texts under two names",
+        None,
+        {
+            "a.jsonl": classed(),
+            "b.jsonl": [{"sentence": f"Day {n} is nice", "label": "ab"[n % 2]} for n in range(20)],
+        },
+        BERT,
+        data="a.jsonl b.jsonl",
+        also=("SF140",),
+    ),
+    Case(
+        "one of two columns of classes, named",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}
+            )
+        },
+        BERT,
+        "--set columns.label=category",
+    ),
+    Case(
+        "classes with their names",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {"text": q, "category": "ab"[n % 2], "intent": ("go", "no")[n % 2]}
+            )
+        },
+        BERT,
+    ),
+    Case("answers that are all good", None, {"a.jsonl": asked(label=lambda n: True)}),
+    Case("answers with one score", None, {"a.jsonl": asked(score=lambda n: 5)}),
+    Case(
+        "answers with metadata",
+        None,
+        {
+            "a.jsonl": asked(
+                id=lambda n: n,
+                source=lambda n: "web",
+                url=lambda n: f"https://example.org/{n}",
+                timestamp=lambda n: f"2024-01-{n + 1:02d}",
+                category=lambda n: ("sports", "news")[n % 2],
+                is_classification=lambda n: n % 2 == 0,
+                model=lambda n: "A model of some kind",
+                split=lambda n: "train",
+                weight=lambda n: 1.0,
+            )
+        },
+    ),
+    Case(
+        "whole text beside its parts",
+        None,
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "instruction": q,
+                    "input": "",
+                    "output": a,
+                    "text": f"Below is a task. {q} ### Response: {a}",
+                }
+            )
+        },
+    ),
+    Case(
+        "texts with metadata",
+        None,
+        {
+            "a.jsonl": classed(
+                author=lambda n: "Jane Q. Doe",
+                url=lambda n: f"https://example.org/a/{n}",
+                date=lambda n: f"2024-01-{n + 1:02d}",
+                label_text=lambda n: ("bad", "good")[n % 2],
+                file=lambda n: f"texts/{n}.txt",
+            )
+        },
+        BERT,
+    ),
+    Case(
+        "title and text as a pair",
+        None,
+        {"a.jsonl": classed(title=lambda n: f"The news of day {n}")},
+        BERT,
+        "--set columns.text_pair=title",
+    ),
+    Case(
+        "score as the target",
+        None,
+        {"a.jsonl": rows(lambda n, q, a: {"text": f"{q} {a}", "score": n * 0.37 % 5})},
+        BERT,
+    ),
+    Case(
+        "prompts as text on purpose",
+        None,
+        {"a.jsonl": rows(lambda n, q, a: {"prompt": q})},
+        options="--task causal-lm --set columns.text=prompt",
+    ),
+    Case(
+        "weight as a feature",
+        None,
+        {
+            "a.csv": "weight,height,label\n"
+            + "".join(f"{n * 7 % 31},{n * 11 % 23},{'ab'[n % 2]}\n" for n in range(60))
+        },
+        "tiny:mlp",
+    ),
+]

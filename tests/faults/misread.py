@@ -1,0 +1,337 @@
+"""Files that are misread, splits, copies and leaks: what is learned is not what was meant."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from builders import WORDS, sentiment_rows
+from faults.case import Case
+
+BERT = "tiny:bert"
+MLP = "tiny:mlp"
+CLASSES = "--task text-classification"
+NOUNS = [
+    *("harbour", "winter", "violin", "engine", "garden", "letter", "mirror", "island", "candle"),
+    *("bridge", "lantern", "market", "window", "orchard", "teacher", "captain", "river", "journal"),
+    *("mountain", "kitchen", "blanket", "compass", "meadow", "thunder", "velvet", "pocket"),
+    *("ribbon", "saddle", "tunnel", "whistle", "anchor", "basket", "curtain", "feather", "hammer"),
+]
+
+
+def prose(count: int, seed: int = 0, length: int = 14) -> list[dict[str, Any]]:
+    """Texts of rare words, with classes."""
+    choose = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = choose.choice(["bad", "good"])
+        rows.append({"text": " ".join([*choose.choices(NOUNS, k=length), label]), "label": label})
+    return rows
+
+
+def retold(row: dict[str, Any], place: int = 4) -> dict[str, Any]:
+    """The row with one word spelled otherwise."""
+    words = row["text"].split()
+    words[place] += "s"
+    return {**row, "text": " ".join(words)}
+
+
+def prefixed(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with a word before it."""
+    return {**row, "text": f"please {row['text']}"}
+
+
+def listed(ending: str) -> dict[str, Any]:
+    """A table of files and classes, and the files."""
+    names = [f"clips/{'ab'[n % 2]}{n}{ending}" for n in range(20)]
+    rows = [{"text": name, "label": "ab"[n % 2]} for n, name in enumerate(names)]
+    content: Any = np.zeros((4, 3), np.float32) if ending == ".npy" else b"RIFF0000WAVE"
+    return {"a.jsonl": rows, **dict.fromkeys(names, content)}
+
+
+def measured(**columns: Any) -> list[dict[str, Any]]:
+    """A small table with classes, and further columns as functions of row number and class."""
+    rows = []
+    for n in range(60):
+        kind = ("no", "yes")[n * 7 % 5 > 2]
+        row = {"size": n * 13 % 29, "age": n * 5 % 17, "kind": kind}
+        rows.append({**row, **{name: make(n, kind) for name, make in columns.items()}})
+    return rows
+
+
+def series(seed: int) -> Any:
+    return np.random.default_rng(seed).normal(size=(3 + seed % 4, 3)).astype(np.float32)
+
+
+FILES = [
+    Case("text names sound files", "SF176", listed(".wav"), BERT, CLASSES, column="text"),
+    Case("text names arrays", "SF176", listed(".npy"), BERT, CLASSES, column="text"),
+    Case(
+        "text names sound files that are elsewhere",
+        "SF176",
+        {"a.jsonl": listed(".flac")["a.jsonl"]},
+        BERT,
+        CLASSES,
+    ),
+    Case(
+        "prompts name text files",
+        "SF176",
+        {
+            "a.csv": "prompt,completion\n" + "".join(f"p{n}.txt,yes\n" for n in range(12)),
+            **{f"p{n}.txt": f"question {n}" for n in range(12)},
+        },
+        "tiny:llama",
+        column="prompt",
+    ),
+    Case(
+        "only validation and test files",
+        "SF170",
+        {"d/val.jsonl": sentiment_rows(20), "d/test.jsonl": sentiment_rows(20, 1)},
+        BERT,
+        data="d",
+    ),
+    Case(
+        "test file among the training files",
+        "SF171",
+        {"train.jsonl": sentiment_rows(20), "test.jsonl": sentiment_rows(20, 1)},
+        BERT,
+        data="train.jsonl test.jsonl",
+        exits=0,
+    ),
+    Case(
+        "matrices that may be rows or shards",
+        "SF173",
+        {f"d/rec{n}.npy": np.random.default_rng(n).normal(size=(12, 3)) for n in range(9)},
+        "tiny:bert",
+        "--task feature-pretraining --set features.width=3",
+        data="d",
+        exits=0,
+    ),
+]
+
+LEAKS = [
+    Case(
+        "validation rows with one word changed",
+        "SF180",
+        {"a.jsonl": prose(60), "e.jsonl": [*prose(20, 1), *map(retold, prose(60)[:6])]},
+        BERT,
+        "--eval-data e.jsonl",
+        row=20,
+        exits=0,
+    ),
+    Case(
+        "rows augmented before the split",
+        "SF180",
+        {"a.jsonl": [make(row) for row in prose(40) for make in (dict, retold, prefixed)]},
+        BERT,
+        also=("SF181",),
+        exits=0,
+    ),
+    Case(
+        "class codes beside class names",
+        "SF232",
+        {"a.jsonl": measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes"))},
+        MLP,
+        "--task tabular-classification --set columns.label=kind",
+        column="kind_id",
+        exits=0,
+    ),
+    Case(
+        "a score that decides the class",
+        "SF232",
+        {"a.jsonl": measured(score=lambda n, kind: n * 11 % 31 / 62 + (kind == "yes") / 2)},
+        MLP,
+        "--task tabular-classification --set columns.label=kind",
+        column="score",
+        exits=0,
+    ),
+    Case(
+        "class without validation rows",
+        "SF184",
+        {
+            "a.jsonl": sentiment_rows(60),
+            "e.jsonl": [row for row in prose(80, 3) if row["label"] == "bad"],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "classes with other shares in validation",
+        "SF185",
+        {
+            "a.jsonl": prose(80),
+            "e.jsonl": [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "groups in both sets",
+        "SF188",
+        {
+            "a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(40))],
+            "e.jsonl": [{**row, "patient": 5 + n % 9} for n, row in enumerate(prose(30, 1))],
+        },
+        BERT,
+        "--eval-data e.jsonl --set split.by=patient",
+        column="patient",
+        exits=0,
+    ),
+    Case(
+        "one group only",
+        "SF186",
+        {"a.jsonl": [{**row, "patient": 1} for row in prose(30)]},
+        BERT,
+        "--set split.by=patient",
+        column="patient",
+    ),
+    Case(
+        "groups by a column that is not there",
+        "SF202",
+        {"a.jsonl": prose(30)},
+        BERT,
+        "--set split.by=patient",
+        column="patient",
+    ),
+]
+
+HEALTHY = [
+    Case(
+        "training, validation and test files in a folder",
+        None,
+        {f"d/{part}.jsonl": prose(40, n) for n, part in enumerate(("train", "val", "test"))},
+        BERT,
+        data="d",
+        also=("SF121",),
+    ),
+    Case(
+        "class folders of texts with official splits",
+        None,
+        {
+            f"d/{part}/{row['label']}/{n}.txt": row["text"]
+            for part, seed in (("train", 0), ("test", 1))
+            for n, row in enumerate(prose(30, seed))
+        },
+        BERT,
+        data="d",
+        also=("SF121",),
+    ),
+    Case(
+        "class folders of arrays",
+        None,
+        {f"d/{'ab'[n % 2]}/{n}.npy": series(n) + n % 2 for n in range(30)},
+        BERT,
+        data="d",
+    ),
+    Case(
+        "one array per row",
+        None,
+        {f"d/{n}.npy": series(n) for n in range(12)},
+        BERT,
+        data="d",
+        also=("SF172",),
+    ),
+    Case(
+        "a text file per class",
+        None,
+        {
+            "rt.pos": "".join(f"{row['text']}\n" for row in prose(30)),
+            "rt.neg": "".join(f"{row['text']}\n" for row in prose(20, 1)),
+        },
+        BERT,
+        CLASSES,
+        data="rt.pos rt.neg",
+        also=("SF175",),
+    ),
+    Case(
+        "texts that mention files",
+        None,
+        {
+            "a.jsonl": [
+                {"text": f"open notes.txt and read {w} {n}", "label": "ab"[n % 2]}
+                for n, w in enumerate(NOUNS)
+            ],
+            "notes.txt": "x",
+        },
+        BERT,
+    ),
+    Case(
+        "questions of one template",
+        None,
+        {
+            "a.jsonl": [
+                {
+                    "prompt": f"Tom has {n} apples and eats {n % 3} of them, how many are left?",
+                    "completion": str(n - n % 3),
+                }
+                for n in range(3, 60)
+            ]
+        },
+    ),
+    Case(
+        "slots of one template",
+        None,
+        {
+            "a.jsonl": [
+                {
+                    "prompt": f"Please translate the word {noun} from English into Spanish for me",
+                    "completion": f"{noun[::-1]}o",
+                }
+                for noun in NOUNS
+            ]
+        },
+    ),
+    Case(
+        "boilerplate before each text",
+        None,
+        {
+            "a.jsonl": [
+                {
+                    "prompt": "You are a careful assistant. Answer the question below in one word "
+                    f"and do not explain anything. Question: {' '.join(w[::-1] for w in pair)}",
+                    "completion": pair[0],
+                }
+                for pair in zip(NOUNS, NOUNS[5:], strict=False)
+            ]
+        },
+    ),
+    Case(
+        "short texts that recur",
+        None,
+        {
+            "a.jsonl": [
+                {"text": f"{a} {b} {c}", "label": a}
+                for a in WORDS[:3]
+                for b in WORDS
+                for c in WORDS[:4]
+            ]
+        },
+        BERT,
+    ),
+    Case(
+        "a strong column that does not decide",
+        None,
+        {"a.jsonl": measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes"))},
+        MLP,
+        "--task tabular-classification --set columns.label=kind",
+    ),
+    Case(
+        "few validation rows of few classes",
+        None,
+        {"a.jsonl": prose(60), "e.jsonl": prose(12, 5)},
+        BERT,
+        "--eval-data e.jsonl",
+    ),
+    Case(
+        "rows split by group",
+        None,
+        {"a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(60))]},
+        BERT,
+        "--set split.by=patient",
+        also=("SF187",),
+    ),
+]

@@ -1,0 +1,73 @@
+"""Law 12: nothing of meaning is dropped or misread in silence; columns, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import surefit
+from faults.columns import PAIRS, asked
+
+TABLE = [
+    {"note": f"no. {n}", "size": n * 13 % 29, "kind": "ab"[n % 2], "price": n * 3.5 % 17}
+    for n in range(60)
+]
+SETS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "prompts": (
+        asked(source=lambda n: f"site {n % 2}", stars=lambda n: n % 5),
+        {"model": "tiny:llama", "ignore": ["stars"]},
+    ),
+    "tables": (TABLE, {"model": "tiny:mlp", "task": "regression", "columns": {"label": "price"}}),
+}
+
+
+def encoded(plan: Any) -> list[Any]:
+    """Everything that the model gets of the training rows."""
+    store = plan.job.train
+    return [store.values(name).tolist() for name in store.fields]
+
+
+def changed(value: Any) -> Any:
+    return f"{value} moon" if isinstance(value, str) else value + 1
+
+
+def check(rows: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+    plan = surefit.check(data=rows, eval_share=0, **options)
+    assert plan.ok, plan.findings
+    return plan
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_column_is_read_exactly_if_it_has_a_role(name: str) -> None:
+    rows, options = SETS[name]
+    plan = check(rows, options)
+    assert list(plan.columns) == [*rows[0]]
+    assert plan.as_dict()["columns"] == plan.columns
+    assert None in plan.columns.values()
+    before = encoded(plan)
+    for column, role in plan.columns.items():
+        other = [{**rows[0], column: changed(rows[0][column])}, *rows[1:]]
+        assert (encoded(check(other, options)) != before) == (role is not None), column
+
+
+def test_columns_of_the_validation_data_are_accounted_for() -> None:
+    shown = [{"prompt": f"Count to {n}", "completion": "1 2", "note": "x"} for n in range(3)]
+    plan = surefit.check(data=asked(), eval_data=shown, model="tiny:llama")
+    assert plan.columns == {"prompt": "prompt", "completion": "answer", "note": None}
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (PAIRS["standard"][1], "SF130"),
+        (PAIRS["ranked conversations"][1], "SF130"),
+        (asked(label=lambda n: n % 2 == 0), "SF131"),
+        (asked(score=lambda n: n % 5), "SF132"),
+        ([{"prompt": f"Count to {n}"} for n in range(20)], "SF133"),
+    ],
+)
+def test_what_would_be_misread_is_refused(rows: list[dict[str, Any]], code: str) -> None:
+    plan = surefit.check(data=rows, model="tiny:llama")
+    assert not plan.ok
+    assert code in [found.code for found in plan.findings if found.severity == "error"]

@@ -1,0 +1,268 @@
+"""A run's folder survives damage, half-written files, edits and a second process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import surefit
+from builders import MeanPool, feature_rows
+from surefit.digests import find_damage
+from surefit.request import make_request
+from surefit.run.checkpoints import latest_checkpoint
+from surefit.run.choose_checkpoint import choose_checkpoint, list_checkpoints
+from surefit.run.events import cut_events, read_events
+from surefit.run.run_lock import lock_run
+from surefit.training.resume import resume_run
+from surefit.training.start import Listeners
+
+ROWS = feature_rows(40)
+STATE = MeanPool().state_dict()
+OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 2, "lr": 0.01, "save_every": 3}
+
+
+def module() -> MeanPool:
+    fresh = MeanPool(dropout=0.1)
+    fresh.load_state_dict(STATE)
+    return fresh
+
+
+def train(folder: Path, **more: Any) -> surefit.api.Run:
+    return surefit.train(model=module(), output=str(folder), **{**OPTIONS, **more})
+
+
+def resume(folder: Path, **options: Any) -> list[str]:
+    """Resume a run; what it reported."""
+    said: list[str] = []
+    request = make_request({"data": ROWS, "model": module(), **options})
+    listeners = Listeners(notice=said.append, on_plan=lambda plan, _: said.extend(changes(plan)))
+    resume_run(folder, request, {"data", "model", *options}, listeners)
+    return said
+
+
+def changes(plan: Any) -> list[str]:
+    codes = ("SF800", "SF801")
+    return [f"{found.code} {found.message}" for found in plan.findings if found.code in codes]
+
+
+def stop_at(step: int) -> Callable[[Any], None]:
+    def fail(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == step:
+            raise LookupError("cut")
+
+    return fail
+
+
+def cut(folder: Path, step: int, **more: Any) -> Path:
+    with pytest.raises(LookupError):
+        train(folder, callbacks=[stop_at(step)], **more)
+    return folder
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [{**event, "seconds": 0} for event in read_events(folder / "events.jsonl")]
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("whole") / "run").path
+
+
+@pytest.mark.parametrize("damage", [flip_bit, truncate, Path.unlink])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_seen(
+    tmp_path: Path, whole: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    import shutil
+
+    shutil.copytree(whole / "checkpoints", tmp_path / "checkpoints")
+    newest, before = list_checkpoints(tmp_path / "checkpoints")[::-1][:2]
+    damage(newest / name)
+    chosen = choose_checkpoint(tmp_path / "checkpoints")
+    assert chosen.path == before
+    assert str(newest / name) in chosen.notices[0]
+    assert f"Resuming from step {int(before.name[5:])}." in chosen.notices
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(
+    tmp_path: Path, whole: Path
+) -> None:
+    run = cut(tmp_path / "run", 11)
+    latest = latest_checkpoint(run / "checkpoints")
+    assert latest is not None
+    flip_bit(latest / "model.safetensors")
+    for stray in ("step-latest", "step-00000099.bak", "notes.txt"):
+        (run / "checkpoints" / stray).mkdir()
+    said = resume(run)
+    assert f"{latest.name} is damaged" in said[0]
+    assert events(run) == events(whole)
+    assert not find_damage(run / "model")
+    names = {path.name for path in (run / "checkpoints").iterdir()}
+    assert {f"{latest.name}.damaged", "step-latest", "notes.txt"} < names
+
+
+def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: Path) -> None:
+    run = cut(tmp_path / "run", 7)
+    for path in list_checkpoints(run / "checkpoints"):
+        truncate(path / "optimizer.safetensors")
+    assert "Resuming from step 0." in resume(run)
+    assert events(run) == events(whole)
+
+
+def test_what_killed_writes_left_is_swept(tmp_path: Path) -> None:
+    run = cut(tmp_path / "run", 7)
+    left = [run / ".plan.json.0123abcd.tmp", run / "checkpoints" / ".step-00000009.89abcdef.tmp"]
+    left[0].write_text("{")
+    left[1].mkdir()
+    (left[1] / "model.safetensors").write_bytes(b"half")
+    resume(run)
+    assert not any(path.exists() for path in left)
+    assert not (run / ".lock").exists()
+
+
+@pytest.mark.parametrize("missing", ["plan.json", "config.yaml"])
+def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path, missing: str, whole: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    kept = "config.yaml" if missing == "plan.json" else "plan.json"
+    (run / kept).write_bytes((whole / kept).read_bytes())
+    with pytest.raises(surefit.UsageError, match="before training began") as caught:
+        surefit.train(resume=run)
+    assert "--output" in caught.value.fix
+    assert events(train(run).path) == events(whole)
+
+
+def test_a_report_that_is_missing_is_written_on_resume(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", epochs=1).path
+    (run / "report.html").unlink()
+    resume(run)
+    assert (run / "report.html").is_file()
+
+
+def test_any_unicode_line_break_is_text(tmp_path: Path) -> None:
+    breaks = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\ud800"
+    path = tmp_path / "events.jsonl"
+    written = [
+        {"event": "eval", "step": step, "epoch": 1, "samples": [{"prompt": breaks}]}
+        for step in (1, 2, 3)
+    ]
+    from surefit.run.events import event_writer
+
+    with event_writer(path) as write:
+        for event in written:
+            write(event)
+    assert read_events(path) == written
+    with path.open("ab") as file:
+        file.write(b'{"event": "step", "st\xc3')  # cut off, in the middle of a character
+    assert read_events(path) == written
+    cut_events(path, 2)
+    assert read_events(path) == written[:2]
+    path.write_bytes(path.read_bytes().replace(b'"eval"', b'"eval', 1))
+    with pytest.raises(surefit.UsageError, match=r"events.jsonl, line 1 is damaged"):
+        read_events(path)
+
+
+def test_a_run_that_is_trained_is_not_resumed_twice(tmp_path: Path) -> None:
+    run = cut(tmp_path / "run", 7)
+    with lock_run(run), pytest.raises(surefit.UsageError, match=f"process {os.getpid()} on") as it:
+        resume(run)
+    assert it.value.exit_code == 2
+    resume(run)
+
+
+def test_files_follow_the_umask(whole: Path) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in whole.rglob("*") if path.is_file()}
+    before = os.umask(0)
+    os.umask(before)
+    assert modes == {0o666 & ~before}
+
+
+def test_a_folder_that_is_deleted_is_noticed_at_the_next_step(tmp_path: Path) -> None:
+    import shutil
+
+    run, steps = tmp_path / "run", []
+
+    def delete(event: Any) -> None:
+        steps.append(event["step"])
+        if event["step"] == 4:
+            shutil.rmtree(run)
+
+    with pytest.raises(surefit.RunFailedError, match="was deleted or replaced"):
+        train(run, callbacks=[delete], save_every=50)
+    assert steps == [1, 2, 3, 4]
+    assert not run.exists()
+
+
+def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
+    run = train(tmp_path / "run").path
+    before = events(run)
+    assert resume(run, epochs=2) == []
+    assert events(run) == before
+    said = resume(run, epochs=4)
+    assert said[0] == "SF800 epochs: 2 → 4."
+    assert said[1].startswith("SF801 The run has 36 steps instead of 18. Learning rate (cosine)")
+    assert "before 9.42e-05, ended" in said[1]
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["steps"] == 36
+    assert plan["spans"] == [[0, 18], [18, 36]]
+    after = events(run)
+    assert after[: len(before)] == before
+    rates = {event["step"]: event["lr"] for event in after if event["event"] == "step"}
+    from surefit.training.schedule import lr_factor
+
+    assert rates[18] == pytest.approx(0.01 * lr_factor(18, 18, 0.03, "cosine"))
+    assert rates[19] == pytest.approx(0.01 * lr_factor(19, 36, 0.03, "cosine"))
+    assert len(rates) == 36
+    with pytest.raises(surefit.UsageError, match="has finished step 36"):
+        resume(run, epochs=1)
+
+
+def test_an_extended_run_that_was_cut_goes_on_as_it_would_have(tmp_path: Path) -> None:
+    runs = [train(tmp_path / name).path for name in ("whole", "cut")]
+    resume(runs[0], epochs=4)
+    with pytest.raises(LookupError):
+        surefit.train(resume=runs[1], epochs=4, data=ROWS, model=module(), callbacks=[stop_at(25)])
+    resume(runs[1])
+    assert events(runs[0]) == events(runs[1])
+
+
+def test_a_hand_edited_config_is_refused_or_obeyed(tmp_path: Path) -> None:
+    run = cut(tmp_path / "run", 7)
+    path = run / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("lr: 0.01", "lr: 0.02").replace("seed: 0", "seed: 5"))
+    with pytest.raises(surefit.UsageError) as caught:
+        resume(run)
+    assert "lr: the run has 0.01, config.yaml has 0.02" in caught.value.message
+    assert "seed: the run has 0, config.yaml has 5" in caught.value.message
+    path.write_text(text.replace("save_every: 3", "save_every: 2"))
+    resume(run)
+    assert json.loads((run / "plan.json").read_text())["changes"] == [{"step": 6, "save_every": 2}]
+
+
+def test_an_early_stopped_run_goes_on_when_it_is_extended(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run = train(
+        tmp_path / "run", lr=1e-9, epochs=8, early_stopping={"metric": "accuracy", "patience": 1}
+    )
+    stopped = run.saved_step
+    assert stopped < 72
+    assert run.finished
+    resume(run.path, epochs=9)
+    assert run.saved_step > stopped
