@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import restoring_state
@@ -112,10 +113,16 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
     if reason:
         return fit, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {reason}.")]
     budget = max(FREE_SECONDS, MAX_SHARE * (fit.total_seconds or 0.0))
-    trial = try_rate(job, rates, budget)
+    try:
+        trial = try_rate(job, rates, budget)
+    except Exception as error:  # training fails in the same way, and keeps the batch it fails on
+        message = f"The learning rate was not tested: {describe_error(error)}"[:300]
+        return fit, [RATE_NOT_TESTED.finding(message)]
     if trial is None:
         took = f"it would take more than {budget:.1f} s"
         return counted, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {took}.")]
+    if not all(map(math.isfinite, trial.losses[:2])):
+        return counted, []  # not the rate's fault: training reports it with its batch
     growth = trial.growth(prior)
     if growth < HIGH:
         return counted, []
