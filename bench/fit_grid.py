@@ -1,12 +1,13 @@
-"""Predicted and measured peak memory over a grid of models; predicted and measured run time.
+"""Predicted and measured peak memory over two grids of models; predicted and measured run time.
 
-    python bench/fit_grid.py [--quick] [--results FILE] [--page docs/fit.md]
+    python bench/fit_grid.py [--grid fitted|judged|times]... [--results FILE] [--page docs/fit.md]
 
-Each case runs in two processes, forked from one that has done the imports. The first counts the
-allocations of torch's allocator (memory events of the profiler), the second the growth of the
-resident set size (VmHWM without mapped files). Measurements are saved case by case in FILE, so that
-an interrupted run resumes; predictions of memory are computed each time. --page updates the tables
-of the page.
+The constants of the prediction are fitted to the first grid, and judged on the second one, which
+has other families, sizes and lengths. Each case runs in two processes, forked from one that has
+done the imports. The first counts the allocations of torch's allocator (memory events of the
+profiler), the second the growth of the resident set size (VmHWM without mapped files).
+Measurements are saved case by case in FILE, so that an interrupted run resumes; predictions of
+memory are computed each time. --page updates the tables of the page from all that FILE has.
 """
 
 from __future__ import annotations
@@ -26,24 +27,54 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fit_models import build
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import allocator_bytes
+from surefit.memory.predict_peak import PROCESS_BYTES, allocator_bytes
 from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
 from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
-from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.meta_copy import meta_copy
 
 ROOT = Path(__file__).resolve().parents[1]
-WORDS = 16_000
-LENGTHS, ROWS = (128, 256, 512), (2, 8)
 STEPS = 4
+FITTED = list(
+    itertools.product(
+        ("llama", "qwen3", "gpt2", "bert"), (False, True), (128, 256, 512), (2, 8), (False, True)
+    )
+)
+JUDGED = [
+    ("t5", False, 192, 4, False),
+    ("t5", False, 96, 16, True),
+    ("t5", True, 192, 8, False),
+    ("vit", False, 512, 8, False),
+    ("vit", False, 256, 24, False),
+    ("vit", True, 512, 16, False),
+    ("vit", False, 512, 16, True),
+    ("deberta-v2", False, 128, 8, False),
+    ("deberta-v2", False, 320, 4, False),
+    ("deberta-v2", True, 192, 6, False),
+    ("conv and LSTM", False, 200, 16, False),
+    ("conv and LSTM", False, 320, 8, False),
+    ("roberta", True, 128, 16, False),
+    ("roberta", True, 384, 4, False),
+    ("roberta", True, 384, 4, True),
+    ("distilbert", True, 64, 32, False),
+    ("distilbert", False, 300, 6, False),
+    ("mixtral", False, 128, 6, False),
+    ("mixtral", False, 320, 4, False),
+    ("mixtral", True, 192, 4, False),
+    ("llama, wide", False, 2048, 1, False),
+    ("llama, wide", False, 3072, 1, True),
+    ("llama, wide", True, 1536, 2, False),
+    ("gpt2", False, 1024, 2, False),
+]
+"""Model, LoRA, length, rows, gradient checkpointing."""
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="one case in nine")
+    arguments.add_argument("--grid", action="append", choices=GRIDS, help="measure (again: all)")
     arguments.add_argument("--results", type=Path, default=ROOT / "bench/fit_grid.jsonl")
     arguments.add_argument("--page", type=Path, help="the page whose tables are written")
     given = arguments.parse_args()
@@ -52,27 +83,18 @@ def main() -> None:
 
     transformers.logging.set_verbosity_error()
     known = _read(given.results)
-    jobs: list[tuple[dict[str, Any], Callable[..., dict[str, Any]]]] = [
-        ({"kind": "memory", "arch": arch, "lora": lora, "length": n, "rows": b, "ckpt": c}, memory)
-        for arch, lora, n, b, c in itertools.product(
-            BUILDERS, (False, True), LENGTHS, ROWS, (False, True)
-        )
-    ]
-    if given.quick:
-        jobs = jobs[4::9]
-    jobs += [({"kind": "time", "run": name}, run_time) for name in RUNS]
-    for number, (case, measure) in enumerate(jobs):
-        if _key(case) in known:
+    jobs = [(grid, case) for grid in GRIDS for case in GRIDS[grid]]
+    for number, (grid, case) in enumerate(jobs):
+        if _key(case) in known or grid not in (given.grid or GRIDS):
             continue
         print(f"{number + 1} of {len(jobs)}: {case}", file=sys.stderr)
-        found = {**case, **measure(case)}
+        found = {**case, **(run_time(case) if grid == "times" else memory(case))}
         known[_key(case)] = found
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
-    results = [known[_key(case)] for case, _ in jobs]
-    tables = report(
-        [{**case, **predicted(case)} if case["kind"] == "memory" else case for case in results]
-    )
+    made = [(grid, known[_key(case)]) for grid, case in jobs if _key(case) in known]
+    results = [(grid, {**case, **predicted(case)}) for grid, case in made if grid != "times"]
+    tables = report(results, [case for grid, case in made if grid == "times"])
     print(tables)
     if given.page is not None:
         text = given.page.read_text()
@@ -88,17 +110,18 @@ def memory(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
-    """Predict the peak memory of a case from a model without weights."""
-    with torch.device("meta"):
-        model = BUILDERS[case["arch"]]()
-    model, call, loss, batch = build(case, model)
+    """Predict the peak memory of a case; empty if its code cannot run on the meta device."""
+    model, call, loss, batch = build(case)
     began = time.perf_counter()
-    traced = trace_training(*meta_copy(model, call), loss, batch)
-    seconds = time.perf_counter() - began
+    try:
+        traced = trace_training(*meta_copy(model, call), loss, batch)
+    except Exception as error:  # transformers' code may fail in any way
+        print(f"{case}: not predicted: {error}", file=sys.stderr)
+        return {}
     return {
         "predicted": traced.peak,
         "predicted_resident": traced.peak + allocator_bytes(traced, Limit(0, "")),
-        "trace_seconds": seconds,
+        "trace_seconds": time.perf_counter() - began,
     }
 
 
@@ -118,7 +141,7 @@ def _counted(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resident(case: dict[str, Any]) -> dict[str, Any]:
-    make_step(*build({**case, "rows": 1, "length": LENGTHS[0]}))()  # what is loaded on first use
+    make_step(*build({**case, "rows": 1, "length": 128}))()  # what is loaded on first use
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = anonymous_bytes()
@@ -152,106 +175,24 @@ def _storages(model: Any, optimizer: Any, batch: Any) -> dict[int, int]:
     return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
 
 
-def build(case: dict[str, Any], model: Any = None) -> tuple[Any, Call, Any, dict[str, Any]]:
-    """The model of a case, its Call, its loss and a batch with some padding."""
-    torch.manual_seed(0)
-    model = model if model is not None else BUILDERS[case["arch"]]()
-    rows, length = case["rows"], case["length"]
-    if case["arch"] == "vit":
-        side = {128: 112, 256: 160, 512: 224}[length]
-        batch = {"pixel_values": torch.randn(rows, 3, side, side)}
-        labels = torch.randint(0, 2, (rows,))
-    else:
-        ids = torch.randint(0, WORDS, (rows, length))
-        mask = torch.ones_like(ids)
-        mask[0, length * 3 // 4 :] = 0
-        batch = {"input_ids": ids, "attention_mask": mask}
-        labels = ids if case["arch"] != "bert" else ids[:, 0] % 2
-    if case["arch"] == "t5":
-        batch["decoder_input_ids"] = batch["input_ids"]
-    if case["lora"]:
-        from peft import LoraConfig, get_peft_model
-
-        model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
-    if case["ckpt"]:
-        enable_checkpointing(getattr(model, "base_model", model))
-    batch["labels"] = labels
-    arguments = [name for name in batch if name != "labels"]
-
-    def loss(outputs: Any, batch: Any) -> tuple[Any, int]:
-        logits, labels = outputs.logits, batch["labels"]
-        if logits.ndim == 3:
-            logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-        total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-        return total, len(labels)
-
-    fixed = {"interpolate_pos_encoding": True} if case["arch"] == "vit" else {}
-    return model, Call({name: name for name in arguments}, fixed), loss, batch
-
-
-def _llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(num_key_value_heads=4, **_sizes()))
-
-
-def _qwen3() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    tied = {"tie_word_embeddings": True, "head_dim": 64}
-    return Qwen3ForCausalLM(Qwen3Config(num_key_value_heads=4, **tied, **_sizes()))
-
-
-def _gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(n_embd=384, n_layer=6, n_head=8, vocab_size=WORDS))
-
-
-def _bert() -> Any:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    return BertForSequenceClassification(BertConfig(**_sizes()))
-
-
-def _t5() -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    sizes = {"d_model": 384, "d_ff": 1024, "d_kv": 48, "num_layers": 4, "num_heads": 8}
-    return T5ForConditionalGeneration(T5Config(vocab_size=WORDS, **sizes))
-
-
-def _vit() -> Any:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    sizes = {key: value for key, value in _sizes().items() if key != "vocab_size"}
-    return ViTForImageClassification(ViTConfig(image_size=224, **sizes))
-
-
-def _sizes() -> dict[str, int]:
-    return {
-        "hidden_size": 384,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "vocab_size": WORDS,
-    }
-
-
-BUILDERS: dict[str, Callable[[], Any]] = {
-    "llama": _llama,
-    "qwen3": _qwen3,
-    "gpt2": _gpt2,
-    "bert": _bert,
-    "t5": _t5,
-    "vit": _vit,
-}
-
 RUNS: dict[str, dict[str, Any]] = {
     "sft, llama": {"task": "sft", "model": "tiny:llama"},
     "causal-lm, gpt2": {"task": "causal-lm", "model": "tiny:gpt2"},
     "text-classification, bert": {"task": "text-classification", "model": "tiny:bert"},
     "seq2seq, t5": {"task": "seq2seq", "model": "tiny:t5"},
+}
+
+
+def _cases(grid: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [
+        dict(zip(("arch", "lora", "length", "rows", "ckpt"), case, strict=True)) for case in grid
+    ]
+
+
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "fitted": _cases(FITTED),
+    "judged": _cases(JUDGED),
+    "times": [{"run": name} for name in RUNS],
 }
 
 
@@ -313,52 +254,24 @@ def _forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def report(results: list[dict[str, Any]]) -> str:
+def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]) -> str:
     """The tables of the page."""
-    cases = [result for result in results if result["kind"] == "memory"]
-    runs = [result for result in results if result["kind"] == "time"]
     lines = [
-        f"{len(cases)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors are "
-        "predicted / measured − 1.",
+        f"{len(results)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors "
+        "are predicted / measured − 1.",
         "",
-        "| | median error | largest error | largest underestimate |",
-        "| --- | --- | --- | --- |",
+        "| | cases | median error | largest error | largest underestimate |",
+        "| --- | --- | --- | --- | --- |",
     ]
-    for name, predicted, measured in (
-        ("against torch's allocator", "predicted", "counted"),
-        ("against resident set size (RSS)", "predicted_resident", "resident"),
-    ):
-        errors = [case[predicted] / case[measured] - 1 for case in cases]
-        sizes = [abs(error) for error in errors]
-        lines.append(
-            f"| {name} | {statistics.median(sizes):.1%} | {max(sizes):.1%} | {min(errors):+.1%} |"
-        )
-    seconds = [case["trace_seconds"] for case in cases]
+    for grid in ("fitted", "judged"):
+        cases = [case for name, case in results if name == grid and "predicted" in case]
+        lines += [_summary(grid, cases, compared) for compared in COMPARED] if cases else []
+    seconds = [case["trace_seconds"] for _, case in results if "predicted" in case]
     median, longest = statistics.median(seconds), max(seconds)
-    lines += ["", f"A trace took {median:.2f} s (median) and {longest:.2f} s (maximum)."]
-    lines += [
-        "",
-        "| model | LoRA | length | rows | checkpointing | predicted | allocator | error "
-        "| predicted RSS | RSS | error |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for case in cases:
-        first, second = case["predicted"], case["predicted_resident"]
-        marks = " | ".join(
-            str(value)
-            for value in (
-                case["arch"],
-                "yes" if case["lora"] else "no",
-                case["length"],
-                case["rows"],
-                "on" if case["ckpt"] else "off",
-            )
-        )
-        lines.append(
-            f"| {marks} | {first / 1e6:.0f} | {case['counted'] / 1e6:.0f} "
-            f"| {first / case['counted'] - 1:+.1%} | {second / 1e6:.0f} "
-            f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} |"
-        )
+    lines += ["", f"A trace with its replay took {median:.2f} s (median), {longest:.2f} s at most."]
+    for grid, title in TITLES.items():
+        lines += ["", title, "", *HEADER]
+        lines += [_line(case) for name, case in results if name == grid]
     lines += [
         "",
         "| run | predicted seconds | measured seconds | error |",
@@ -372,8 +285,50 @@ def report(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+COMPARED = (
+    ("torch's allocator", "predicted", "counted", 0),
+    ("resident memory of the tensors", "predicted_resident", "resident", 0),
+    ("resident memory of the process", "predicted_resident", "resident", PROCESS_BYTES),
+)
+TITLES = {
+    "fitted": "The grid that the constants are fitted to:",
+    "judged": "The grid that nothing was fitted to:",
+}
+HEADER = (
+    "| model | LoRA | length | rows | checkpointing | predicted | allocator | error "
+    "| predicted resident | resident | error | error with the process |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
+def _summary(grid: str, cases: list[dict[str, Any]], compared: tuple[str, str, str, int]) -> str:
+    name, guess, truth, more = compared
+    errors = [(case[guess] + more) / (case[truth] + more) - 1 for case in cases]
+    sizes = [abs(error) for error in errors]
+    return (
+        f"| {grid}, against {name} | {len(cases)} | {statistics.median(sizes):.1%} "
+        f"| {max(sizes):.1%} | {min(errors):+.1%} |"
+    )
+
+
+def _line(case: dict[str, Any]) -> str:
+    lora, saving = "yes" if case["lora"] else "no", "on" if case["ckpt"] else "off"
+    what = f"| {case['arch']} | {lora} | {case['length']} | {case['rows']} | {saving} "
+    if "predicted" not in case:
+        allocated, resident = case["counted"] / 1e6, case["resident"] / 1e6
+        return f"{what}| none | {allocated:.0f} | | none | {resident:.0f} | | |"
+    first, second = case["predicted"], case["predicted_resident"]
+    return (
+        f"{what}"
+        f"| {first / 1e6:.0f} | {case['counted'] / 1e6:.0f} "
+        f"| {first / case['counted'] - 1:+.1%} | {second / 1e6:.0f} "
+        f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} "
+        f"| {(second + PROCESS_BYTES) / (case['resident'] + PROCESS_BYTES) - 1:+.1%} |"
+    )
+
+
 def _key(case: dict[str, Any]) -> str:
-    names = ("kind", "arch", "lora", "length", "rows", "ckpt", "run")
+    names = ("arch", "lora", "length", "rows", "ckpt", "run")
     return json.dumps({name: case[name] for name in names if name in case})
 
 

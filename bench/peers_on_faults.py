@@ -1,10 +1,11 @@
-"""What the plain HF Trainer does with the data of tests/faults; writes docs/faults.md.
+"""What the HF Trainer and TRL's SFTTrainer do with the data of tests/faults; writes docs/faults.md.
 
 python bench/peers_on_faults.py [PART OF A NAME]
 
 Each case of text or tokens runs through a usual script: datasets.load_dataset, a tokenizer, the
 stock collator for the job, a tiny model on the CPU, one epoch. It crashes, trains without an error
-(silent), or, if the data is healthy, is fine. With a name, nothing is written.
+(silent), or, if the data is healthy, is fine. TRL's SFTTrainer gets the rows as they are read, with
+its defaults, wherever it is made for their columns. With a name, nothing is written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,16 +33,24 @@ BEYOND = (
     *("augment", "scorer", "--lora", "masked-lm", "regression", "token-classification"),
     *("--eval-data", "columns.", "read.", "scan=", "overlong=", "--max-memory", "--batch"),
 )
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+SIZE = {
+    "vocab_size": 512,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 512,
+}
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a case with surefit and with the peer."""
+    """The outcome of a case with surefit and with its peers."""
 
     case: Case
     surefit: str
     peer: str
+    trl: str
 
 
 def applies(case: Case) -> bool:
@@ -61,14 +71,26 @@ def applies(case: Case) -> bool:
 
 def peer(case: Case, folder: Path) -> str:
     """The outcome of one epoch of the Trainer on the case."""
+    return outcome(case, folder, lambda rows: prepare(case, rows, folder))
+
+
+def trl(case: Case, folder: Path) -> str:
+    """The outcome of one epoch of TRL's SFTTrainer; a dash where it is not made for the task."""
+    if case.model != "tiny:llama":
+        return "–"
+    return outcome(case, folder, lambda rows: prepare_trl(case, rows, folder))
+
+
+def outcome(case: Case, folder: Path, make: Callable[[Any], Any]) -> str:
+    """What comes of loading the rows, making a trainer of them, and training it."""
     case.write(folder)
     stage = "loading"
     try:
         rows = load(folder / next(iter(case.files)), folder)
         stage = "encoding"
-        job = prepare(case, rows, folder)
+        trainer = make(rows)
         stage = "training"
-        loss = train(job, folder)
+        loss = train(trainer)
     except Exception as error:
         cause = error.__cause__ or error
         return f"crash in {stage} ({type(cause).__name__})"
@@ -96,8 +118,36 @@ class Job:
     collator: Any
 
 
-def prepare(case: Case, rows: Any, folder: Path) -> Job:
-    """Tokens, labels and the collator that a tutorial uses for such columns."""
+def prepare(case: Case, rows: Any, folder: Path) -> Any:
+    """A Trainer with the tokens, labels and collator that a tutorial uses for such columns."""
+    from transformers import Trainer, TrainingArguments
+
+    job = collated(case, rows)
+    arguments = settings(TrainingArguments, folder)
+    return Trainer(job.model, arguments, train_dataset=job.rows, data_collator=job.collator)
+
+
+def prepare_trl(case: Case, rows: Any, folder: Path) -> Any:
+    """TRL's SFTTrainer on the rows as they are."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = load_tokenizer(case, rows)
+    if "messages" in rows.column_names and "t.jinja" in case.files:
+        tokenizer.chat_template = case.files["t.jinja"]
+    model = LlamaForCausalLM(LlamaConfig(**SIZE))
+    arguments = settings(SFTConfig, folder, bf16=False, max_length=length_limit(case))
+    return SFTTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
+
+
+def length_limit(case: Case) -> int:
+    """The maximum sequence length that the case asks for."""
+    words = case.options.split()
+    return int(words[words.index("--max-seq-length") + 1]) if "--max-seq-length" in words else 512
+
+
+def collated(case: Case, rows: Any) -> Job:
+    """The rows as tokens, with the stock collator for them."""
     from transformers import (
         BertConfig,
         BertForSequenceClassification,
@@ -108,14 +158,12 @@ def prepare(case: Case, rows: Any, folder: Path) -> Job:
         LlamaForCausalLM,
     )
 
-    words = case.options.split()
-    limit = int(words[words.index("--max-seq-length") + 1]) if "--max-seq-length" in words else 512
+    limit = length_limit(case)
     tokenizer = load_tokenizer(case, rows)
-    size = {"vocab_size": 512, "num_attention_heads": 2, "max_position_embeddings": 512, **SIZES}
     names = set(rows.column_names)
 
     def causal() -> Any:
-        return LlamaForCausalLM(LlamaConfig(**size))
+        return LlamaForCausalLM(LlamaConfig(**SIZE))
 
     if "input_ids" in names:
         cut = rows.map(lambda row: {k: row[k][:limit] for k in names if row[k] is not None})
@@ -135,7 +183,7 @@ def prepare(case: Case, rows: Any, folder: Path) -> Job:
         return Job(causal(), encoded, DataCollatorForSeq2Seq(tokenizer))
     if {"text", "label"} <= names:
         classes = {name: place for place, name in enumerate(sorted(set(rows["label"])))}
-        model = BertForSequenceClassification(BertConfig(num_labels=len(classes), **size))
+        model = BertForSequenceClassification(BertConfig(num_labels=len(classes), **SIZE))
         encoded = tokenised(rows, tokenizer, limit, ("label",)).map(
             lambda row: {"labels": classes[row["label"]]}, remove_columns=["label"]
         )
@@ -174,11 +222,9 @@ def ask(row: Any, tokenizer: Any, limit: int) -> dict[str, Any]:
     return {"input_ids": ids[:limit], "labels": labels[:limit]}
 
 
-def train(job: Job, folder: Path) -> float:
-    """The loss of one epoch."""
-    from transformers import PrinterCallback, Trainer, TrainingArguments
-
-    arguments = TrainingArguments(
+def settings(kind: Any, folder: Path, **more: Any) -> Any:
+    """One epoch on the CPU, without files and progress bars."""
+    return kind(
         output_dir=str(folder / "out"),
         num_train_epochs=1,
         per_device_train_batch_size=8,
@@ -187,8 +233,14 @@ def train(job: Job, folder: Path) -> float:
         disable_tqdm=True,
         use_cpu=True,
         dataloader_pin_memory=False,
+        **more,
     )
-    trainer = Trainer(job.model, arguments, train_dataset=job.rows, data_collator=job.collator)
+
+
+def train(trainer: Any) -> float:
+    """The loss of one epoch."""
+    from transformers import PrinterCallback
+
     trainer.remove_callback(PrinterCallback)
     return float(trainer.train().training_loss)
 
@@ -211,9 +263,12 @@ def page(results: list[Result]) -> str:
     peers = Counter(r.peer.split(" ")[0].rstrip(",") for r in faults)
     total = sum(map(len, FAULTS.values()))
     fine = sum(r.peer == "fine" for r in healthy)
+    tried = [r for r in results if r.trl != "–"]
+    sft = Counter(r.trl.split(" ")[0].rstrip(",") for r in tried if r.case.code is not None)
+    trl_healthy = [r for r in tried if r.case.code is None]
     named = sum(r.surefit not in ("fine", MISSED) for r in faults)
     lines = [
-        "# Faulty data with surefit and with the HF Trainer",
+        "# Faulty data with surefit, the HF Trainer and TRL",
         "",
         f"`tests/faults/` has {total} faults and {len(HEALTHY)} unusual but healthy data sets.",
         "Each case states what `surefit check` must report. `python tests/faults/table.py` runs",
@@ -222,18 +277,23 @@ def page(results: list[Result]) -> str:
         "`python bench/peers_on_faults.py` writes this page. It also runs the cases that a usual",
         "script covers (token ids, prompts and answers, dialogues, text classification) through",
         "such a script: `load_dataset`, a tokenizer, the stock collator, the Trainer of",
-        "transformers, one epoch on the CPU. *Silent* means that it trained without an error. The",
+        "transformers, one epoch on the CPU. TRL's SFTTrainer gets the rows of language models as",
+        "they are read, with its defaults. *Silent* means that it trained without an error. The",
         "column surefit has the severity of the finding, and the row that it names.",
         "",
         f"Of {len(faults)} faults, surefit reports {named} before the first step. The Trainer",
         f"crashes on {peers['crash']} and trains silently on {peers['silent']}. Of {len(healthy)}",
         f"healthy data sets, surefit accepts {sum(r.surefit == 'fine' for r in healthy)} and the",
-        f"usual script {fine}.",
+        f"usual script {fine}. The SFTTrainer was tried on {sum(sft.values())} of the faults: it",
+        f"crashes on {sft['crash']} and trains silently on {sft['silent']}. Of {len(trl_healthy)}",
+        f"healthy data sets, it trains on {sum(r.trl == 'fine' for r in trl_healthy)}.",
         "",
-        "| code | fault | surefit | HF Trainer |",
-        "| --- | --- | --- | --- |",
+        "| code | fault | surefit | HF Trainer | TRL SFTTrainer |",
+        "| --- | --- | --- | --- | --- |",
     ]
-    lines += [f"| {r.case.code} | {r.case.name} | {r.surefit} | {r.peer} |" for r in faults]
+    lines += [
+        f"| {r.case.code} | {r.case.name} | {r.surefit} | {r.peer} | {r.trl} |" for r in faults
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -249,10 +309,15 @@ def main() -> None:
     for case in [*(case for cases in FAULTS.values() for case in cases), *HEALTHY]:
         if not applies(case) or wanted not in case.name:
             continue
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-            os.environ["SUREFIT_CACHE"] = f"{one}/.cache"
-            results.append(Result(case, report_of(case, Path(one)), peer(case, Path(other))))
-        print(f"{case.code} | {case.name} | {results[-1].surefit} | {results[-1].peer}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            places = [Path(folder) / name for name in ("surefit", "peer", "trl")]
+            for place in places:
+                place.mkdir()
+            os.environ["SUREFIT_CACHE"] = f"{folder}/.cache"
+            said = report_of(case, places[0])
+            results.append(Result(case, said, peer(case, places[1]), trl(case, places[2])))
+        last = results[-1]
+        print(f"{case.code} | {case.name} | {said} | {last.peer} | {last.trl}", flush=True)
     if not wanted:
         (ROOT / "docs" / "faults.md").write_text(page(results), encoding="utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,15 @@ def is_sealed(folder: Path) -> bool:
     return (folder / FILE).exists()
 
 
-def find_damage(folder: Path, only: Sequence[str] | None = None) -> list[Damage]:
+def find_damage(
+    folder: Path,
+    only: Sequence[str] | None = None,
+    hash_of: Callable[[Path], str] = hash_file,
+) -> list[Damage]:
     """The files of a sealed folder (or those of `only`) that are not as they were written.
 
-    A file that may not be read is no damage: it raises PermissionError.
+    `hash_of` returns the digest of a file. A file that may not be read is no damage: it raises
+    PermissionError.
     """
     path = folder / FILE
     try:
@@ -75,16 +80,18 @@ def find_damage(folder: Path, only: Sequence[str] | None = None) -> list[Damage]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [Damage(path, "is not the list of digests that was written")]
     names = expected if only is None else [name for name in only if name in expected]
-    found = [_compare(folder / name, *expected[name]) for name in names]
+    found = [_compare(folder / name, *expected[name], hash_of) for name in names]
     return [damage for damage in found if damage is not None]
 
 
-def _compare(path: Path, num_bytes: int, digest: str) -> Damage | None:
+def _compare(
+    path: Path, num_bytes: int, digest: str, hash_of: Callable[[Path], str]
+) -> Damage | None:
     try:
         size = path.stat().st_size
         if size != num_bytes:
             return Damage(path, f"has {size:,} bytes, and was written with {num_bytes:,}")
-        found = hash_file(path)
+        found = hash_of(path)
     except FileNotFoundError:
         return Damage(path, "is missing")
     except PermissionError:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from surefit.data.cache_use import release_leases
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SEED = 12345
@@ -40,12 +43,15 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """An empty cache folder for each test, and no record of earlier runs."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("SUREFIT_CACHE", str(folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    return folder
+    yield folder
+    release_leases()
 
 
 @pytest.fixture

@@ -37,3 +37,12 @@ def fault_of(data: Any, **reading: Any) -> Finding:
         open_table(data, Reading(**reading))
     (found,) = caught.value.findings
     return found
+
+
+def entry_files(cache: Path) -> dict[Path, int]:
+    """The files of the cache's entries, and when their content was written."""
+    return {
+        file: file.stat().st_mtime_ns
+        for file in cache.glob("*/*/*")
+        if file.name != "digests.json"  # touched when the entry is used
+    }

@@ -72,12 +72,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     reviews = [f"{row['text']},{row['label']}" for row in sentiment_rows(60)]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *reviews]) + "\n")
     save_ragged(tmp_path / "motions.npz", feature_rows(60))
-    lengths = (7, 9, 4, 6, 8, 5, 10, 11)
-    tokens = [
-        {"input_ids": list(range(5, 5 + n)), "labels": list(range(5, 5 + n))} for n in lengths
-    ]
-    tokens[3]["labels"] = tokens[3]["labels"][:-2]
-    write_jsonl(tmp_path / "tokens.jsonl", tokens)
+    words = [("sun", "tree"), ("red", "cat"), ("dog", "sea"), ("sky", "map")] * 5
+    feedback = [
+        {"prompt": f"Say the last word: {one} {two} {n}", "completion": (two, one)[n % 2],
+         "label": n % 2 == 0}
+        for n, (one, two) in enumerate(words)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "feedback.jsonl", feedback)
     failure = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (255744x4000 and 271x256)"
     (tmp_path / "error.txt").write_text(f"batch_size=256\n{failure}\n")
     monkeypatch.chdir(tmp_path)

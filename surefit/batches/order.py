@@ -241,7 +241,7 @@ def _steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
         if batches.padding_free:
             parts = _fill(step[::-1], lengths, max_tokens)
         else:
-            parts = [step[a:b] for a, b in pairwise(_cut(lengths[step], batches))]
+            parts = [step[a:b] for a, b in pairwise(_cut(lengths[step], max_tokens))]
         sizes.extend(len(part) for part in parts)
         counts.append(len(parts))
         step[:] = np.concatenate(parts)
@@ -277,20 +277,29 @@ def _grouped_steps(rows: Rows, batches: Batches, random: np.random.Generator) ->
     for start, end in _windows(len(rows), batches):
         window = rows[start:end]
         window[:] = window[np.argsort(lengths[window], kind="stable")]
-        sizes = np.diff(_cut(lengths[window], batches)).astype(np.int32)
+        if batches.max_tokens is None:
+            sizes = _in_groups(len(window), batches.batch_size)
+            steps = _in_groups(len(sizes), batches.micro_per_step)
+        else:
+            part = _steps_of_tokens(window, batches, batches.max_tokens)
+            sizes = np.diff(part.micro_starts).astype(np.int32)
+            steps = np.diff(part.step_starts).astype(np.int32)
         sizes_by_window.append(sizes)
-        steps_by_window.append(_in_groups(len(sizes), batches.micro_per_step))
+        steps_by_window.append(steps)
     micro: Rows = np.concatenate(sizes_by_window)
-    steps: Rows = np.concatenate(steps_by_window)
-    order = random.permutation(len(steps))
-    first_micro = _starts(steps)
+    counts: Rows = np.concatenate(steps_by_window)
+    order = random.permutation(len(counts))
+    first_micro = _starts(counts)
     rows = _reorder(rows, _starts(np.add.reduceat(micro, first_micro[:-1])), order)
-    return Epoch(rows, _starts(_reorder(micro, first_micro, order)), _starts(steps[order]))
+    return Epoch(rows, _starts(_reorder(micro, first_micro, order)), _starts(counts[order]))
 
 
 def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
     """Row ranges of about GROUPED_STEPS whole steps each, all of similar size."""
     per_step = batches.micro_per_step * batches.batch_size
+    if batches.max_tokens is not None:
+        mean = float(batches.lengths.mean()) or 1.0
+        per_step = max(1, int(batches.micro_per_step * batches.max_tokens / mean))
     steps_in_all = -(-num_rows // per_step)
     count = max(1, round(steps_in_all / GROUPED_STEPS))
     edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
@@ -323,18 +332,16 @@ def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
     return reordered
 
 
-def _cut(lengths: npt.NDArray[np.int32], batches: Batches) -> list[int]:
+def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
     """Where padded micro-batches start and end in consecutive rows.
 
-    >>> _cut(np.array([1, 2, 2, 3], np.int32), Batches(np.empty(0, np.int32), 0, 8, max_tokens=4))
+    >>> _cut(np.array([1, 2, 2, 3], np.int32), 4)
     [0, 2, 3, 4]
     """
-    if batches.max_tokens is None:
-        return [*range(0, len(lengths), batches.batch_size), len(lengths)]
     edges, longest = [0], 0
     for place, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
-        if place > edges[-1] and (place + 1 - edges[-1]) * longest > batches.max_tokens:
+        if place > edges[-1] and (place + 1 - edges[-1]) * longest > max_tokens:
             edges.append(place)
             longest = length
     return [*edges, len(lengths)]

@@ -306,7 +306,7 @@ def check_labels(tally: LabelTally, where: Callable[[int], Place]) -> Iterator[F
     if tally.known.pad in tally.known.ends and padding.tokens == padding.rows:
         padding = Hits()  # texts that end with eos twice
     for found, hits, what in (
-        (LABELS_DIFFER, tally.other, "another token than the one at their position"),
+        (LABELS_DIFFER, tally.other, "not the token at the same position"),
         (LABELS_ON_PADDING, padding, "on padding"),
         (LABELS_WHERE_MASKED, tally.masked, "at positions where attention_mask is 0"),
         (

@@ -34,6 +34,7 @@ TOO_MANY_ROWS_DROPPED = rule(
     "too many rows dropped",
     why="A run on the few rows that are left is rarely intended.",
     fix="Correct the named rows, or raise max_dropped_share.",
+    accept="The rows are dropped, and the run trains on the others.",
 )
 
 UNSEEN_LABEL = rule(
@@ -42,6 +43,7 @@ UNSEEN_LABEL = rule(
     "label never seen in training",
     why="The model has no output for a class that no training row has; such rows are dropped.",
     fix="Add rows of the class to the training data, or correct the label.",
+    accept="The validation rows are dropped.",
 )
 
 ROWS_TRUNCATED = rule(
@@ -69,6 +71,7 @@ MANY_ROWS_DROPPED = rule(
     "many rows dropped",
     why="10% of the rows or more are dropped, which is rarely intended.",
     fix="Correct the named rows, or delete them from the data.",
+    accept="The rows are dropped.",
 )
 
 MANY_ROWS_TRUNCATED = rule(
@@ -77,6 +80,7 @@ MANY_ROWS_TRUNCATED = rule(
     "many rows truncated",
     why="10% of the rows or more are longer than max_seq_length and lose content.",
     fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
+    accept="The rows are truncated.",
 )
 
 
@@ -93,7 +97,7 @@ ROWS_EXCEED_POSITIONS = rule(
     "error",
     "rows longer than the model's positions",
     why="The model has no embedding for further positions: it fails with 'index out of range'.",
-    fix="Lower max_seq_length.",
+    fix="Lower max_seq_length, or choose a model with more positions.",
 )
 
 
@@ -110,7 +114,8 @@ NO_VALIDATION_ROWS = rule(
     "warning",
     "no validation set",
     why="Without validation rows, neither the best step nor overfitting is known.",
-    fix="Pass more rows, --eval-data, or a larger eval_share.",
+    fix="Pass more rows, --eval-data FILE, or a larger share of them: --set eval_share=0.2.",
+    accept="The run has no validation set, and model/ holds the last step.",
 )
 
 
@@ -128,37 +133,57 @@ def check_rows(
             if name in store.fields and store.fields[name].rank == 1:
                 yield from _check_range(store, table, name, vocab_size, unused)
     if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
-        row = int(np.argmax(store.lengths > max_positions))
-        where = table.where(int(store.source_row[row]))
-        yield ROWS_EXCEED_POSITIONS.finding(
-            f"row {where['row']}: {store.lengths[row]} tokens, but the model has "
-            f"{max_positions} positions.",
-            where,
-        )
+        yield _too_long(store, table, max_positions)
+
+
+def _too_long(store: Store, table: Table, max_positions: int) -> Finding:
+    """How many rows exceed the positions of the model, and which."""
+    long = np.flatnonzero(store.lengths > max_positions)
+    places = [table.where(int(store.source_row[row])) for row in long[:3]]
+    shown = ", ".join(
+        f"row {where['row']} has {store.lengths[row]:,} tokens"
+        for row, where in zip(long[:3], places, strict=True)
+    )
+    verb = "is" if len(long) == 1 else "are"
+    return ROWS_EXCEED_POSITIONS.finding(
+        f"{len(long):,} of {len(store):,} rows {verb} longer than the {max_positions:,} positions "
+        f"of the model: {shown}.",
+        places[0],
+        fix=f"Cut the rows at --max-seq-length {max_positions}, or choose a model with more "
+        "positions.",
+    )
 
 
 def _check_range(
     store: Store, table: Table, name: str, size: int, unused: int | None
 ) -> Iterator[Finding]:
-    """The first row with an id outside 0 … size-1, reading the values in chunks."""
-    values = store.values(name)
+    """Rows with an id outside 0 … size-1, reading the values in chunks."""
+    values, offsets = store.values(name), store.offsets(name)
+    first, num_ids, blocks = -1, 0, 0
+    last_block = -1
     for start in range(0, len(values), _CHUNK):
         chunk = values[start : start + _CHUNK]
         wrong = (chunk < 0) | (chunk >= size)
         if unused is not None:
             wrong &= chunk != unused
-        if wrong.any():
-            place = start + int(np.argmax(wrong))
-            row = int(np.searchsorted(store.offsets(name), place, side="right")) - 1
-            where = table.where(int(store.source_row[row]))
-            position = place - int(store.offsets(name)[_first_block(store, row)])
-            yield TOKEN_OUT_OF_VOCABULARY.finding(
-                f"row {where['row']}: {name}[{position}] is {values[place]}, but the model's "
-                f"vocabulary has {size} tokens (0 to {size - 1}).",
-                where,
-                column=name,
-            )
-            return
+        places = start + np.flatnonzero(wrong)
+        if len(places):
+            first = first if first >= 0 else int(places[0])
+            hit = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+            num_ids, blocks = num_ids + len(places), blocks + len(hit) - (hit[0] == last_block)
+            last_block = int(hit[-1])
+    if first < 0:
+        return
+    row = int(np.searchsorted(offsets, first, side="right")) - 1
+    where = table.where(int(store.source_row[row]))
+    position = first - int(offsets[_first_block(store, row)])
+    message = (
+        f"row {where['row']}: {name}[{position}] is {values[first]}, but the model's vocabulary "
+        f"has {size:,} tokens (0 to {size - 1})."
+    )
+    if num_ids > 1:
+        message += f" {num_ids:,} ids in {blocks:,} of {len(store):,} rows are outside it."
+    yield TOKEN_OUT_OF_VOCABULARY.finding(message, where, column=name)
 
 
 def _first_block(store: Store, block: int) -> int:
@@ -175,7 +200,8 @@ def check_ledger(
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
-    share_lost = (lost - on_purpose) / max(ledger.rows - on_purpose, 1)
+    share_lost = (lost - on_purpose) / max(ledger.rows, 1)
+    unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
     example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
     if ledger.train_rows == 0:
@@ -185,27 +211,29 @@ def check_ledger(
         yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
     if share_lost > max_dropped_share:
-        share = f"{lost / ledger.rows:.0%}"
         message = (
-            f"{lost} of {ledger.rows} rows ({share}) would be dropped: {reasons}; "
+            f"{lost} of {ledger.rows} rows ({lost / ledger.rows:.0%}) would be dropped: {reasons}; "
             f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
         more = f"{fix} Or raise max_dropped_share.".lstrip()
         yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
-    elif lost:
+    elif lost > unseen:
         broken = MANY_ROWS_DROPPED if share_lost >= MANY else ROWS_DROPPED
         verb = "is" if lost == 1 else "are"
-        message = f"{lost} of {ledger.rows} rows {verb} dropped: {reasons}."
-        yield broken.finding(message, example, fix=fix)
+        message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
+        yield broken.finding(f"{message} {_examples(sides)}", example, fix=fix)
     yield from _check_long_rows(ledger, [store.notes["counts"] for store, _ in sides])
     if ledger.eval_rows == 0:
         yield NO_VALIDATION_ROWS.finding("There is no validation set.")
-    unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)
     if unseen:
         store, table = sides[1]
-        where = table.where(store.notes["dropped_examples"][DropReason.UNKNOWN_LABEL][0])
-        message = f"Validation set: {describe_counts({DropReason.UNKNOWN_LABEL: unseen})}."
-        yield UNSEEN_LABEL.finding(message, where)
+        rows = store.notes["dropped_examples"][DropReason.UNKNOWN_LABEL][:3]
+        places = [table.where(row) for row in rows]
+        numbers = ", ".join(str(where["row"]) for where in places)
+        counted = describe_counts({DropReason.UNKNOWN_LABEL: unseen})
+        message = f"Validation set: {counted} and {'is' if unseen == 1 else 'are'} dropped: "
+        message += f"row{'s' * (len(places) > 1)} {numbers}{', for example' * (unseen > 3)}."
+        yield UNSEEN_LABEL.finding(message, places[0])
 
 
 def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:

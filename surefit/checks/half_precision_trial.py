@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from surefit import atomic
-from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import entry_folder, is_sound, open_json
 
 TRIAL_SECONDS = 300
 """A trial takes a few seconds; a busy machine may need far longer to import torch."""
@@ -36,13 +36,11 @@ def why_not(precision: str, command: Sequence[str] | None = None) -> str | None:
     """
     command = [*(command or trial_command(precision))]
     key = fingerprint(command, _machine())
-    passed = cache_folder() / "precision" / f"{key}.json"
-    if passed.is_file():
+    if is_sound(entry_folder("precision", key)):
         return None
     reason = _run(command)
     if reason is None:
-        passed.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(passed, {"precision": precision, "computes": True})
+        open_json("precision", key, lambda: {"precision": precision, "computes": True})
     return reason
 
 

@@ -24,6 +24,7 @@ UNREGISTERED_LAYERS = rule(
         "moved to the device nor saved."
     ),
     fix="Use nn.ModuleList, nn.ModuleDict or nn.Parameter.",
+    accept="These layers are neither trained nor saved.",
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from surefit.cli import (
+    cache_command,
     check,
     demo,
     evaluate,
@@ -21,6 +22,7 @@ from surefit.cli import (
     report,
     tasks,
     train,
+    verify,
 )
 from surefit.errors import describe_error
 
@@ -38,11 +40,24 @@ app = typer.Typer(
     },
 )
 
-for module in (train, check, inspect, explain, evaluate, predict, export, report, tasks, demo):
+for module in (
+    train,
+    check,
+    inspect,
+    explain,
+    evaluate,
+    predict,
+    export,
+    report,
+    verify,
+    tasks,
+    demo,
+    cache_command,
+):
     app.command()(module.command)
 for registered in app.registered_commands:
     assert registered.callback is not None
-    registered.name = registered.callback.__module__.rsplit(".", 1)[-1]
+    registered.name = registered.callback.__module__.rsplit(".", 1)[-1].removesuffix("_command")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,24 +5,56 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, BinaryIO
 
 import typer
 
+from surefit.cli.options import TrustCode
+
 
 def command(
     file: Annotated[
-        str, typer.Argument(help="A file with a traceback or a log; - for stdin.")
+        str,
+        typer.Argument(help="A file with a traceback or a log, a run's folder, or - for stdin."),
     ] = "-",
+    trust_code: TrustCode = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
-    """Name the cause of a failure, the fix, and what does not help."""
+    """Name the cause of a failure, the fix, and what does not help; of a run, the failing row."""
     from surefit.cli.display import print_json
     from surefit.explainer import explain
 
+    if os.path.isdir(file):
+        return _explain_run(file, trust_code or (), json)
     found = explain(read_text(file))
     print_json(found.as_dict()) if json else _print(str(found))
     return 0 if found.known else 1
+
+
+def _explain_run(folder: str, trust_code: Sequence[str], json: bool) -> int:
+    """Replay the step of a run that was not finite; of other failures, explain the traceback."""
+    from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.errors import UsageError
+    from surefit.explainer import explain
+    from surefit.run.run_folder import open_run
+    from surefit.training.find_bad_row import failed_step, find_bad_rows
+
+    run = open_run(folder, trust_code)
+    about = failed_step(run)
+    if about is None:
+        bundles = sorted((run.path / "failures").glob("step-*/traceback.txt"))
+        if not bundles:
+            raise UsageError(
+                f"{folder} has no failed step.", "Pass a file with the traceback or log instead."
+            )
+        found = explain(read_text(str(bundles[-1])))
+        print_json(found.as_dict()) if json else _print(str(found))
+        return 0 if found.known else 1
+    with Display() as display, user_output_to_stderr():
+        bad = find_bad_rows(run, int(about["step"]), progress=display.progress)
+    print_json(bad.as_dict()) if json else _print(str(bad))
+    return 0 if bad.rows else 1
 
 
 def read_text(file: str) -> str:

@@ -342,6 +342,9 @@ class RunConfig(_Section):
     cache: str | None = None
     """Folder for encoded rows and other derived files. Default: $SUREFIT_CACHE, else
     ~/.cache/surefit."""
+    cache_limit_gb: float | None = Field(None, gt=0)
+    """Size limit of the cache, in GB (10⁹ bytes): after planning, the entries that were not used
+    for the longest time are removed. Entries in use stay. Default: no limit."""
     output: str | None = None
     """Folder of the run. Default: a new folder under runs/."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.class_labels import class_names, named_type, with_names
 from surefit.data.data_rules import CORRUPT_FILE, WRONG_TYPE
 from surefit.data.table import CHUNK_ROWS
@@ -106,16 +106,21 @@ def in_cache(
     key: str, schema: pa.Schema, shown: str, batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> pa.Table:
     """Batches converted once to an Arrow file in the cache, which is then memory-mapped."""
-    folder = cache_folder() / "tables" / fingerprint("batches", FORMAT_VERSION, key)
-    if not folder.exists():
-        named, schema = class_names(schema), plain_schema(schema, shown)
-        with new_folder(folder) as temporary:
-            path = temporary / "table.arrow"
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                for batch in batches():
-                    for start in range(0, len(batch), CHUNK_ROWS):
-                        writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), schema, named))
-    return map_arrow(folder / "table.arrow")
+
+    def fill(folder: Path) -> None:
+        named, plain = class_names(schema), plain_schema(schema, shown)
+        path = str(folder / "table.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, plain) as writer:
+            for batch in batches():
+                for start in range(0, len(batch), CHUNK_ROWS):
+                    writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), plain, named))
+
+    return open_entry(
+        "tables",
+        fingerprint("batches", FORMAT_VERSION, key),
+        fill,
+        lambda folder: map_arrow(folder / "table.arrow"),
+    )
 
 
 def map_arrow(path: Path) -> pa.Table:

@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_EDGE_BYTES = 64 * 1024
 _chosen: ContextVar[Path | None] = ContextVar("chosen_cache", default=None)
 
 
@@ -54,15 +53,3 @@ def hash_bytes(buffer: Any) -> str:
 def module_fingerprint(name: str) -> str:
     """A key of the source of a loaded module, by its name."""
     return fingerprint(inspect.getsource(sys.modules[name]))
-
-
-def file_fingerprint(path: Path) -> str:
-    """A key of a file's content without reading all of it: size, time, first and last bytes."""
-    stat = path.stat()
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        digest.update(file.read(_EDGE_BYTES))
-        if stat.st_size > _EDGE_BYTES:
-            file.seek(max(_EDGE_BYTES, stat.st_size - _EDGE_BYTES))
-            digest.update(file.read(_EDGE_BYTES))
-    return fingerprint(str(path.resolve()), stat.st_size, stat.st_mtime_ns, digest.hexdigest())

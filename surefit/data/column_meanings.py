@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
-from surefit.data.column_types import is_list, is_number, is_text, may_hold_images
-from surefit.data.column_values import (
-    holds_answers,
-    is_derived,
-    is_good,
-    is_metadata,
-    is_prose,
-    value_counts,
-    varies,
-    word_set,
-    words_of,
+from surefit.data.column_evidence import (
+    Evidence,
+    find_context,
+    find_judgements,
+    find_media,
+    find_parts,
+    find_rival,
+    find_scores,
+    find_second_text,
+    find_weights,
+    rival_of,
 )
-from surefit.data.preference_pairs import CHOSEN, REJECTED
-from surefit.data.roles import get_role
+from surefit.data.column_values import word_set, words_of
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
 
@@ -110,12 +107,6 @@ COULD_BE_MEANT = rule(
     accept="The column is not read.",
 )
 
-ONE_COLUMN = frozenset({"prompt", "answer", "label", "target"})
-"""Roles for which a data set rarely has two columns."""
-
-Evidence = str | None
-"""What is found in a column, in words; None where it does not have the meaning."""
-
 
 @dataclass(frozen=True)
 class Meaning:
@@ -128,6 +119,8 @@ class Meaning:
     rule: Rule
     also_read: bool = False
     """Whether a column that the task reads without a role can have the meaning, too."""
+    lead: str = "is not read"
+    """What the message says of the column first."""
     fix: Callable[[str, Mapping[str, str]], str] = lambda column, roles: ""
     """The fix for this column, where the rule's is not exact enough."""
 
@@ -153,9 +146,8 @@ def check_meanings(
                 break
     file = table.sources[0].file
     for (column, evidence, meaning), *others in found.values():
-        message = f"Column {column!r} is not used as what it is: {evidence}."
-        if columns[column] is None:
-            message = f"Column {column!r} is not read: {evidence}."
+        lead = meaning.lead if columns[column] is None else "is not used as what it is"
+        message = f"Column {column!r} {lead}: {evidence}."
         if others:
             message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
         fix = meaning.fix(column, roles)
@@ -170,106 +162,8 @@ def _evidence(
     return None if is_read and not meaning.also_read else meaning.found(table, column, roles)
 
 
-def _judgements(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    counts = value_counts(table, column)
-    judged = {value: is_good(value) for value in counts} if len(counts) <= 2 else {}
-    bad = [value for value, good in judged.items() if good is False]
-    if len(bad) != 1 or None in judged.values():
-        return None
-    first = pc.indices_nonzero(pc.equal(table.arrow[column], bad[0]).combine_chunks())[:3]
-    rows = ", ".join(map(str, first.to_pylist()))
-    return (
-        f"it is {bad[0]!r} in {counts[bad[0]]} of {table.num_rows} rows (such as {rows}), which "
-        "marks bad answers. Preference tuning is not available yet"
-    )
-
-
-def _scores(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    kind = table.column_type(column)
-    while is_list(kind):
-        kind = kind.value_type
-    of_pairs = not (CHOSEN | REJECTED).isdisjoint(words_of(column))
-    if of_pairs or is_metadata(column) or not is_number(kind) or not varies(table, column):
-        return None
-    counts = value_counts(table, column)
-    if not counts:
-        return "it has lists of scores"
-    return (
-        f"it has {len(counts)} different scores of the answers, from {min(counts):g} to "
-        f"{max(counts):g}. Preference tuning is not available yet"
-    )
-
-
-def _further_text(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    read = [name for name in roles.values() if name in table.columns]
-    if not any(is_text(table.column_type(name)) for name in read):
-        return None  # rows of a table, or features
-    if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
-        return None
-    return f"it has a text in each row, beside {', '.join(map(repr, read))}"
-
-
-def _context(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    kind = table.column_type(column)
-    if is_list(kind) and holds_answers(kind) and varies(table, column):
-        return f"it has lists of texts, beside {', '.join(map(repr, roles.values()))}"
-    return _further_text(table, column, roles)
-
-
-def _media(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    kind = table.column_type(column)
-    holds = may_hold_images(kind, True) or (is_list(kind) and holds_answers(kind))
-    if holds and varies(table, column):
-        return "it has images, audio or video for the rows' texts"
-    return None
-
-
-def _parts(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    counts = value_counts(table, column) if is_text(table.column_type(column)) else {}
-    known = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
-    if len(counts) < 2 or not {str(value).lower() for value in counts} <= known:
-        return None
-    shown = ", ".join(f"{value!r} in {count} rows" for value, count in counts.items())
-    return f"it is {shown}"
-
-
-def _weights(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    counts = value_counts(table, column) if is_number(table.column_type(column)) else {}
-    if len(counts) < 2 or min(counts) < 0:
-        return None
-    return f"it has weights from {min(counts):g} to {max(counts):g}"
-
-
-def _same_role(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    """Another column that could have the role, by its name, and does not say the same."""
-    role = _rival_of(column, roles)
-    if role is None or roles[role] not in table.columns:
-        return None
-    if role == "label":
-        differs = words_of(roles[role])[:1] != ("label",) and _differ(table, column, roles[role])
-    else:
-        read = [name for name in roles.values() if name in table.columns]
-        differs = is_prose(table, column) and not is_derived(table, column, read)
-    return f"by its name, it could be the {role} as well as {roles[role]!r}" if differs else None
-
-
-def _rival_of(column: str, roles: Mapping[str, str]) -> str | None:
-    named = (role for role in roles if column.lower() in get_role(role).names)
-    return next((role for role in named if role in ONE_COLUMN), None)
-
-
-def _differ(table: Table, column: str, other: str) -> bool:
-    """Whether two columns, both of text or both of numbers, divide the rows differently."""
-    own, its = value_counts(table, column), value_counts(table, other)
-    alike = is_text(table.column_type(column)) == is_text(table.column_type(other))
-    if not alike or len(own) < 2 or not its:
-        return False
-    pairs = table.arrow.select([column, other]).group_by([column, other]).aggregate([])
-    return bool(pairs.num_rows > max(len(own), len(its)))
-
-
 def _as_role(column: str, roles: Mapping[str, str]) -> str:
-    role = _rival_of(column, roles)
+    role = rival_of(column, roles)
     if role is None:
         return ""
     return f"Name the right one: --set columns.{role}={column}, or columns.{role}={roles[role]}."
@@ -288,37 +182,38 @@ JUDGEMENT = Meaning(
         "label labels kto desirable good preferred accepted approved chosen feedback helpful "
         "correct thumbs"
     ),
-    _judgements,
+    find_judgements,
     JUDGED_ANSWERS,
+    lead="judges the answers",
 )
 SCORE = Meaning(
     word_set(
         "score scores rating ratings reward rewards rank ranking helpfulness correctness quality "
         "preference vote votes upvotes"
     ),
-    _scores,
+    find_scores,
     SCORED_ANSWERS,
 )
-FURTHER_TEXT = Meaning(frozenset(), _further_text, TEXT_NOT_READ, fix=_as_pair)
+FURTHER_TEXT = Meaning(frozenset(), find_second_text, TEXT_NOT_READ, fix=_as_pair)
 CONTEXT = Meaning(
     word_set(
         "context contexts passage passages document documents evidence background knowledge "
         "reasoning thinking thought thoughts rationale cot explanation solution hint system history"
     ),
-    _context,
+    find_context,
     CONTEXT_NOT_READ,
 )
 MEDIA = Meaning(
     word_set("image images img picture pictures photo photos audio audios video videos"),
-    _media,
+    find_media,
     MEDIA_NOT_READ,
 )
 SPLIT = Meaning(
-    frozenset({"split", "subset", "partition", "fold", "set"}), _parts, SPLIT_NOT_READ, True
+    frozenset({"split", "subset", "partition", "fold", "set"}), find_parts, SPLIT_NOT_READ, True
 )
-WEIGHT = Meaning(frozenset({"weight", "weights"}), _weights, WEIGHTS_NOT_READ)
+WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_READ)
 
-RIVAL = Meaning(frozenset(), _same_role, COULD_BE_MEANT, fix=_as_role)
+RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
 
 USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""

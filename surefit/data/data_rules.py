@@ -60,6 +60,7 @@ DIFFERENT_COLUMNS = rule(
     "files with different columns",
     why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
     fix="Pass files with the same columns.",
+    accept="A row has no value in the columns that its file lacks.",
 )
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint, module_fingerprint
+from surefit.data.cache import fingerprint, module_fingerprint
+from surefit.data.column_types import describe_type
 from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.find_files import Finder
 from surefit.data.formats import (
     arrow_files,
@@ -50,6 +52,7 @@ FILE_LEFT_OUT = rule(
     "file left out",
     why="The file cannot be read, and on_bad_file=skip leaves out such files.",
     fix="Write or download the file again.",
+    accept="The file is skipped.",
 )
 
 
@@ -120,7 +123,10 @@ def _open_paths(
 ) -> Table:
     files, notes = finder.files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
-    key = fingerprint(FORMAT_VERSION, [_key_of(file) for file in read], reading.model_dump())
+    names = [file.name for file in read] if len(read) > 1 else []  # which may mean classes
+    content_hashes([str(file) for file in read])  # all of them at once, in parallel
+    contents = [_key_of(file) for file in read]
+    key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump())
     columns = _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
@@ -171,7 +177,7 @@ def _open_each(
             faults += error.findings
     if faults and (not skip or not good):
         raise FindingError(*faults)
-    left_out = [FILE_LEFT_OUT.finding(f"Left out: {f.message}", f.where) for f in faults]
+    left_out = [FILE_LEFT_OUT.finding(f"Skipped: {f.message}", f.where) for f in faults]
     return good, opened, left_out
 
 
@@ -283,11 +289,16 @@ def _missing_columns(
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
         if other.isdisjoint(names) and not may_differ:
-            message = f"{file} has none of the columns of {files[0]}: {', '.join(sorted(other))}."
-            raise FILES_DO_NOT_MATCH.error(message, file=str(file))
+            message = (
+                f"{files[0]} and {file} have no column in common: {', '.join(sorted(names))}; and "
+                f"{', '.join(sorted(other))}."
+            )
+            fix = "Give the columns the same names in both files, or pass one of the files alone."
+            raise FILES_DO_NOT_MATCH.error(message, file=str(file), fix=fix)
         if other != names:
-            odd = ", ".join(sorted(other ^ names))
-            message = f"{file.name} and {files[0].name} differ in their columns: {odd}."
+            only = {files[0].name: sorted(names - other), file.name: sorted(other - names)}
+            parts = [f"only {name} has {', '.join(odd)}" for name, odd in only.items() if odd]
+            message = f"{files[0].name} and {file.name} have different columns: {'; '.join(parts)}."
             return (DIFFERENT_COLUMNS.finding(message, file=str(file)),)
     return ()
 
@@ -299,10 +310,20 @@ def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
             schema = pa.unify_schemas([schema, part.arrow.schema], promote_options="permissive")
         except pa.ArrowException as error:
             cause = text_by_few_cells(found for other in opened for found in other.findings)
-            reason = cause.message if cause is not None else str(error)[:160]
+            reason = cause.message if cause is not None else _other_type(schema, part, str(error))
             raise FILES_DO_NOT_MATCH.error(
-                f"{file} does not match {files[0]}: {reason}",
+                f"{file} and {files[0]} cannot be read as one table: {reason}",
                 {"file": str(file)} if cause is None else cause.where,
-                fix="" if cause is None else cause.fix,
+                fix="Convert the column to one type in all files." if cause is None else cause.fix,
             ) from None
     return pa.concat_tables([part.arrow for part in opened], promote_options="permissive")
+
+
+def _other_type(schema: pa.Schema, part: Opened, message: str) -> str:
+    """The first column that has another type in a file than in those before it."""
+    for name in schema.names:
+        if name in part.arrow.column_names:
+            before, here = schema.field(name).type, part.arrow.schema.field(name).type
+            if describe_type(before) != describe_type(here):
+                return f"column {name!r} holds {describe_type(here)}, not {describe_type(before)}."
+    return message[:160]

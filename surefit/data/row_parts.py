@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.file_identity import content_hashes
 from surefit.data.split import (
-    FILE,
     HASH_VERSION,
     NO_CONTENT,
     Rows,
+    cached_hashes,
     fold_text,
     is_blank,
     value_bytes,
@@ -71,12 +71,8 @@ class RowParts:
             return self.hash_some(table, rows)
         if self.divide is not None and not self.divide.__module__.startswith("surefit."):
             return self.hash_some(table)  # a task's own function may have changed
-        key = fingerprint("parts", HASH_VERSION, table.key, dict(self.columns), self.targets)
-        folder = cache_folder() / "hashes" / key
-        if not folder.exists():
-            with new_folder(folder) as temporary:
-                np.save(temporary / FILE, np.stack(self.hash_some(table)))
-        inputs, whole = np.load(folder / FILE, allow_pickle=False)
+        key = fingerprint("parts", HASH_VERSION, table.place_key, dict(self.columns), self.targets)
+        inputs, whole = cached_hashes(key, lambda: np.stack(self.hash_some(table)))
         return inputs, whole
 
     def hash_some(
@@ -144,8 +140,4 @@ def _file_content(value: Any) -> Any:
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     if not isinstance(value, str):
         return value
-    try:
-        with open(value, "rb") as file:
-            return hashlib.file_digest(file, "blake2b").digest()
-    except (OSError, ValueError):
-        return value
+    return content_hashes([value])[0] or value

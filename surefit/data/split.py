@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
@@ -61,12 +61,18 @@ def hash_rows(
     """
     if rows is not None and len(rows) < table.num_rows:
         return _hash_rows(table, columns, fold, rows)  # hashing a sample again is fast
-    key = fingerprint("rows", HASH_VERSION, table.key, list(columns), fold)
-    folder = cache_folder() / "hashes" / key
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            np.save(temporary / FILE, _hash_rows(table, columns, fold))
-    return np.asarray(np.load(folder / FILE, allow_pickle=False))
+    key = fingerprint("rows", HASH_VERSION, table.place_key, list(columns), fold)
+    return cached_hashes(key, lambda: _hash_rows(table, columns, fold))
+
+
+def cached_hashes(key: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """An array of hashes in the cache; if it is not there, `make` it."""
+    return open_entry(
+        "hashes",
+        key,
+        lambda folder: np.save(folder / FILE, make()),
+        lambda folder: np.asarray(np.load(folder / FILE, allow_pickle=False)),
+    )
 
 
 def _hash_rows(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.findings import Finding
@@ -30,7 +32,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns on disk; `key` changes when the content does."""
+    """Rows and columns on disk; `key` changes when the content does, not when files move."""
 
     arrow: pa.Table
     sources: tuple[Source, ...]
@@ -38,6 +40,11 @@ class Table:
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
     """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
+
+    @cached_property
+    def place_key(self) -> str:
+        """Changes with the content and with the files it is read from, which findings name."""
+        return fingerprint(self.key, [os.path.realpath(source.file) for source in self.sources])
 
     @property
     def num_rows(self) -> int:

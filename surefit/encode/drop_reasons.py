@@ -88,7 +88,7 @@ class DropReason(StrEnum):
         "bad_answer",
         "has an answer that is marked as bad",
         "have an answer that is marked as bad",
-        "Nothing to do if such rows are many by nature: SF131 is accepted.",
+        "Nothing to do about bad answers: SF131 is accepted.",
     )
     HELD_OUT = (
         "validation_row",

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.loading import by_thread
-from surefit.data.cache import cache_folder
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import entry_folder, is_sound
 from surefit.data.table import Table
 from surefit.encode.casting import row_length, second_sequence
 from surefit.encode.encode_key import encode_key
@@ -48,8 +49,10 @@ def encode_rows(
     rows are collected, one Finding per kind with its first row, and raised together; then nothing
     is written. After a kill, the next process resumes from the last mark.
     """
-    folder = cache_folder() / "encoded" / encode_key(table, rows, encode, copies)
-    if folder.exists():
+    key = encode_key(table, rows, encode, copies)
+    # The notes name the files of the rows, so that the same rows elsewhere are another entry.
+    folder = entry_folder("encoded", fingerprint(key, table.place_key))
+    if is_sound(folder):
         return Store(folder)
     count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
     notes: dict[str, Any] = {}
@@ -57,7 +60,7 @@ def encode_rows(
     def tokenized(chunk: tuple[list[int], list[Begun]]) -> Iterator[tuple[Any, ...]]:
         return zip(*chunk, encode.tokenize(chunk[1]), strict=True)
 
-    with new_store(folder, encode.fields, notes) as writer:
+    with new_store(folder, encode.fields, notes, key) as writer:
         count.restore(writer.state)
         append = partial(_append, writer, count.tally, second_sequence(encode.fields))
         begun = _begun(encode, table, rows[count.done :])

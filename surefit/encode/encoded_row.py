@@ -55,10 +55,11 @@ class SkipRowError(Exception):
     The tasks of surefit use a DropReason. Another task may use any text; messages quote it.
     """
 
-    def __init__(self, reason: str, remark: Remark | None = None) -> None:
+    def __init__(self, reason: str, remark: Remark | None = None, *more: Remark) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remark = remark
+        self.more = more
 
 
 @contextmanager

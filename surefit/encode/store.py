@@ -16,9 +16,15 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from surefit import atomic
 from surefit.batches.field import Field
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import writing
+from surefit.data.cache_use import note_damage
+from surefit.digests import hash_file, seal
+from surefit.errors import RunFailedError
 
 Array = npt.NDArray[Any]
 
@@ -40,8 +46,9 @@ class Store:
     """Encoded rows, read from disk as they are needed."""
 
     def __init__(self, folder: Path) -> None:
-        self.key = folder.name
+        self.folder = folder
         meta = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+        self.key: str = meta["key"]
         self.num_rows: int = meta["num_rows"]
         self.notes: dict[str, Any] = meta["notes"]
         self.fields = {
@@ -61,12 +68,31 @@ class Store:
         self.source_row = _map(folder / "source_row", _SYSTEM["source_row"])
         self.copy = _map(folder / "copy", _SYSTEM["copy"])
         self.lengths = _map(folder / "length", _SYSTEM["length"])
+        self._files = {path: path.stat() for path in folder.iterdir()}
 
     def __len__(self) -> int:
         return self.num_rows
 
     def _items(self) -> Iterator[tuple[str, Field]]:
         yield from self.fields.items()
+
+    def check_files(self) -> None:
+        """Refuse to read a file that was cut off since it was opened: that would kill the process.
+
+        A file that was deleted or replaced stays mapped as it was.
+        """
+        for path, opened in self._files.items():
+            try:
+                now = os.stat(path)
+            except OSError:
+                continue
+            if now.st_size < opened.st_size and now.st_ino == opened.st_ino:
+                raise RunFailedError(
+                    f"The cache file {path} was cut off from {opened.st_size:,} to "
+                    f"{now.st_size:,} bytes while it was in use.",
+                    "Resume the run: the cache entry is rebuilt. If nobody changed the file, check "
+                    "the disk.",
+                )
 
     def row(self, index: int) -> dict[str, Array]:
         """One encoded row: per column, an array over the values on disk."""
@@ -91,6 +117,7 @@ class Store:
 
     def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
         """Several encoded rows, column by column: lists of arrays over the values on disk."""
+        self.check_files()
         chosen = np.asarray(indices, np.int64)
         found = {}
         for name, values in self._values.items():
@@ -137,7 +164,8 @@ class StoreWriter:
         self._size = 0
         self._bookmark = folder / BOOKMARK
         self.state: Any = None
-        begun = json.loads(self._bookmark.read_text("utf-8")) if self._bookmark.exists() else None
+        begun = _read_bookmark(self._bookmark)
+        self._digests = {name: xxhash.xxh3_128() for name in names}
         self._files: dict[str, IO[bytes]] = {
             name: stack.enter_context((folder / name).open("r+b" if begun else "wb"))
             for name in names
@@ -150,7 +178,9 @@ class StoreWriter:
         self.num_rows, self._ends, self.state = begun["num_rows"], begun["ends"], begun["state"]
         for name, file in self._files.items():
             file.truncate(begun["sizes"][name])
-            file.seek(0, os.SEEK_END)
+            file.seek(0)
+            while chunk := file.read(BUFFER_BYTES):
+                self._digests[name].update(chunk)
 
     def mark(self, state: Any) -> None:
         """Record on disk what was appended so far, with a `state` of the caller's."""
@@ -159,8 +189,16 @@ class StoreWriter:
             file.flush()
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in self._files.items()}
-        about = {"sizes": sizes, "num_rows": self.num_rows, "ends": self._ends, "state": state}
-        atomic.write_json(self._bookmark, about)
+        made = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        about = {
+            "sizes": sizes,
+            "digests": made,
+            "num_rows": self.num_rows,
+            "ends": self._ends,
+            "state": state,
+        }
+        about = json.loads(json.dumps(about))  # the checksum is that of what will be read
+        atomic.write_json(self._bookmark, {**about, "checksum": _checksum(about)})
 
     def append(
         self,
@@ -195,32 +233,61 @@ class StoreWriter:
         for name, values in self._buffered.items():
             kind = name if name in _SYSTEM else name.rpartition(".")[2]
             if kind == "values":
-                self._files[name].writelines([value.tobytes() for value in values])
+                content = b"".join([value.tobytes() for value in values])
             else:
-                self._files[name].write(np.array(values, _WHOLE[kind]).tobytes())
+                content = np.array(values, _WHOLE[kind]).tobytes()
+            self._files[name].write(content)
+            self._digests[name].update(content)
             values.clear()
         self._size = 0
 
 
+def _read_bookmark(path: Path) -> dict[str, Any] | None:
+    """The last mark of an unfinished store; None if there is none, or its files are damaged."""
+    try:
+        begun: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        sizes, made = begun["sizes"], begun["digests"]
+        wrong = next((n for n in sizes if hash_file(path.parent / n, sizes[n]) != made[n]), None)
+        if wrong is None and begun["checksum"] == _checksum(begun):
+            return begun
+        what = f"{wrong or path.name} is not as it was written"
+    except FileNotFoundError as error:
+        if error.filename == str(path):
+            return None
+        what = f"{error.filename} is missing"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        what = "it is not the mark that was written"
+    note_damage(path, what)
+    return None
+
+
+def _checksum(mark: Mapping[str, Any]) -> str:
+    return fingerprint({name: value for name, value in mark.items() if name != "checksum"})
+
+
 @contextmanager
-def new_store(folder: Path, fields: Mapping[str, Field], notes: dict[str, Any]) -> Iterator[Any]:
+def new_store(
+    folder: Path, fields: Mapping[str, Field], notes: dict[str, Any], key: str = ""
+) -> Iterator[Any]:
     """Write a store at `folder`; it appears when the block ends without an error.
 
     The unfinished store of a killed process is resumed from its last mark. `notes` may be filled
-    while the block runs; they are stored with the columns.
+    while the block runs; they are stored with the columns. `key` is the identity of the rows.
     """
-    with atomic.resumable_folder(folder) as temporary:
+    with writing(), atomic.resumable_folder(folder) as temporary:
         with ExitStack() as stack:
             writer = StoreWriter(temporary, fields, stack)
             yield writer
             writer.flush()
         meta = {
+            "key": key or folder.name,
             "num_rows": writer.num_rows,
             "fields": {name: asdict(spec) for name, spec in writer.fields.items()},
             "notes": notes,
         }
         atomic.write_json(temporary / "columns.json", meta)
         (temporary / BOOKMARK).unlink(missing_ok=True)
+        seal(temporary)
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> Array:

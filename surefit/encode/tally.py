@@ -67,7 +67,10 @@ class Faults:
                 message = f"{self.counts[key]:,}{of} rows: {fault.message} ({example})."
             else:
                 more = self.counts[key] - 1
-                tail = f" ({more} more row{'s' if more > 1 else ''} like it)" if more else ""
+                others = [str(self.table.where(row)["row"]) for row in rows[1:]]
+                shown = ", ".join(others) + ", …" * (more > len(others))
+                like_it = f" ({more:,} more row{'s' if more > 1 else ''} like it: {shown})"
+                tail = like_it if more else ""
                 message = f"row {where['row']}: {fault.message}{tail}"
             column = self.encoder.column_of(fault.column) if fault.column else None
             found.append(fault.rule.finding(message, where, fix=fault.fix, column=column))
@@ -89,8 +92,9 @@ class Tally:
     def drop_row(self, number: int, skip: SkipRowError) -> None:
         """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
-        if skip.remark is not None:
-            self.remarks.add(number, skip.remark)
+        for remark in (skip.remark, *skip.more):
+            if remark is not None:
+                self.remarks.add(number, remark)
 
     def add_row(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -37,22 +37,34 @@ their arguments."""
 
 @contextmanager
 def meta_autocast(dtype: torch.dtype | None) -> Iterator[None]:
-    """While the block runs, matrix products are computed in `dtype`; weights are cast once."""
-    if dtype is None:
-        yield
-        return
-    originals = []
-    casts = (_IN_LOWER_PRECISION, _Caster(dtype)), (_IN_FLOAT32, _Caster(torch.float32))
-    for functions, cast in casts:
-        for owner, name in functions:
-            original = getattr(owner, name)
-            originals.append((owner, name, original))
-            setattr(owner, name, _casting(original, cast))
+    """While the block runs, matrix products are computed in `dtype`; weights are cast once.
+
+    A model's own `torch.autocast` for the device of its weights, which fails there, does nothing.
+    """
+    originals: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, changed: Any) -> None:
+        originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, changed)
+
+    put(torch, "autocast", _ignoring_meta(torch.autocast))
+    if dtype is not None:
+        casts = (_IN_LOWER_PRECISION, _Caster(dtype)), (_IN_FLOAT32, _Caster(torch.float32))
+        for functions, cast in casts:
+            for owner, name in functions:
+                put(owner, name, _casting(getattr(owner, name), cast))
     try:
         yield
     finally:
         for owner, name, original in reversed(originals):
             setattr(owner, name, original)
+
+
+def _ignoring_meta(autocast: Any) -> Callable[..., Any]:
+    def on_device(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return nullcontext() if device_type == "meta" else autocast(device_type, *args, **kwargs)
+
+    return on_device
 
 
 class _Caster:

@@ -28,12 +28,12 @@ PROCESS_BYTES = 330_000_000
 """Memory of a process after the imports and one step of a tiny model, measured."""
 NEGLIGIBLE_SHARE = 0.01
 """A pass whose activations take a smaller share of the limit than this is not traced."""
-HEAP_TOP_BYTES, HEAP_TOP_SHARE = 65_000_000, 0.064
-HEAP_HOLES_SHARE, ACTIVATION_HOLES_SHARE, GRADIENT_HOLES_SHARE = 0.106, 0.125, 0.26
-"""Heap memory of glibc beyond live tensors, fitted to the runs of bench/fit_grid.py. The free top
-of the heap is a share of the bytes that a step allocates there, up to a maximum. Holes, where a
-freed block is too small for the next aligned request, are shares of these bytes, of the
-activations and of the gradients."""
+ACTIVATION_MARGIN_SHARE, NUM_LARGEST_MARGIN = 0.1, 2.1
+"""Memory beyond the replayed heap: a share of the activations, and so many times the largest tensor
+on the heap, for one hole more or less. Fitted to the first grid of bench/fit_grid.py, so that no
+case of it needs more than predicted."""
+UNREPLAYED_SHARE = 0.5
+"""Holes in the heap as a share of the activations, where allocations cannot be replayed."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
 
@@ -173,12 +173,14 @@ def _breakdown(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
 
 
 def allocator_bytes(traced: Traced, limit: Limit) -> int:
-    """Memory of the allocator beyond live tensors: its cache, or the holes in the heap."""
+    """Memory of the allocator beyond live tensors: its cache, or the holes in malloc's heap."""
     if limit.on_device:
         return round(traced.peak * DEVICE_CACHE_SHARE)
-    top = min(round(traced.heap_bytes * HEAP_TOP_SHARE), HEAP_TOP_BYTES)
-    holes = traced.heap_bytes * HEAP_HOLES_SHARE + traced.activations * ACTIVATION_HOLES_SHARE
-    return top + round(holes + traced.gradients * GRADIENT_HOLES_SHARE)
+    if traced.heap_peak is None:
+        return round(traced.activations * UNREPLAYED_SHARE)
+    margin = traced.activations * ACTIVATION_MARGIN_SHARE
+    margin += traced.largest_on_heap * NUM_LARGEST_MARGIN
+    return max(traced.heap_peak - traced.peak, 0) + round(margin)
 
 
 def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Traced]:

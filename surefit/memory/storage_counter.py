@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
-LARGEST_ON_HEAP = 32 * 1024 * 1024
-"""glibc maps larger blocks one by one, and returns them to the system when they are freed."""
 _INDEXING = (
     aten.index.Tensor,
     aten.index_put.default,
@@ -42,10 +40,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0
         self.moved_bytes = 0
         self.num_ops = 0
-        self.heap_bytes = 0
-        """Sum of all allocations that malloc would place on its heap, also of freed ones."""
+        self.events: list[int] = []
+        """Allocations since `begin_step`: a size in bytes, or −n where the n-th one is freed."""
+        self._num_allocated = 0
+        self._num_before = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
         self._cached = ShapeCache()
+
+    def begin_step(self) -> None:
+        """Record events from here; what was allocated before stays."""
+        self.events, self._num_before = [], self._num_allocated
 
     def add(self, tensor: torch.Tensor) -> int:
         """Count the storage of a tensor until it is freed; returns its bytes, 0 if it is known."""
@@ -53,14 +57,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key, size = storage._cdata, storage.nbytes()
         if key in self._storages:
             return 0
+        self._num_allocated += size > 0
+        number = self._num_allocated
 
         def freed(_: Any) -> None:
             self.live -= size
             del self._storages[key]
+            if size and number > self._num_before:
+                self.events.append(self._num_before - number)
 
         self._storages[key] = weakref.ref(storage, freed)
         self.live += size
-        self.heap_bytes += size if size < LARGEST_ON_HEAP else 0
+        if size:
+            self.events.append(size)
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, dict(self.labelled)
         return size
@@ -80,7 +89,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func in _INDEXING:
                 args = (args[0], _mask_to_indices(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
-        result = self._cached(func, args, kwargs) if devices == {True} else func(*args, **kwargs)
+        if func is aten._grouped_mm.default and True in devices:
+            result = _grouped_product(*args, **kwargs)
+        elif devices == {True}:
+            result = self._cached(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         self.num_ops += 1
         if isinstance(result, torch.Tensor):
             new = self.add(result)
@@ -189,6 +203,26 @@ def _on_meta(value: Any) -> Any:
     return value
 
 
+def _grouped_product(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The product of each group of rows with its own matrix, as mixtures of experts compute it.
+
+    On the meta device torch accepts only bfloat16, though real devices compute in any precision.
+    """
+    shape: tuple[int, ...] = (left.shape[-2], right.shape[-1])
+    if left.ndim == right.ndim == 2:  # the gradient of the matrices: one per group
+        assert offsets is not None
+        shape = (offsets.shape[0], *shape)
+    elif left.ndim == right.ndim:
+        shape = (left.shape[0], *shape)
+    return torch.empty(shape, dtype=out_dtype or left.dtype, device="meta")
+
+
 def _mask_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Boolean masks as index tensors: on the meta device the size of a masked result is unknown."""
     converted: list[torch.Tensor | None] = []
@@ -216,6 +250,8 @@ def _keeps_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
     """Floating-point operations of matrix products, convolutions and attention."""
     if func in (aten.mm.default, aten.bmm.default):
+        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    if func is aten._grouped_mm.default:
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
     if func is aten.addmm.default:
         return 2 * int(args[1].numel()) * int(args[2].shape[-1])

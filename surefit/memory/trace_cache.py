@@ -7,14 +7,15 @@ made of layers of torch, transformers and peft, and not for a user's own code.
 from __future__ import annotations
 
 import inspect
-import json
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from surefit import __version__, atomic
-from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit import __version__
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.cache_entry import open_json
 from surefit.encode.encode_key import code_key
 from surefit.kernels.choose_head import as_choice
 from surefit.memory.trace_step import Traced
@@ -23,6 +24,8 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
+FORMAT = 3
+"""Changes with what a trace holds and how it is made."""
 LIBRARIES = ("torch.", "transformers.", "peft.")
 """Modules whose code is identified by the version of its package."""
 
@@ -31,13 +34,7 @@ def cached_trace(key: str | None, trace: Callable[[], Traced]) -> Traced:
     """The cached trace of a key, or else a new one; without a key nothing is cached."""
     if key is None:
         return trace()
-    path = cache_folder() / "traces" / f"{key}.json"
-    if path.is_file():
-        return Traced(**json.loads(path.read_text(encoding="utf-8")))
-    traced = trace()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(path, asdict(traced))
-    return traced
+    return Traced(**open_json("traces", key, lambda: asdict(trace())))
 
 
 def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) -> str | None:
@@ -48,6 +45,7 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
         return None
     return fingerprint(
         __version__,
+        [FORMAT, *platform.libc_ver()],  # malloc's memory depends on the C library
         [version(name) for name in ("torch", "transformers", "peft")],
         str(module),
         [config.to_dict(), getattr(config, "_attn_implementation", None)],

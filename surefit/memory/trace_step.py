@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.memory.replay_heap import Allocations, replay
 from surefit.models.call import Call, compute_losses
 from surefit.tasks.task_spec import Loss
 
@@ -30,8 +31,10 @@ class Traced:
     flops: int
     moved_bytes: int
     num_ops: int
-    heap_bytes: int = 0
-    """Sum of all allocations of the pass below 32 MB, which glibc places on its heap."""
+    heap_peak: int | None = None
+    """Peak bytes of malloc's memory, with its holes; None if the system cannot replay them."""
+    largest_on_heap: int = 0
+    """Bytes of the largest tensor of the step that may leave a hole."""
 
     @property
     def activations(self) -> int:
@@ -60,9 +63,7 @@ def trace_training(
 
     count = LiveBytes()
     trained = [p for p in module.parameters() if p.requires_grad]
-    state = _optimizer_state(module)
     weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
-    optimizer = sum(count.add(tensor) for tensor in state)
     module.train()
     for weight in trained:
         weight.grad = torch.empty_like(weight) if accumulates else None
@@ -73,7 +74,10 @@ def trace_training(
     for value in shapes.values():
         if isinstance(value, torch.Tensor):
             count.add(value)
-    before = count.heap_bytes
+    held = tuple(count.events)
+    state = _optimizer_state(module)
+    optimizer = sum(count.add(tensor) for tensor in state)
+    count.begin_step()
     try:
         with fused_attention(), torch.enable_grad(), count, meta_autocast(dtype):
             total, _, added = compute_losses(call, loss, module, shapes)
@@ -81,9 +85,10 @@ def trace_training(
     finally:
         for hook in hooks:
             hook.remove()
+        allocations = Allocations(held, _state_sizes(state), tuple(count.events))
         for weight in trained:
             weight.grad = None
-    return _traced(count, weights, optimizer, before)
+    return _traced(count, weights, optimizer, allocations)
 
 
 def trace_evaluation(
@@ -97,18 +102,20 @@ def trace_evaluation(
     from surefit.memory.storage_counter import LiveBytes, fused_attention
 
     count = LiveBytes()
-    state = _optimizer_state(module)
     weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
+    held = tuple(count.events)
+    state = _optimizer_state(module)
     optimizer = sum(count.add(tensor) for tensor in state)
     training = module.training
     module.eval()
-    before = count.heap_bytes
+    count.begin_step()
     try:
         with fused_attention(), torch.no_grad(), count:
             run(module, meta_batch(batch))
     finally:
         module.train(training)
-    return _traced(count, weights, optimizer, before)
+    allocations = Allocations(held, _state_sizes(state), tuple(count.events))
+    return _traced(count, weights, optimizer, allocations)
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +151,12 @@ def _count_gradient(weight: torch.Tensor, count: LiveBytes) -> Any:
     return weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
 
 
-def _traced(count: LiveBytes, weights: int, optimizer: int, before: int) -> Traced:
+def _state_sizes(state: list[torch.Tensor]) -> tuple[int, ...]:
+    """The sizes of the optimizer state as it is allocated, a tensor per moment."""
+    return tuple(t.nbytes // ADAM_STATES for t in state for _ in range(ADAM_STATES))
+
+
+def _traced(count: LiveBytes, weights: int, optimizer: int, allocations: Allocations) -> Traced:
     return Traced(
         peak=count.peak,
         weights=weights,
@@ -153,5 +165,6 @@ def _traced(count: LiveBytes, weights: int, optimizer: int, before: int) -> Trac
         flops=count.flops,
         moved_bytes=count.moved_bytes,
         num_ops=count.num_ops,
-        heap_bytes=max(count.heap_bytes - before, 0),
+        heap_peak=replay(allocations),
+        largest_on_heap=allocations.largest_on_heap,
     )

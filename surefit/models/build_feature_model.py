@@ -41,6 +41,7 @@ PROJECTION_LEFT_OUT = rule(
     "trained projection not reused",
     why="The model was trained on another feature size, so a new projection starts untrained.",
     fix="Pass features of the size that the model was trained on, if they should be the same.",
+    accept="A new projection is trained.",
 )
 
 CONFIG_FOLLOWS_DATA = rule(

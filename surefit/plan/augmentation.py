@@ -32,6 +32,7 @@ COPIES_LEFT_OUT = rule(
     "augmented copies left out",
     why="Rows with fewer copies have a smaller weight in training.",
     fix="Raise max_seq_length, or let the augmenting function keep some text.",
+    accept="The copies are left out.",
 )
 
 VALIDATION_ROWS_COPIED = rule(
@@ -48,6 +49,7 @@ NOTHING_AUGMENTED = rule(
     "nothing is augmented",
     why="augment is set, but augmentation_factor 1 makes no copies.",
     fix="Give --augmentation-factor 2 or more.",
+    accept="No augmented copies are made.",
 )
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
+from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
 from surefit.data.column_types import is_text
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
@@ -19,8 +20,6 @@ from surefit.data.split import (
     Hashes,
     Rows,
     Split,
-    count_repeats,
-    find_contradictions,
     hash_rows,
     sample_rows,
     split_by_group,
@@ -33,22 +32,6 @@ from surefit.findings import Finding, rule
 from surefit.pipeline.accept import check_columns
 from surefit.tasks.task_spec import TaskSpec
 
-VALIDATION_ROWS_IN_TRAINING = rule(
-    "SF210",
-    "warning",
-    "validation inputs that are also in training",
-    why="The evaluation then measures memory, not learning.",
-    fix="Remove the shared rows from one of the two sets.",
-)
-
-IDENTICAL_ROWS = rule(
-    "SF214",
-    "info",
-    "rows with identical content",
-    why="An automatic split keeps them in one set; in training they count more than other rows.",
-    fix="Nothing to do.",
-)
-
 SHARED_INPUTS = rule(
     "SF222",
     "info",
@@ -58,22 +41,6 @@ SHARED_INPUTS = rule(
         "equal in input and target still are."
     ),
     fix="Nothing to do if the rows share an input by nature; else pass --eval-data.",
-)
-
-CONTRADICTING_ROWS = rule(
-    "SF223",
-    "warning",
-    "rows that contradict each other",
-    why="They have the same input, but different targets. At most one of them can be right.",
-    fix="Correct the targets of the named rows, or delete one of them.",
-)
-
-SEVERAL_TARGETS = rule(
-    "SF224",
-    "info",
-    "several targets for one input",
-    why="The model learns a mixture of them. All rows of an input are kept in one set.",
-    fix="Nothing to do if all of them are right.",
 )
 
 SAMPLE_CHECKED = rule(
@@ -111,9 +78,6 @@ GROUPS_IN_BOTH = rule(
     fix="Move all rows of a group to one set, or leave --eval-data out.",
     accept="The groups stay in both sets.",
 )
-
-COMMON_SHARE = 0.25
-"""An input that a larger share of the training rows has does not tell validation rows apart."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +131,11 @@ def split_tables(
         eval_table = with_files(eval_table, roles)
         validation, notes = _scanned(eval_table, asked.scan, asked.seed)
         shown = parts.hash_table(eval_table, validation)
-        found += [*notes, *_shared_inputs(hashes, shown, eval_table, validation)]
-        found += _note_repeats(hashes[1], "training rows")
+        found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]
+        found += note_repeats(hashes[1], "training rows")
         found += _shared_groups(table, eval_table, asked.by)
         held_out = hold_out(parts, hashes[0], shown[0])
-    found += _contradictions(table, rows, parts, hashes, task.exact_targets)
+    found += check_contradictions(table, rows, parts, hashes, task.exact_targets)
     if classes is not None:
         found += _compare_sides(table, train, eval_table, validation, roles["label"])
     if not task.whole_rows:
@@ -227,7 +191,7 @@ def _split_off(
 def _note_split(
     split: Split, hashes: tuple[Hashes, Hashes], num_rows: int, by: str | None
 ) -> list[Finding]:
-    found = _note_repeats(hashes[1], "rows")
+    found = note_repeats(hashes[1], "rows")
     if by is not None:
         message = (
             f"split.by: rows with one value of {by!r} are in one set, {len(split.evaluation)} of "
@@ -241,17 +205,6 @@ def _note_split(
         )
         found.append(SHARED_INPUTS.finding(message))
     return found
-
-
-def _note_repeats(whole: Hashes, what: str) -> list[Finding]:
-    repeats = count_repeats(whole)
-    if not repeats:
-        return []
-    message = (
-        f"{repeats} of {len(whole)} {what} repeat another row, but for case, spaces and "
-        "punctuation at most."
-    )
-    return [IDENTICAL_ROWS.finding(message)]
 
 
 def _shared_groups(table: Table, eval_table: Table, by: str | None) -> list[Finding]:
@@ -317,47 +270,3 @@ def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Find
     file = table.sources[0].file
     message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
     return rows, [SAMPLE_CHECKED.finding(message, file=file)]
-
-
-def _shared_inputs(
-    trained: tuple[Hashes, Hashes], shown: tuple[Hashes, Hashes], eval_table: Table, rows: Rows
-) -> list[Finding]:
-    """Validation rows whose input a training row has; of common inputs, equal rows only."""
-    names, sizes = np.unique(trained[0], return_counts=True)
-    common = names[sizes > COMMON_SHARE * len(trained[0])]
-    by_input = np.isin(shown[0], trained[0]) & ~np.isin(shown[0], common)
-    equal = np.isin(shown[1], trained[1]) & (shown[1] != NO_CONTENT)
-    shared = (by_input & (shown[0] != NO_CONTENT)) | equal
-    if not shared.any():
-        return []
-    where = eval_table.where(int(rows[np.argmax(shared)]))
-    message = (
-        f"{int(shared.sum())} of {len(rows)} validation rows have the input of a training row, "
-        f"{int(equal.sum())} of them also its target; row {where['row']} is the first."
-    )
-    return [VALIDATION_ROWS_IN_TRAINING.finding(message, where)]
-
-
-def _contradictions(
-    table: Table, rows: Rows, parts: RowParts, hashes: tuple[Hashes, Hashes], exact: bool
-) -> list[Finding]:
-    """Rows with one input and several targets, compared exactly, with the first two of them."""
-    places = np.sort(find_contradictions(*hashes))
-    if len(places) == 0:
-        return []
-    inputs, whole = parts.hash_some(table, rows[places], fold=False)
-    found = find_contradictions(inputs, whole)
-    if len(found) == 0:
-        return []
-    first = int(found.min())
-    unlike = (inputs == inputs[first]) & (whole != whole[first])
-    one, two = (table.where(int(rows[places[n]])) for n in (first, np.argmax(unlike)))
-    file = f" of {two['file']}" if two["file"] != one["file"] else ""
-    message = (
-        f"{len(found)} of {len(rows)} rows have the input of another row, but another target "
-        f"({len(np.unique(inputs[found]))} inputs); rows {one['row']} and {two['row']}{file}, for "
-        "example."
-    )
-    suspicious = exact and 2 * len(found) <= len(rows)
-    rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS
-    return [rule.finding(message, one)]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
 from surefit.checks.class_names import check_classes
-from surefit.checks.encoded_rows import check_ledger, check_rows
+from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
 from surefit.checks.file_names import check_file_names
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
@@ -24,6 +24,8 @@ from surefit.checks.module_checks import (
     check_trainable,
 )
 from surefit.data.cache import fingerprint, use_cache
+from surefit.data.cache_contents import limit_cache
+from surefit.data.cache_use import collect_damage
 from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
@@ -81,7 +83,7 @@ from surefit.plan.probe_model import (
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import main_first
+from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
@@ -101,12 +103,16 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     config = request.config
     check_accepted(config.accept)
     planner = _Planner(Plan(request, task=request.objects.task), progress)
-    try:
-        with use_cache(config.cache), infrequent_collection(), main_first():
-            check_machine(config.precision, config.trackers)
-            planner.run()
-    except FindingError as error:
-        planner.note(error.findings)
+    with use_cache(config.cache), collect_damage() as damaged:
+        try:
+            with infrequent_collection(), main_first():
+                check_machine(config.precision, config.trackers)
+                planner.run()
+        except FindingError as error:
+            planner.note(error.findings)
+        planner.note(damaged)
+        if config.cache_limit_gb is not None and is_main():
+            planner.note(limit_cache(config.cache_limit_gb))
     plan = planner.plan
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
@@ -317,7 +323,8 @@ class _Planner:
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
         head = pipeline.task.head_for(pipeline.encoder)
-        if head is not None and head.predicts == "next_token":
+        ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
+        if head is not None and head.predicts == "next_token" and ids_known:
             labelled = [
                 (store, table, rows)
                 for (store, table), rows in zip(both, (data.train, data.validation), strict=True)

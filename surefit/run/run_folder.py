@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic, digests
 from surefit.config import RunConfig, config_yaml, make_config, read_yaml
+from surefit.data.cache_use import is_cache
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.run.choose_checkpoint import NAME, latest_state
@@ -53,7 +54,10 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         """The resolved config."""
-        return make_config(_without_objects(self._settings))
+        config = make_config(_without_objects(self._settings))
+        # The folder of a stranger's run does not decide where something is written.
+        is_ours = config.cache is None or is_cache(Path(config.cache))
+        return config if is_ours else config.model_copy(update={"cache": None})
 
     @cached_property
     def objects(self) -> dict[str, str]:

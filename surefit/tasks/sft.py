@@ -62,6 +62,7 @@ OVERLONG_ROW_DROPPED = rule(
     "overlong row dropped",
     why="An answer without its end teaches the model never to stop, so it is not cut.",
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
+    accept="The rows are dropped.",
 )
 
 MESSAGES_AFTER_LAST_ANSWER = rule(
@@ -152,6 +153,8 @@ def _encoded(
             tokens = _shorten(dialogue, tokens, encoder)
         except TemplateError as fault:
             raise _unsuited(fault) from None
+        except SkipRowError as skip:
+            raise SkipRowError(skip.reason, skip.remark, *_lost(row, dialogue, encoder)) from None
     labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
     columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
@@ -161,7 +164,7 @@ def _encoded(
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
-    message = f"the template does not suit: {fault.message}"
+    message = f"the template cannot render it: {fault.message}"
     return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
 
 
@@ -194,13 +197,18 @@ def _labels(tokens: DialogueTokens, loss_on: str) -> npt.NDArray[np.int64]:
     )
 
 
+def _lost(row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder) -> tuple[Remark, ...]:
+    """What the template does not write of a row; a row that is dropped counts as well."""
+    return encoder.dialogues.unrendered.find(*dialogue, (turns_of(row)[0], "tools"))
+
+
 def _remarks(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
-    (messages, tools), template = dialogue, encoder.dialogues.template
-    column = "messages" if "messages" in row else "prompt"
-    lost = encoder.dialogues.unrendered.find(messages, tools, (column, "tools"))
+    messages, template = dialogue[0], encoder.dialogues.template
+    column = turns_of(row)[0]
+    lost = _lost(row, dialogue, encoder)
     yield from lost
     if tokens.in_parts:
         yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")

@@ -193,7 +193,7 @@ class Gathered:
         shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
         if not parts:
             raise NO_INPUT_COLUMN.error(
-                f"No column is left besides {label!r}: {shown or 'there is none'}."
+                f"Besides the target {label!r}, no column can be used: {shown or 'there is none'}."
             )
         found = [COLUMNS_LEFT_OUT.finding(f"Left out: {shown}.")] if left_out else []
         used = list(dict.fromkeys(part["column"] for part in parts))

@@ -26,9 +26,15 @@ CHANGEABLE = (
     "trackers",
     "max_memory_gb",
     "cache",
+    "cache_limit_gb",
+    "accept",
+    "data",
+    "eval_data",
     "output",
 )
-"""Keys that decide when a run evaluates, saves and ends, or what it runs on; not what it learns."""
+"""Keys that decide when a run evaluates, saves and ends, or what it runs on; not what it learns.
+
+Data may be in another place; its rows are compared by content."""
 
 
 GOES_ON = (*LENGTH, "early_stopping.patience")

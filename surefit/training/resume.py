@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.errors import UsageError
-from surefit.findings import rule
+from surefit.findings import Finding, accept_findings, rule
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
@@ -20,7 +20,9 @@ from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.run.run_lock import lock_run
 from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
+from surefit.training.changed_rows import describe_changed_rows
 from surefit.training.extend_run import describe_changes, describe_extension, extend_spans
+from surefit.training.moved_data import find_moved
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
@@ -34,6 +36,10 @@ DATA_CHANGED = rule(
     "the data changed since the run began",
     why="A resumed run must see the rows it was begun with, or it is another run.",
     fix="Put the old data back, or start a new run.",
+    accept=(
+        "The run resumes with the rows as they are now. It no longer equals an uninterrupted run, "
+        "and its metrics before and after are of different validation rows."
+    ),
 )
 
 
@@ -61,10 +67,11 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
         if is_main() and not run.report_path.is_file():
             write_report(run)
         return run
-    plan = plan_of_run(run, replace(request, config=config), listeners.progress)
-    if plan.ok and plan.data_key != stored["data_key"]:
-        message = f"The rows of {run.path} are not those it was begun with."
-        plan = plan.found([DATA_CHANGED.finding(message)])
+    config, moved = find_moved(run, config)
+    changes = changes_of(run, config)
+    plan = plan_of_run(run, replace(request, config=config), listeners.progress).found(moved)
+    other_rows = _changed_rows(run, plan)
+    plan = plan.found(accept_findings(other_rows, config.accept))
     spans = run.spans(stored["steps"])
     if plan.job is not None:
         spans = extend_spans(run, spans, plan.job.num_steps)
@@ -75,9 +82,10 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     assert plan.job is not None
     if run.finished and plan.job.num_steps <= run.saved_step:
         return run
-    if changes and is_main():
+    if (changes or other_rows) and is_main():
         noted = [*stored.get("changes", []), {"step": run.saved_step, **as_dict(changes)}]
         extended = {"steps": plan.job.num_steps, "spans": spans, "changes": noted}
+        extended |= {key: plan.as_dict()[key] for key in ("data_key", "eval_key", "stores")}
         write_beginning(run.path, config, {**stored, **extended})
     return run_plan(plan, run, listeners)
 
@@ -100,7 +108,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     _refuse_other_version(run, run.plan)
     # validation rows have no augmented copies; the scorer is the run's; rows are encoded alike in
     # every precision, and this machine may not have the run's
-    config = run.config
+    config, _ = find_moved(run, run.config)
     generate = config.generate.model_copy(update={"scorer": None})
     stopping = type(config.early_stopping)()
     plain = {
@@ -109,8 +117,10 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         "early_stopping": stopping,
         "precision": "fp32",
     }
+    # what `train` returns holds the trained module; the plan builds a named model from its name
+    passed = run.module_object if "model" in run.objects else None
     objects = PythonObjects(
-        model=model if model is not None else run.module_object,
+        model=model if model is not None else passed,
         task=run.task_object,
         collate_fn=run.collate_fn,
     )
@@ -121,8 +131,23 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
     refuse_errors(plan)
     assert plan.job is not None
     if plan.job.validation.key != run.plan["eval_key"]:
-        raise DATA_CHANGED.error(f"The rows of {run.path} are not those it was trained on.")
+        raise DATA_CHANGED.error(
+            f"The validation rows of {run.path} are not those it was trained with. "
+            + describe_changed_rows(run.plan, plan.job, sides=("validation",)),
+            fix="Put the old data back, or name the rows: surefit evaluate RUN --data FILE.",
+        )
     return plan
+
+
+def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
+    """The error about rows that are not those the run was begun with."""
+    if not plan.ok or plan.job is None or plan.data_key == run.plan["data_key"]:
+        return []
+    message = f"The rows of {run.path} are not those it was begun with. " + describe_changed_rows(
+        run.plan, plan.job
+    )
+    fix = f"{DATA_CHANGED.fix} To go on with these rows: --set accept=[{DATA_CHANGED.code}]."
+    return [DATA_CHANGED.finding(message, fix=fix)]
 
 
 def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:

@@ -103,12 +103,12 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
     run = create_run(folder, resolved, stored, plan.task)
     remember_code(plan, run)
-    with lock_run(folder):
-        try:
+    try:
+        with lock_run(folder):
             return run_plan(plan, run, listeners)
-        except FindingError:  # the largest batch did not go through: there is no run
-            run.discard()
-            raise
+    except FindingError:  # the largest batch did not go through: there is no run
+        run.discard()  # after the lock, whose file is in the folder
+        raise
 
 
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:

@@ -87,8 +87,7 @@ def test_counts_of_rows_and_tokens() -> None:
     rows[4] = (ROWS[4] + [PAD] * 3, ROWS[4] + [PAD] * 3, None)
     rows[5] = (ROWS[5], ROWS[5], [1, 1, 0, 1, 1])
     assert found(rows) == {
-        "SF156": "2 labels are another token than the one at their position; in 1 of 6 rows "
-        "(row 1).",
+        "SF156": "2 labels are not the token at the same position; in 1 of 6 rows (row 1).",
         "SF151": "3 labels are on padding; in 1 of 6 rows (row 4).",
         "SF152": "1 label is at positions where attention_mask is 0; in 1 of 6 rows (row 5).",
     }

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from builders import write_jsonl
+from opening import entry_files
 from surefit.data.open_data import open_table
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError, UsageError
@@ -490,12 +491,12 @@ def test_second_opening_converts_nothing_again(tmp_path: Path, cache: Path, name
     else:
         written(path, {"a.jsonl": '{"x": 1}\n', "a.csv": "x\n1\n"}[name])
     first = open_table(path)
-    converted = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    converted = entry_files(cache)
     assert converted
     second = open_table(path)
     assert second.key == first.key
     assert second.arrow.equals(first.arrow)
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == converted
+    assert entry_files(cache) == converted
     assert os.listdir(folder) == [name], "nothing is written beside the user's data"
 
 
@@ -511,7 +512,7 @@ def test_changed_file_is_converted_again(tmp_path: Path) -> None:
 def test_failed_opening_leaves_no_table_behind(tmp_path: Path, cache: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"x": 1}\n' * ODD + "oops\n")
     fault_of(path)
-    assert [file for file in cache.rglob("*") if file.is_file()] == []
+    assert not entry_files(cache)
 
 
 def test_real_jsonl_opens_row_for_row(shared: Path) -> None:

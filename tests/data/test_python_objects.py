@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import surefit
 from builders import MeanPool, fault_of, feature_rows
+from opening import entry_files
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS
@@ -176,7 +177,7 @@ def test_fault_is_named_by_row(name: str, cache: Path) -> None:
     found = fault_of(data)
     assert (found.code, found.where["row"]) == (code, row)
     assert f"row {row}" in found.message
-    assert not [file for file in cache.rglob("*") if file.is_file()]
+    assert not entry_files(cache)
 
 
 class Endless(IterableDataset[int]):

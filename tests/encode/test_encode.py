@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders import write_jsonl
+from opening import entry_files
 from surefit.batches.field import Field
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
@@ -82,7 +83,7 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
         "dropped": {"empty": 2, "nothing_to_learn": 1},
         "dropped_examples": {"empty": [1, 4], "nothing_to_learn": [3]},
         "dropped_copies": {},
-        "findings": [],
+        "remarks": [],
     }
 
 
@@ -109,7 +110,7 @@ def test_faults_of_all_rows_are_gathered_by_kind(tmp_path: Path, cache: Path) ->
     assert found["SF201"].where == {"file": str(second), "row": 2, "column": "labels"}
     assert found["SF201"].message == (
         "row 2: column 'labels' has length 1, but 'input_ids', which it is aligned with, "
-        "has length 2 (2 more rows like it)"
+        f"has length 2 (2 more rows like it: 895, {CHUNK_ROWS - 3})"
     )
     assert found["SF213"].where["row"] == CHUNK_ROWS + 1 - 5
     assert found["SF207"].where["row"] == CHUNK_ROWS + 5 - 5
@@ -187,11 +188,11 @@ def test_second_call_encodes_nothing_again(
 ) -> None:
     table = tokens(([5, 6], [5, 6]))
     first = run(table)
-    written = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    written = entry_files(cache)
     monkeypatch.setattr(refuse, "__qualname__", encode.__qualname__)
     second = run(table, encode=refuse)
     assert second.key == first.key
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == written
+    assert entry_files(cache) == written
 
 
 CHANGES: dict[str, dict[str, Any]] = {

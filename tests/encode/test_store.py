@@ -91,6 +91,7 @@ def test_files_are_exactly_those_the_ranks_need(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [
         "columns.json",
         "copy",
+        "digests.json",
         "length",
         "m.offsets",
         "m.shapes",

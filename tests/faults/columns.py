@@ -223,6 +223,20 @@ CASES = [
         exits=0,
     ),
     Case(
+        "reasoning beside dialogues",
+        "SF135",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "messages": user(q) + bot(a),
+                    "thinking": f"I should double the number {n} here.",
+                }
+            )
+        },
+        column="thinking",
+        exits=0,
+    ),
+    Case(
         "images beside dialogues",
         "SF136",
         {
@@ -398,6 +412,11 @@ HEALTHY = [
             )
         },
         BERT,
+    ),
+    Case(
+        "captions of images",
+        None,
+        {"a.jsonl": asked(image_caption=lambda n: f"A house with {n} doors")},
     ),
     Case("answers that are all good", None, {"a.jsonl": asked(label=lambda n: True)}),
     Case("answers with one score", None, {"a.jsonl": asked(score=lambda n: 5)}),

@@ -34,6 +34,22 @@ TABLE = [
 CONLL = "".join(f"w{n} B-X\nb O\n\n" for n in range(20))
 CASES = [
     Case(
+        "most rows dropped, which is accepted",
+        None,
+        {"a.jsonl": [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())]},
+        BERT,
+        "--set eval_share=0.3 --set accept=[SF204]",
+        also=("SF204",),
+    ),
+    Case(
+        "target given away, which is accepted",
+        None,
+        {"a.jsonl": [{**row, "total": row["price"] * 2} for row in TABLE]},
+        "tiny:mlp",
+        "--set columns.label=price --set accept=[SF232]",
+        also=("SF232",),
+    ),
+    Case(
         "emoji and many scripts",
         None,
         {"a.jsonl": [{"prompt": f"日本 {n} 🙂 שלום", "completion": "مرحبا"} for n in range(20)]},

@@ -60,13 +60,18 @@ def test_steps_depend_on_the_effective_batch_size_alone(
         assert all(len(part) <= shape[0] for s in shares for part in s.micro_batches)
 
 
-@given(LENGTHS, st.sampled_from([(480, 1, 1), (240, 2, 1), (120, 1, 4)]))
+@given(
+    LENGTHS,
+    st.sampled_from([(480, 1, 1), (240, 2, 1), (120, 1, 4)]),
+    st.sampled_from(["shuffle", "windowed", "grouped"]),
+    st.booleans(),
+)
 def test_steps_depend_on_the_tokens_of_a_step_alone(
-    lengths: list[int], shape: tuple[int, int, int]
+    lengths: list[int], shape: tuple[int, int, int], name: Any, padding_free: bool
 ) -> None:
     array = np.array(lengths, np.int32)
     max_tokens, accum, processes = shape
-    options: dict[str, Any] = {"padding_free": True}
+    options: dict[str, Any] = {"padding_free": padding_free, "order": name}
     alone = Batches(array, 1, 8, max_tokens=480, **options)
     shared = Batches(array, 1, 8, accum, processes, max_tokens, **options)
     assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]

@@ -73,3 +73,24 @@ def test_failed_planning_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(surefit.FindingError):
         surefit.train(data=rows, model=MeanPool(), output=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_flipped_bit_is_seen_when_a_checkpoint_is_read(tmp_path: Path) -> None:
+    import torch
+
+    from surefit.run import checkpoints
+    from surefit.run.choose_checkpoint import choose_checkpoint
+
+    module = MeanPool()
+    optimizer = torch.optim.AdamW(module.parameters())
+    for step in (1, 2):
+        checkpoints.save_checkpoint(tmp_path, module, optimizer, {}, checkpoints.State(step=step))
+    weights = tmp_path / "step-00000002" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    chosen = choose_checkpoint(tmp_path)
+    assert chosen.path == tmp_path / "step-00000001"
+    assert str(weights) in chosen.notices[0]
+    with pytest.raises(surefit.RunFailedError, match="is damaged"):
+        checkpoints.load_checkpoint(weights.parent, module)

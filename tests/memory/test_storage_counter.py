@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from surefit.memory.meta_autocast import meta_autocast
 from surefit.memory.storage_counter import LiveBytes, ShapeCache
 
 aten = torch.ops.aten
@@ -49,3 +50,25 @@ def test_a_repeated_operation_counts_as_much_as_the_first() -> None:
         assert len(kept) == times
         counts.append((count.live, count.flops))
     assert counts[1] == (2 * counts[0][0], 2 * counts[0][1])
+
+
+def test_products_by_expert_are_traced_in_float32() -> None:
+    shapes = []
+    for device in ("cpu", "meta"):
+        rows = torch.ones(6, 8, device=device, requires_grad=True)
+        experts = torch.ones(2, 8, 4, device=device, requires_grad=True)
+        offsets = torch.tensor([2, 6], dtype=torch.int32)
+        with LiveBytes():
+            made = torch.nn.functional.grouped_mm(rows, experts, offs=offsets.to(device))
+            made.square().sum().backward()
+        assert rows.grad is not None
+        assert experts.grad is not None
+        shapes.append((made.shape, rows.grad.shape, experts.grad.shape))
+    assert shapes[0] == shapes[1] == ((6, 4), (6, 8), (2, 8, 4))
+
+
+def test_a_models_own_autocast_runs_on_the_meta_device() -> None:
+    autocast = torch.autocast
+    with meta_autocast(None), torch.autocast("meta", enabled=False):
+        assert (on_meta(2, 2) @ on_meta(2, 2)).dtype is torch.float32
+    assert torch.autocast is autocast

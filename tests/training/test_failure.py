@@ -126,8 +126,11 @@ def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
     assert "mat1 and mat2 shapes cannot be multiplied" in again.stderr
 
 
-def test_once_repaired_the_step_goes_through(failed: tuple[Path, str]) -> None:
+def test_once_repaired_the_step_goes_through(
+    failed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = failed
+    monkeypatch.chdir(folder)
     write_net(folder, "failing_net", "False")
     assert repeat_step(bundle_of(folder / "run"), trust_code=["failing_net:make"]) > 0
 

@@ -26,6 +26,7 @@ OUTPUTS_ARE_PROBABILITIES = rule(
         "never gets sure."
     ),
     fix="Return the scores from before the softmax.",
+    accept="The outputs are used as logits.",
 )
 
 LABEL_OUT_OF_RANGE = rule(
@@ -77,6 +78,7 @@ MORE_OUTPUTS_THAN_CLASSES = rule(
     "more outputs than classes",
     why="The outputs beyond the classes are never trained on and are ignored in predictions.",
     fix="Let the model's last layer have one output per class.",
+    accept="The further outputs are ignored in predictions.",
 )
 
 NO_GRADIENT = rule(

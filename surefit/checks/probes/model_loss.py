@@ -31,6 +31,7 @@ MODEL_LOSS_DIFFERS = rule(
     "the model's own loss differs",
     why="surefit trains on the loss it computes from the logits, not on the model's own loss.",
     fix="Nothing to do if the task's loss is what you want; else pass loss_fn.",
+    accept="The task's loss is used.",
 )
 
 FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 3e-2

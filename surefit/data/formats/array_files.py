@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
 from surefit.data.data_rules import WRONG_SHAPE
+from surefit.data.file_identity import content_hashes
 from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import map_npy, ragged_column, shape_of, to_arrow
 from surefit.data.formats.opened import Opened
@@ -151,7 +152,7 @@ def _joined(
             at += size
         values.flush()
 
-    key = fingerprint("rows", stack, flat, [file_fingerprint(file) for file in files])
+    key = fingerprint("rows", stack, flat, content_hashes([str(f) for f in files]))
     return cached_array(key, fill)
 
 

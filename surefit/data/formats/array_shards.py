@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
 from surefit.data.formats.opened import Opened

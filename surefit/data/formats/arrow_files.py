@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened
 from surefit.data.official_splits import Splits, named_splits
 from surefit.errors import FindingError
@@ -78,12 +79,12 @@ def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
 
 def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
     """Check every batch when the file is opened for the first time."""
-    folder = cache_folder() / "tables" / fingerprint("checked", key)
-    if not folder.exists():
+
+    def check(folder: Path) -> None:
         for _ in _checked_batches(path, buffer):
             pass
-        with new_folder(folder):
-            pass
+
+    open_entry("tables", fingerprint("checked", key), check, lambda folder: None)
 
 
 def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.atomic import new_folder
-from surefit.data.cache import cache_folder
+from surefit.data.cache_entry import open_entry
 
 CHUNK_BYTES = 1 << 24
+FILE = "array.npy"
 
 
 def cached_array(key: str, fill: Callable[[Path], None]) -> npt.NDArray[Any]:
     """The cached array of a key; if there is none, `fill` writes it to a `.npy` file."""
-    folder = cache_folder() / "arrays" / key
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            fill(temporary / "array.npy")
-    return np.asarray(np.load(folder / "array.npy", mmap_mode="r", allow_pickle=False))
+    return open_entry("arrays", key, lambda folder: fill(folder / FILE), _map)
+
+
+def _map(folder: Path) -> npt.NDArray[Any]:
+    return np.asarray(np.load(folder / FILE, mmap_mode="r", allow_pickle=False))
 
 
 def write_in_chunks(

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS
 from surefit.data.data_rules import NO_DATA
+from surefit.data.file_identity import content_hashes
 from surefit.data.formats.array_files import are_rows, join_files
 from surefit.data.formats.numpy_files import map_npy, shape_of, to_arrow
 from surefit.data.formats.opened import Opened, read_opened, write_findings
@@ -109,13 +110,14 @@ def _open_texts(
     path: Path, reading: Reading, files: Sequence[Path], labels: Sequence[str]
 ) -> Opened:
     """Texts to Arrow in the cache; where each class has one file, its lines are the rows."""
-    key = fingerprint("texts", folder_fingerprint(path), reading.model_dump())
-    folder = cache_folder() / "tables" / key
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            found = _write_texts(temporary / "table.arrow", reading, files, labels)
-            write_findings(temporary, found)
-    return read_opened(folder)
+    place = str(path.resolve())  # which the findings name
+    key = fingerprint("texts", folder_fingerprint(path), place, reading.model_dump())
+
+    def fill(folder: Path) -> None:
+        found = _write_texts(folder / "table.arrow", reading, files, labels)
+        write_findings(folder, found)
+
+    return open_entry("tables", key, fill, read_opened)
 
 
 def _write_texts(
@@ -143,13 +145,11 @@ def _write_texts(
 
 
 def folder_fingerprint(path: Path) -> str:
-    """Changes when a file is added, removed or rewritten."""
-    path = path.resolve()
+    """Changes when a file is added, removed, renamed or its content changes."""
     kind = kind_of(path)
-    files = (file for folder in _classes(path) for file in _of_kind(folder, kind))
-    stats = ((str(file), file.stat()) for file in sorted(files))
-    listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    return fingerprint(str(path), listed)
+    files = sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
+    names = [file.relative_to(path).as_posix() for file in files]
+    return fingerprint(names, content_hashes([str(file) for file in files]))
 
 
 def _left_out(path: Path) -> tuple[Finding, ...]:

@@ -121,7 +121,7 @@ def _check_delimiter(path: Path, lines: Sequence[str], delimiter: str) -> None:
         raise UNUSED_DELIMITER.error(
             f"{path.name}: no line has the delimiter {delimiter!r}, but {DELIMITERS[better]}s "
             f"split each line into {width} cells.",
-            fix=f"Set read.delimiter to {DELIMITERS[better]}, or remove it.",
+            fix=f"Leave read.delimiter out: a {DELIMITERS[better]} is recognised.",
             file=str(path),
         )
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import to_arrow
 from surefit.data.formats.opened import Opened

@@ -161,4 +161,5 @@ class _Reader:
             yield line, dict(zip(lists, values, strict=True))
 
     def _no_rows(self, what: str) -> FindingError:
-        return NO_ROWS_IN_JSON.error(f"{self.path.name}: {what}.", file=str(self.path))
+        message = f"{self.path.name} holds no list of rows: {what}."
+        return NO_ROWS_IN_JSON.error(message, file=str(self.path))

@@ -20,6 +20,7 @@ ROW_NOT_UTF8 = rule(
     "row with text that is not UTF-8",
     why="Text in the wrong encoding trains the model on noise, so it is treated as missing.",
     fix="Write the named line as UTF-8.",
+    accept="The text is treated as missing.",
 )
 
 

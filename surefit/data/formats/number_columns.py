@@ -23,6 +23,7 @@ NOT_ALL_NUMBERS = rule(
         "Write the named cells as plain numbers such as 1234.5, or leave them empty for a "
         "missing value."
     ),
+    accept="The column is read as text.",
 )
 
 HEADER_REPEATED = rule(
@@ -31,6 +32,7 @@ HEADER_REPEATED = rule(
     "header line repeated",
     why="A header line between the rows is read as a row and turns columns of numbers into text.",
     fix="Delete the named line.",
+    accept="The line is read as a row.",
 )
 
 MAX_TEXT_SHARE = 0.05

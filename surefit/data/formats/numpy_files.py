@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
+from surefit.data.cache_use import open_cache
 from surefit.data.data_rules import (
     CORRUPT_FILE,
     FILES_DO_NOT_MATCH,
@@ -29,6 +31,7 @@ from surefit.data.data_rules import (
     WRONG_TYPE,
     unequal_rows,
 )
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.opened import Opened
@@ -154,18 +157,11 @@ def open_npz(path: Path, reading: Reading) -> Opened:
 
 def map_npz(path: Path) -> dict[str, Array]:
     """Memory-map every array of a `.npz` file, unpacked once into the cache."""
-    folder = cache_folder() / "arrays" / fingerprint("npz", file_fingerprint(path))
+    key = fingerprint("npz", file_fingerprint(path))
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
-            if not folder.exists():
-                with new_folder(folder) as temporary:
-                    for place, name in enumerate(names):
-                        with (
-                            archive.open(name) as packed,
-                            (temporary / f"{place}.npy").open("wb") as unpacked,
-                        ):
-                            shutil.copyfileobj(packed, unpacked)
+            folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise CORRUPT_FILE.error(
             f"{path.name} is not a readable .npz file: {error}", file=str(path)
@@ -174,6 +170,12 @@ def map_npz(path: Path) -> dict[str, Array]:
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
         for place, name in enumerate(names)
     }
+
+
+def _unpack(archive: zipfile.ZipFile, names: Sequence[str], folder: Path) -> None:
+    for place, name in enumerate(names):
+        with archive.open(name) as packed, (folder / f"{place}.npy").open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
 
 
 def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
@@ -302,8 +304,7 @@ def concatenate_rows(rows: Sequence[Array]) -> Array:
     if sum(row.nbytes for row in rows) <= HELD_BYTES:
         return np.concatenate(rows)
     shape = (sum(len(row) for row in rows), *rows[0].shape[1:])
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+    with tempfile.TemporaryFile(dir=open_cache()) as file:
         joined = np.memmap(file, np.result_type(*{row.dtype for row in rows}), "w+", shape=shape)
     filled = 0
     for row in rows:

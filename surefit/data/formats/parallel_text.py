@@ -18,6 +18,7 @@ TEXTS_OF_DIFFERENT_LENGTH = rule(
     "two text files of different length",
     why="Source and target need the same number of lines; these files are concatenated instead.",
     fix="Align the files line by line if one is the translation of the other.",
+    accept="The files are concatenated.",
 )
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.arrow_types import in_cache
-from surefit.data.cache import file_fingerprint
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened
 from surefit.data.table import CHUNK_ROWS
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint, module_fingerprint
+from surefit.data.cache import fingerprint, module_fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened, read_opened, write_findings
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
@@ -48,13 +49,14 @@ def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
     It is converted again when the file, its settings or the code of its reader changes.
     """
     code = module_fingerprint(read.__module__)
-    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), reading.model_dump())
-    folder = cache_folder() / "tables" / key
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            found = _write(partial(read, path, reading), path, temporary / "table.arrow")
-            write_findings(temporary, found)
-    return read_opened(folder)
+    place = str(path.resolve())  # which the findings name
+    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), place, reading.model_dump())
+
+    def fill(folder: Path) -> None:
+        found = _write(partial(read, path, reading), path, folder / "table.arrow")
+        write_findings(folder, found)
+
+    return open_entry("tables", key, fill, read_opened)
 
 
 def _write(read: Callable[[], Records], source: Path, target: Path) -> list[Finding]:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.config import Reading
-from surefit.data.cache import cache_folder, file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.numpy_files import ragged_column
 from surefit.data.formats.opened import Opened, read_opened, write_findings
 from surefit.data.formats.text_decoding import TextFile
@@ -30,18 +31,19 @@ Series = tuple[npt.NDArray[np.float32], str | float | None]
 
 def open_ts(path: Path, reading: Reading) -> Opened:
     """Convert a `.ts` file into the cache once, then memory-map it."""
-    key = fingerprint("ts", FORMAT_VERSION, file_fingerprint(path), reading.model_dump())
-    folder = cache_folder() / "tables" / key
-    if not folder.exists():
+    place = str(path.resolve())  # which the findings name
+    key = fingerprint("ts", FORMAT_VERSION, file_fingerprint(path), place, reading.model_dump())
+
+    def fill(folder: Path) -> None:
         file = TextFile(path, reading)
         series = _Reader(path).series(file.lines())
         first = next(series, None)
         if first is None:
             raise NO_DATA.error(f"{path.name} has no rows.", file=str(path))
-        with new_folder(folder) as temporary:
-            _write(first, series, temporary / "table.arrow")
-            write_findings(temporary, file.findings)
-    return read_opened(folder)
+        _write(first, series, folder / "table.arrow")
+        write_findings(folder, file.findings)
+
+    return open_entry("tables", key, fill, read_opened)
 
 
 def _write(first: Series, series: Iterator[Series], path: Path) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import file_fingerprint, fingerprint
+from surefit.data.cache import fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
+from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
 from surefit.data.formats.opened import Opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.atomic import new_folder
 from surefit.data.arrow_types import map_arrow
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import cache_folder, fingerprint, hash_bytes
+from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.cache_entry import entry_folder, open_entry, writing
+from surefit.data.cache_use import remove
 from surefit.data.column_types import array_rank, describe_type, is_array, is_text, list_axes
 from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
@@ -25,6 +26,7 @@ from surefit.data.type_merging import nested_list
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20
+FILE = "table.arrow"
 SHOWN = "the Python objects passed in"
 
 Row = Mapping[str, Any]
@@ -35,16 +37,22 @@ def open_rows(rows: Iterable[Row], findings: Iterable[Finding] = ()) -> Table:
 
     The rows are iterated once and written as they come.
     """
-    cache = cache_folder() / "tables"
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".rows.", dir=cache) as folder:
-        path = Path(folder) / "table.arrow"
-        _write(rows, path)
+    name = uuid.uuid4().hex
+    folder = entry_folder("tables", name).with_name(f".{name}.{name[:8]}.tmp")
+    path = folder / FILE
+    try:
+        with writing():
+            folder.mkdir(parents=True)
+            _write(rows, path)
         key = _hash_file(path)
-        if not (cache / key).exists():
-            with new_folder(cache / key) as temporary:
-                os.replace(path, temporary / "table.arrow")
-    table = map_arrow(cache / key / "table.arrow")
+        table = open_entry(
+            "tables",
+            key,
+            lambda made: os.replace(path, made / FILE),
+            lambda made: map_arrow(made / FILE),
+        )
+    finally:
+        remove(folder)
     return Table(table, (Source(SHOWN, 0),), key, tuple(findings))
 
 

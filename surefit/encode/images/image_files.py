@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +15,7 @@ import pyarrow as pa
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import IMAGE_ENDINGS, is_text
 from surefit.data.data_rules import NOT_FINITE
+from surefit.data.file_identity import content_hashes
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
@@ -166,7 +165,7 @@ def holds_files(kind: pa.DataType) -> bool:
 
 
 def with_files(table: Table, roles: Mapping[str, str]) -> Table:
-    """The table with its image paths resolved; its key covers the files.
+    """The table with its image paths resolved; its key covers the content of the files.
 
     A relative path is searched next to the data file, then in the working folder.
     """
@@ -176,22 +175,10 @@ def with_files(table: Table, roles: Mapping[str, str]) -> Table:
     if column not in table.columns or not holds_files(table.column_type(column)):
         return table
     found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
-    digest = hashlib.blake2b(digest_size=16)
-    for row in found.rows():
-        value = row[column]
-        path = value.get("path") if isinstance(value, dict) and not value["bytes"] else value
-        if isinstance(path, str):
-            where = os.path.abspath(path)  # the same file from any working folder
-            digest.update(f"{where}\0{_stamp(path)}\0".encode("utf-8", "surrogatepass"))
-    return replace(table, key=fingerprint(table.key, digest.hexdigest()), files=(column,))
-
-
-def _stamp(path: str) -> str:
-    try:
-        stat = os.stat(path)
-    except (OSError, ValueError):
-        return "missing"
-    return f"{stat.st_size} {stat.st_mtime_ns}"
+    values = (row[column] for row in found.rows())
+    named = (v.get("path") if isinstance(v, dict) and not v["bytes"] else v for v in values)
+    hashes = content_hashes([path for path in named if isinstance(path, str)])
+    return replace(table, key=fingerprint(table.key, hashes), files=(column,))
 
 
 def names_images(table: Table, column: str, look_at: int = 16) -> bool:

@@ -85,6 +85,7 @@ TOKENIZED_IN_PARTS = rule(
         "prompt and answers are tokenized separately. The tokens differ from those of the text."
     ),
     fix="Use a fast tokenizer (a tokenizer.json), or another template.",
+    accept="The rows are tokenized in parts.",
 )
 
 

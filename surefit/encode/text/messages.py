@@ -22,6 +22,7 @@ EMPTY_PROMPT_OR_ANSWER = rule(
     "answer or prompt missing",
     why="A row without a prompt or an answer cannot be trained on; it is dropped.",
     fix="Add the missing text to the named row, or delete the row.",
+    accept="The rows are dropped.",
 )
 
 WRONG_MESSAGE_ORDER = rule(
@@ -33,6 +34,7 @@ WRONG_MESSAGE_ORDER = rule(
         "after an assistant. Other rows are dropped."
     ),
     fix="Correct the order of the messages in the named row.",
+    accept="The rows are dropped.",
 )
 
 Message = dict[str, Any]

@@ -24,6 +24,7 @@ TEMPLATE_REFUSES_ROW = rule(
     "row refused by the template",
     why="The template raises an error on the row, as it would at inference. It is dropped.",
     fix="Change the named row, or choose another template.",
+    accept="The rows are dropped.",
 )
 
 ANSWERS_NOT_FOUND = rule(
@@ -32,6 +33,7 @@ ANSWERS_NOT_FOUND = rule(
     "answers of a row not found",
     why="The template changes the answers, so the labelled tokens are unknown. It is dropped.",
     fix="Change the named row, or choose another template.",
+    accept="The rows are dropped.",
 )
 
 

@@ -14,6 +14,7 @@ UNREADABLE_MESSAGE = rule(
     "invalid message",
     why="A message needs a known role, and text as its content. Other rows are dropped.",
     fix="Correct the named message.",
+    accept="The rows are dropped.",
 )
 
 PYTHON_TEXT = rule(

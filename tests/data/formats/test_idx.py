@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opening import fault_of, notes_of, rows_of, written
+from opening import entry_files, fault_of, notes_of, rows_of, written
 from surefit.data.formats.idx import TYPES
 from surefit.data.open_data import open_table
 
@@ -83,7 +83,7 @@ def test_wrong_bytes_are_named(tmp_path: Path, name: str, ending: str, cache: Pa
     found = fault_of(path)
     assert (found.code, found.where["file"]) == ("SF102", str(path))
     assert message in found.message
-    assert not [file for file in cache.rglob("*") if file.is_file()]
+    assert not entry_files(cache)
 
 
 def test_damaged_gzip_and_no_rows(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from builders import fault_of
+from opening import entry_files
 from surefit.data.open_data import open_table
 
 ROWS = [{"text": f"one {i}", "label": i % 2, "x": [i, i + 1.5]} for i in range(3000)]
@@ -55,9 +56,9 @@ def test_other_types_become_plain_ones(tmp_path: Path) -> None:
 def test_second_opening_reads_the_cache(tmp_path: Path, cache: Path) -> None:
     path = save(tmp_path / "a.parquet")
     first = open_table(path)
-    files = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    files = entry_files(cache)
     assert open_table(path).key == first.key
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == files
+    assert entry_files(cache) == files
 
 
 def spoil_group(path: Path) -> None:
@@ -84,7 +85,7 @@ def test_damaged_file(tmp_path: Path, cache: Path, name: str) -> None:
     found = fault_of(path)
     assert (found.code, found.where) == ("SF102", {"file": str(path), **place})
     assert message in found.message
-    assert not [file for file in cache.rglob("*") if file.is_file()]
+    assert not entry_files(cache)
 
 
 def test_file_without_rows(tmp_path: Path) -> None:

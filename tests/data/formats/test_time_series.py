@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from opening import fault_of, rows_of, written
+from opening import entry_files, fault_of, rows_of, written
 from surefit.data.formats import time_series
 from surefit.data.open_data import open_table
 
@@ -74,7 +74,7 @@ def test_fault_is_named_by_its_line(tmp_path: Path, name: str, cache: Path) -> N
     found = fault_of(path)
     assert (found.code, found.where) == ("SF102", {"file": str(path), "line": line})
     assert message in found.message
-    assert not [file for file in cache.rglob("*") if file.is_file()]
+    assert not entry_files(cache)
 
 
 @pytest.mark.parametrize("text", ["", HEAD])

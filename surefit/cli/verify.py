@@ -1,0 +1,47 @@
+"""`surefit verify`: check the files of a run, and compute one of its steps again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from surefit.cli.options import TrustCode
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    step: Annotated[
+        int | None,
+        typer.Option(min=1, help="Also compute this step again, and compare its event to the bit."),
+    ] = None,
+    trust_code: TrustCode = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check the config, plan, events, checkpoints and model of a run."""
+    from surefit.cli.display import (
+        Display,
+        print_json,
+        show_findings,
+        to_stderr,
+        user_output_to_stderr,
+    )
+    from surefit.findings import has_errors
+    from surefit.run.run_folder import open_run
+    from surefit.run.verify_run import verify_files
+
+    opened = open_run(run, trust_code or ())
+    findings = verify_files(opened)
+    if step is not None and not has_errors(findings):
+        from surefit.training.verify_step import verify_step
+
+        with Display() as display, user_output_to_stderr():
+            findings += verify_step(opened, step, progress=display.progress)
+    ok = not has_errors(findings)
+    if json:
+        print_json({"ok": ok, "run": run, "findings": [found.as_dict() for found in findings]})
+        return 0 if ok else 1
+    show_findings(findings, to_stderr())
+    checked = "" if step is None else f"; step {step} computed again is the same to the bit"
+    print(f"{run}: all files are as they were written{checked}" if ok else f"{run}: damaged")
+    return 0 if ok else 1

@@ -1,0 +1,131 @@
+"""Damages one file of the cache at a time, and requires the next check to be as the first.
+
+`python tests/cache_damage.py 100` runs 100 seeded corruptions and prints what came of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import surefit
+from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl
+from surefit.data import file_identity
+from surefit.data.cache import cache_folder
+from surefit.data.cache_use import DAMAGED_ENTRY, release_leases
+
+KINDS = ("flip a bit", "truncate", "delete", "fill with zeros", "append")
+
+
+def damage(path: Path, kind: str, seed: int) -> None:
+    """Damage a file in one way, at a place that the seed chooses."""
+    choose = random.Random(seed)
+    content = bytearray(path.read_bytes())
+    if kind == "delete":
+        path.unlink()
+        return
+    if kind == "append" or not content:
+        content += b"\0garbage"
+    elif kind == "flip a bit":
+        content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
+    elif kind == "truncate":
+        del content[choose.randrange(len(content)) :]
+    else:
+        start = choose.randrange(len(content))
+        content[start : start + 4096] = b"\0" * len(content[start : start + 4096])
+    with path.open("r+b") as file:  # in place: the file keeps its inode
+        file.write(content)
+        file.truncate()
+
+
+def prepare(folder: Path) -> None:
+    """Data of two formats, which fill the cache with entries of every kind."""
+    write_jsonl(folder / "rows.jsonl", echo_rows(60))
+    save_ragged(folder / "features.npz", feature_rows(40))
+
+
+def outcome(folder: Path) -> tuple[Any, ...]:
+    """What a check of both sets finds and would train on."""
+    found: list[Any] = []
+    for data, model in (("rows.jsonl", "tiny:llama"), ("features.npz", MeanPool())):
+        plan = surefit.check(data=str(folder / data), model=model)
+        told = [f for f in plan.findings if f.code != DAMAGED_ENTRY.code]
+        assert plan.job is not None, [f.message for f in plan.findings]
+        for store in (plan.job.train, plan.job.validation):
+            columns = [store.values(name).tobytes() for name in store.fields]
+            found.append((store.key, columns, np.asarray(store.lengths).tolist()))
+        found.append((told, plan.ledger, _Peak(plan.as_dict()["memory"]["predicted_peak_bytes"])))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Peak:
+    """A predicted peak; what this process holds anyway differs a little from time to time."""
+
+    num_bytes: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Peak) and abs(self.num_bytes / other.num_bytes - 1) < 0.05
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def as_new_process() -> None:
+    """Forget what this process knows of the cache."""
+    release_leases()
+    file_identity._known.clear()
+
+
+def run_sample(folder: Path, seeds: Iterable[int]) -> list[str]:
+    """Damage a file for each seed; what went wrong, as text."""
+    expected, wrong = outcome(folder), []
+    for seed in seeds:
+        as_new_process()
+        files = sorted(path for path in cache_folder().rglob("*") if path.is_file())
+        choose = random.Random(seed)
+        path, kind = choose.choice(files), KINDS[seed % len(KINDS)]
+        damage(path, kind, seed)
+        shown = f"{kind} in {path.relative_to(cache_folder())}"
+        try:
+            same = outcome(folder) == expected
+        except Exception as error:
+            wrong.append(f"seed {seed}: {shown}: {type(error).__name__}: {error}")
+            continue
+        if not same:
+            wrong.append(f"seed {seed}: {shown}: the plan differs")
+        done[f"{kind}, {_kind_of(path)}"] += 1
+    return wrong
+
+
+done: Counter[str] = Counter()
+
+
+def _kind_of(path: Path) -> str:
+    inside = path.relative_to(cache_folder()).parts
+    return inside[0] if len(inside) > 1 else path.name
+
+
+def main(count: int) -> int:
+    """Run `count` corruptions; 0 if none changed the outcome."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SUREFIT_CACHE"] = f"{folder}/cache"
+        prepare(Path(folder))
+        wrong = run_sample(Path(folder), range(count))
+    for name, number in sorted(done.items()):
+        print(f"{number:>4}  {name}")
+    print("\n".join(wrong))
+    print(f"{count - len(wrong)} of {count} rebuilt or unharmed, {len(wrong)} wrong")
+    return len(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,172 @@
+"""Entries of the cache: verified when opened, rebuilt when damaged, swept, pruned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_damage import KINDS, damage, prepare, run_sample
+
+from builders import write_jsonl
+from opening import entry_files
+from surefit.cli import run as command
+from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
+from surefit.data.cache_entry import open_entry
+from surefit.data.cache_use import collect_damage, open_cache, release_leases, sweep
+from surefit.data.open_data import open_table
+from surefit.encode.store import Store
+from surefit.errors import RunFailedError, UsageError
+
+TEXT = "value"
+
+
+def value_of(key: str, text: str = TEXT) -> str:
+    return open_entry(
+        "tables",
+        key,
+        lambda folder: (folder / "x").write_text(text),
+        lambda folder: (folder / "x").read_text(),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["x", "digests.json"])
+def test_damaged_entry_is_rebuilt_and_reported(cache: Path, kind: str, name: str) -> None:
+    assert value_of("one") == TEXT
+    damage(cache / "tables" / "one" / name, kind, seed=3)
+    with collect_damage() as found:
+        assert value_of("one", "again") == "again"
+    assert [each.code for each in found] == ["SF820"]
+    assert name in found[0].message
+    with collect_damage() as found:
+        assert value_of("one") == "again"
+    assert not found
+
+
+def test_fault_that_no_time_shows_is_found_when_reading_fails(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert value_of("one") == TEXT
+    file = cache / "tables" / "one" / "x"
+    file.write_bytes(b"\xff\xfe\xff\xff!")
+    expected = json.loads((file.parent / "digests.json").read_text())["files"]["x"]["xxh3_128"]
+    monkeypatch.setattr("surefit.data.cache_entry.content_hashes", lambda paths: [expected])
+    with collect_damage() as found:
+        assert value_of("one", "again") == "again"
+    assert len(found) == 1
+
+
+def test_healthy_entries_are_read_without_a_word(cache: Path) -> None:
+    for _ in range(2):
+        with collect_damage() as found:
+            assert value_of("one") == TEXT
+            os.utime(cache / "tables" / "one" / "x")
+        assert not found
+
+
+def test_seeded_sample_of_corruptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python tests/cache_damage.py 100` has the full count."""
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path)
+    assert run_sample(tmp_path, range(5)) == []
+
+
+def test_killed_writes_are_swept_and_living_ones_stay(cache: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib\n"
+        "from surefit.data.cache_entry import open_entry\n"
+        "def fill(folder):\n"
+        "    (folder / 'x').write_text('half')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+        "open_entry('tables', 'k', fill, lambda folder: None)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    left = list((cache / "tables").glob(".k.*.tmp"))
+    assert len(left) == 1
+    assert sweep(open_cache()) == []
+    assert clean_cache()[0] == 0  # neither the folder in work nor what is in use
+    assert left[0].exists()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    release_leases()
+    value_of("other")  # the next start
+    assert not left[0].exists()
+
+
+def test_limit_removes_the_least_recently_used(cache: Path) -> None:
+    for number in range(4):
+        value_of(f"k{number}", "x" * 1000)
+        stamp = time.time() - 1000 + number
+        os.utime(cache / "tables" / f"k{number}" / "digests.json", (stamp, stamp))
+    release_leases()
+    value_of("k0", "")  # the oldest is used again, and in use
+    kept = {entry.name: entry.num_bytes for entry in list_entries() if entry.kind}
+    room = (sum(e.num_bytes for e in list_entries()) - kept["k1"] + 10) / 1e9
+    assert limit_cache(room) == []
+    assert {entry.name for entry in list_entries() if entry.kind} == {"k0", "k2", "k3"}
+    assert [found.code for found in limit_cache(1e-9)] == ["SF821"]
+    assert {entry.name for entry in list_entries() if entry.kind} == {"k0"}
+
+
+def test_command_shows_and_cleans(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value_of("old")
+    value_of("new")
+    stamp = time.time() - 40 * 86_400
+    os.utime(cache / "tables" / "old" / "digests.json", (stamp, stamp))
+    release_leases()
+    assert command(["cache", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["kinds"]["tables"]["entries"] == 2
+    assert about["bytes"] == sum(entry["num_bytes"] for entry in about["entries"])
+    assert command(["cache", "clean", "--older-than", "30"]) == 0
+    assert {path.parent.name for path in entry_files(cache)} == {"new"}
+    assert command(["cache", "clean", "--json"]) == 0
+    assert not entry_files(cache)
+    assert command(["cache"]) == 0
+    assert command(["cache", "wipe"]) == 2
+
+
+def test_unwritable_cache_is_a_clear_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    data = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    for place in (tmp_path / "file", tmp_path / "file" / "inside", Path("/proc/nowhere")):
+        monkeypatch.setenv("SUREFIT_CACHE", str(place))
+        with pytest.raises(UsageError, match="cache folder"):
+            open_table(data)
+        assert command(["inspect", str(data)]) == 2
+        told = capsys.readouterr().err
+        assert str(place) in told
+        assert "SUREFIT_CACHE" in told
+
+
+def test_store_that_is_cut_off_while_in_use_is_a_message(cache: Path, plan_of: Any) -> None:
+    plan = plan_of()
+    store = plan.job.train
+    assert isinstance(store, Store)
+    store.columns([0])
+    file = store.folder / "input_ids.values"
+    os.truncate(file, 3)
+    with pytest.raises(RunFailedError, match=r"input_ids\.values was cut off"):
+        store.columns([0])
+    assert [f.code for f in plan_of().findings if f.severity == "warning"] == ["SF820"]
+
+
+@pytest.fixture
+def plan_of(tmp_path: Path) -> Any:
+    import surefit
+    from builders import echo_rows
+
+    path = write_jsonl(tmp_path / "rows.jsonl", echo_rows(30))
+    return lambda: surefit.check(data=str(path), model="tiny:llama")
