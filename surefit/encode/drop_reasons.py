@@ -88,7 +88,7 @@ class DropReason(StrEnum):
         "bad_answer",
         "has an answer that is marked as bad",
         "have an answer that is marked as bad",
-        "Nothing to do about bad answers: SF131 is accepted.",
+        "Remove SF131 from accept if bad answers should stop the run.",
     )
     HELD_OUT = (
         "validation_row",
