@@ -15,10 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
+from surefit.findings import Finding
 
 if TYPE_CHECKING:
     from surefit.batches.order import Batches
-    from surefit.findings import Finding
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
 
@@ -102,6 +102,7 @@ class Display:
         self._tokens_began = 0
         self._first_step = 1
         self._shown: tuple[Finding, ...] = ()
+        self._baselines: Mapping[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -120,6 +121,7 @@ class Display:
         """Note the length of the planned run, and its unit."""
         self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
+        self._baselines = plan.baselines
         self._batches = plan.job.batches if plan.job else None
         ledger = plan.ledger
         if ledger is not None and ledger.unit != "tokens":
@@ -166,9 +168,14 @@ class Display:
         if event["event"] == "step":
             self._show_step(event)
             self._losses.append(event["loss"])
+        elif event["event"] == "warning":
+            found = Finding(event["code"], "warning", event["message"], fix=event["fix"])
+            show_findings([found], self.console)
         else:
             ends_epoch = self._ends_epoch(event["epoch"], event["step"])
-            for line in evaluation_lines(event, self.num_epochs, self._losses, ends_epoch):
+            for line in evaluation_lines(
+                event, self.num_epochs, self._losses, ends_epoch, self._baselines
+            ):
                 self.console.print(line)
             self._losses.clear()
 

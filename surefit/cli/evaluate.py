@@ -21,23 +21,30 @@ def command(
     """Compute the task's metrics on a data set."""
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.cli.summary_lines import beside_figure
     from surefit.encode.drop_reasons import describe_counts
-    from surefit.encode.encoder import read_state
+    from surefit.encode.encoder import Encoder, read_state
     from surefit.run.events import without_nan
     from surefit.run.run_folder import open_run
 
     with Display() as display, user_output_to_stderr():
         opened = open_run(run, trust_code or ())
         result, store = evaluate_run(opened, data or None, progress=display.progress)
+        fitted = read_state(opened.model_path)["fitted"]
+        baselines, task = opened.plan.get("baselines", {}), opened.task
+        if data and task.baselines is not None:  # what can be judged without the training rows
+            encoder = Encoder(task.name, {}, fitted=fitted)
+            baselines = without_nan(task.baselines(None, store, encoder))
     dropped = store.notes["dropped"]
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
-    classes = read_state(opened.model_path)["fitted"].get("classes")
+    classes = fitted.get("classes")
     classes = classes if "confusion" in result.metrics else None
     if json:
         print_json(
             {
                 "ok": True,
                 "metrics": without_nan(result.metrics),
+                "baselines": baselines,
                 **({"classes": classes} if classes is not None else {}),
                 "rows": len(store),
                 "dropped_rows": dropped,
@@ -47,7 +54,8 @@ def command(
         )
         return 0
     for name, value in result.metrics.items():
-        print(f"{name:<16}{value:.6g}" if isinstance(value, int | float) else f"{name:<16}{value}")
+        shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
+        print(f"{name:<16}{shown}{beside_figure(name, baselines)}")
     if classes is not None:
         print(f"{'classes':<16}{classes}")
     print(f"{'rows':<16}{len(store)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from surefit.memory.gigabytes import show_gb
+from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
+NO_BASELINES: Mapping[str, Mapping[str, Any]] = {}
 SHOWN_SAMPLES = 3
 WIDTH = 100
 
@@ -39,6 +41,8 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _step_lines(plan.job, plan.ledger.unit)
         if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
+    for name, figures in plan.baselines.items():
+        yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit)
 
 
@@ -116,10 +120,12 @@ def evaluation_lines(
     num_epochs: int | None,
     losses: Sequence[float],
     ends_epoch: bool = False,
+    baselines: Mapping[str, Mapping[str, Any]] = NO_BASELINES,
 ) -> Iterator[Text]:
     """One evaluation: the mean loss of the steps before it, the metrics, and samples.
 
-    At the end of an epoch, `token_f1` is also printed as "Average F1 Score".
+    Beside a metric stands the figure of the best baseline. At the end of an epoch, `token_f1` is
+    also printed as "Average F1 Score".
     """
     epoch, step = event["epoch"], event["step"]
     parts = [f"epoch {epoch}{f'/{num_epochs}' if num_epochs else ''}", f"step {step}"]
@@ -129,7 +135,8 @@ def evaluation_lines(
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
     for name, value in event["metrics"].items():
         if isinstance(value, int | float):
-            parts.append(f"{NAMES.get(name, name)} {_figure(value)}")
+            beside = beside_figure(name, baselines)
+            parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
             if ends_epoch and name == "token_f1":
                 parts.append(f"Average F1 Score {_figure(value)}")
     yield Text("  ".join(parts), style="bold")
@@ -141,6 +148,32 @@ def evaluation_lines(
         ):
             if text is not None:
                 yield Text(f"    {name:<11}{_one_line(text)}", style="dim")
+
+
+def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> str:
+    """The best baseline's figure of a metric in brackets; empty where there is none.
+
+    >>> beside_figure("accuracy", {"majority class": {"accuracy": 0.87}})
+    ' (majority class 0.8700)'
+    """
+    known = {name: figures[metric] for name, figures in baselines.items() if metric in figures}
+    known = {name: value for name, value in known.items() if value is not None}
+    best: tuple[str, float] | None = None
+    for name, value in known.items():
+        if best is None or is_better(metric, value, best[1]):
+            best = name, value
+    return f" ({best[0]} {_figure(best[1])})" if best is not None else ""
+
+
+def describe_baseline(figures: Mapping[str, Any]) -> str:
+    """A baseline's figures, the column it reads first.
+
+    >>> describe_baseline({"column": "hour", "rmse": 12.5})
+    "'hour', rmse 12.5000"
+    """
+    shown = [repr(figures["column"])] if "column" in figures else []
+    numbers = ((name, value) for name, value in figures.items() if isinstance(value, float))
+    return ", ".join([*shown, *(f"{name} {_figure(value)}" for name, value in numbers)])
 
 
 def _figure(value: float) -> str:

@@ -60,7 +60,7 @@ def prove(
     median = job.pipeline.batch(job.train, median_rows(job))
     _reset_peak()
     try:
-        with _restoring_state(job.pipeline.module, optimizer, fresh):
+        with restoring_state(job.pipeline.module, optimizer, fresh):
             update_seconds = (
                 _create_optimizer_state(job.pipeline.module, optimizer) if fresh else 0.0
             )
@@ -171,7 +171,7 @@ def _create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
 
 
 @contextmanager
-def _restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[None]:
+def restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[None]:
     """After the block, buffers, random states, training mode and optimizer are as before."""
     import torch
 

@@ -16,6 +16,7 @@ from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.job import Job
 from surefit.request import PythonObjects, Request
+from surefit.run.events import without_nan
 from surefit.tasks.column_account import Columns
 from surefit.tasks.task_spec import TaskSpec
 
@@ -50,6 +51,8 @@ class Plan:
     fit: Fit | None = None
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What was chosen by trying or measuring; a resumed run does not choose again."""
+    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Figures of simple predictors on the validation rows, by baseline and metric."""
 
     @property
     def config(self) -> RunConfig:
@@ -87,6 +90,7 @@ class Plan:
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,
             "generate": _generate_dict(self.job, self.config) if self.job else None,
             "steps": self.job.num_steps if self.job else None,
+            "baselines": without_nan(self.baselines),
             "choices": dict(self.choices),
             "objects": self.objects.names(),
             "data_key": self.data_key,

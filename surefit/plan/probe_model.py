@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -119,7 +120,15 @@ def _subject(pipeline: Pipeline, train: Store) -> Subject:
         fields={**well_known_fields(), **pipeline.fields},
         causal=head is not None and head.predicts == "next_token",
         alone=alone,
+        inputs=_input_columns(pipeline),
     )
+
+
+def _input_columns(pipeline: Pipeline) -> tuple[str, ...]:
+    """The columns that `forward` names; all of them where it takes any, as peft's does."""
+    named = inspect.signature(pipeline.module.forward).parameters
+    given = pipeline.call.arguments
+    return tuple(c for a, c in given.items() if a in named) or tuple(given.values())
 
 
 def choose_loss_terms(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any], list[Finding]]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
+from surefit.checks.class_names import check_classes
 from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
 from surefit.checks.file_names import check_file_names
 from surefit.checks.label_scan import check_causal_labels
@@ -46,6 +47,7 @@ from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.augmentation import check_copies, make_copies
+from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
@@ -78,6 +80,7 @@ from surefit.plan.probe_model import (
     probe_first_batch,
     probe_model,
 )
+from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
 from surefit.processes import is_main, main_first
@@ -193,6 +196,8 @@ class _Planner:
             )
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
+        self.note(check_classes(encoder, data.table))
+        task = self.keep(choose_best_metric(task, encoder, metric))
         if kept_where is not None:
             encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
         built = self._build(source, task, encoder, data.table)
@@ -202,6 +207,8 @@ class _Planner:
         self._check_encoded(data, built, train, validation)
         if has_errors(self.plan.findings):
             return
+        if task.baselines is not None:
+            self.plan = replace(self.plan, baselines=task.baselines(train, validation, encoder))
         task = try_scorer(scorer, task, validation, encoder)
         built = replace(built, pipeline=replace(built.pipeline, task=task))
         check_watched(metric, config.generate.rows, built.pipeline, source.name)
@@ -369,7 +376,20 @@ class _Planner:
             choose_compiling(module, job.num_steps, config.compile, request.choices)
         )
         model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        if not built.source.weightless and not request.choices:
+            self._try_rate(job, model.lr, _default_lr(built))
         self.plan = replace(self.plan, job=job, model=model, choices=choices)
+
+    def _try_rate(self, job: Job, lr: float, default: float) -> None:
+        """A few steps at the peak learning rate, restored afterwards."""
+        config, fit = self.request.config, self.plan.fit
+        if fit is None or has_errors(self.plan.findings):
+            return
+        optimizer = self.request.objects.optimizer
+        rates = Rates(lr, config.weight_decay, config.clip, optimizer, default)
+        known = [b["loss"] for b in self.plan.baselines.values() if "loss" in b]
+        fit = self.keep(check_rate(job, fit, rates, max(known, default=None)))
+        self.plan = replace(self.plan, fit=fit)
 
     def _probe(self, built: Built, train: Store, validation: Store) -> tuple[Built, dict[str, Any]]:
         """Try the model on a few rows: what is wrong with it, and which layout it allows."""

@@ -25,6 +25,8 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; wh
 .info { color: #5f6368; } .quiet { color: #5f6368; }
 """
 
+WARNING_HEADS = ("code", "step", "warning", "fix")
+
 
 def write_report(run: Run) -> Path:
     """Write the run's report.html and return its path."""
@@ -44,7 +46,9 @@ def render(run: Run) -> str:
         f"<h1>{escape(title)}</h1>",
         f"<p class=quiet>{escape(progress)}</p>",
         _section(_result_title(run.best_step), _table(("metric", "value"), _figures(run.metrics))),
+        _section("Baselines", _table(("baseline", "metric", "value"), _baselines(plan))),
         _section("Loss", _curves(history, ledger.target_unit)),
+        _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
         _section("Columns", _table(("column", "role"), _columns(plan))),
@@ -89,6 +93,22 @@ def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{name} (a line per true class)", "\n".join(map(str, value))
         else:
             yield name, value
+
+
+def _warnings(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """What was found while the run was training."""
+    for event in history:
+        if event["event"] == "warning":
+            yield event["code"], event["step"], event["message"], event["fix"]
+
+
+def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Figures of simple predictors on the same validation rows."""
+    for name, figures in plan.get("baselines", {}).items():
+        column = f" ({figures['column']})" if "column" in figures else ""
+        for metric, value in figures.items():
+            if metric != "column":
+                yield f"{name}{column}", metric, value
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_o
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.findings import Finding, rule
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -123,6 +124,7 @@ SPEC = TaskSpec(
     },
     encode=encode,
     count_targets=count_targets,
+    baselines=token_baselines,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
     generate=Generate(answer, possible=can_generate, settings=generation_settings),

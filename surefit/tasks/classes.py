@@ -7,6 +7,7 @@ numbers, or (B, C) with 1 for every class the row has.
 from __future__ import annotations
 
 import ast
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ def _no_class_list(value: Any, expected: str) -> RowFaultError:
 
 
 def _is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value)
     return value is None or (isinstance(value, str) and not value.strip())
 
 

@@ -11,6 +11,7 @@ from surefit.batches.field import Field
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding
 from surefit.encode.encoder import Encoder
+from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -59,6 +60,7 @@ SPEC = TaskSpec(
     fields={**FIELDS, "labels": Field((), "int64")},
     encode=encode,
     fit=fit,
+    baselines=class_baselines,
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",

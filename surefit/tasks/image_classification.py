@@ -15,6 +15,7 @@ from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, en
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
 from surefit.encode.images.pixel_format import PixelSample, read_format
+from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -95,6 +96,7 @@ SPEC = TaskSpec(
     },
     encode=encode,
     fit=fit,
+    baselines=class_baselines,
     loss=class_loss,
     metrics={
         "accuracy": accuracy,

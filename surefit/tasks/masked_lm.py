@@ -16,6 +16,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import is_overlong, read_ids, read_text
 from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
@@ -130,6 +131,7 @@ SPEC = TaskSpec(
     encode=encode,
     count_targets=count_targets,
     prepare=hide,
+    baselines=token_baselines,
     loss=token_loss(same_token),
     metrics=token_metrics(same_token),
     decode=fill,

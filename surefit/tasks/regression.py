@@ -17,7 +17,9 @@ from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, en
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks import feature_sequences, tabular
+from surefit.tasks.baselines import number_baselines
 from surefit.tasks.classes import is_continuous
+from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 from surefit.tasks.text_classification import encode_text, text_fields
 
@@ -152,25 +154,6 @@ def _spread_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
     }
 
 
-CONSTANT = 1e-12
-"""Targets whose variance is a smaller share of their mean square differ by rounding alone."""
-
-
-def r2_of(sums: Mapping[str, Any]) -> float:
-    """1 minus the squared errors over the squared distances from the mean of these rows.
-
-    As scikit-learn defines it: of equal targets, 1 if all are predicted exactly and 0 otherwise;
-    unknown for a single row.
-    """
-    errors, squares = float(sums["errors"]), float(sums["squares"])
-    spread = squares - float(sums["labels"]) ** 2 / max(float(sums["count"]), 1.0)
-    if sums["count"] < 2:
-        return math.nan
-    if spread <= CONSTANT * squares:
-        return float(errors == 0)
-    return 1 - errors / spread
-
-
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The number for each row, in the units of the data."""
     values = _values(outputs).double() * encoder.fitted["scale"] + encoder.fitted["mean"]
@@ -210,6 +193,7 @@ SPEC = TaskSpec(
     loss=loss,
     metrics={"mae": MAE, "rmse": RMSE, "r2": Metric(_spread_sums, r2_of)},
     best="rmse",
+    baselines=number_baselines,
     decode=decode,
     head=HEAD,
     head_of=head_of,

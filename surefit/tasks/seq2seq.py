@@ -13,6 +13,7 @@ from surefit.data.column_meanings import CONTEXT, JUDGEMENT, USUAL
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
@@ -142,6 +143,7 @@ SPEC = TaskSpec(
         "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
     },
     encode=encode,
+    baselines=token_baselines,
     loss=token_loss(same_token),
     metrics=token_metrics(same_token),
     generate=Generate(

@@ -40,6 +40,7 @@ from surefit.encode.text.unrendered import (
     REASONING_NOT_RENDERED,
 )
 from surefit.findings import Finding, rule
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -348,6 +349,7 @@ SPEC = TaskSpec(
     fit=fit,
     encode=encode,
     count_targets=count_targets,
+    baselines=token_baselines,
     loss=token_loss(next_token),
     metrics=token_metrics(next_token),
     generate=Generate(

@@ -10,6 +10,7 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
+from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -61,6 +62,7 @@ SPEC = TaskSpec(
     fields_of=lambda encoder: {"features": tabular.FIELD, "labels": label_field(encoder)},
     encode=encode,
     fit=fit,
+    baselines=class_baselines,
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",

@@ -19,6 +19,7 @@ from surefit.data.table import Table
 from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
 from surefit.encode.encoder import Encoder
+from surefit.encode.store import Store
 from surefit.findings import Finding
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
+MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
@@ -170,6 +172,9 @@ class TaskSpec:
     generate: Generate | None = None
     best: str = "loss"
     """The metric that decides the best step."""
+    baselines: MeasureBaselines | None = None
+    """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
+    of simple predictors, by name and metric (see `tasks/baselines.py`)."""
     divide: Divide | None = None
     """A row by role to its input and its target, where that is not decided by `targets` alone.
     Rows with equal inputs stay in one set."""

@@ -20,6 +20,7 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -109,6 +110,7 @@ SPEC = TaskSpec(
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     encode=encode,
     fit=partial(fit_classes, lists=True),
+    baselines=class_baselines,
     loss=class_loss,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",

@@ -16,6 +16,7 @@ from surefit.encode.encoded_row import (
     refuse_overlong,
 )
 from surefit.encode.encoder import Encoder
+from surefit.tasks.baselines import tag_baselines
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
 from surefit.tasks.metrics.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
@@ -190,6 +191,7 @@ SPEC = TaskSpec(
     },
     encode=encode,
     fit=fit,
+    baselines=tag_baselines,
     loss=loss,
     metrics={"token_accuracy": token_accuracy, "accuracy": accuracy, "entity_f1": ENTITY_F1},
     best="entity_f1",

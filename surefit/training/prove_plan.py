@@ -11,6 +11,7 @@ from surefit.errors import FindingError
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
+from surefit.models.optimizer import make_optimizer
 from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
 from surefit.training.engine import (
@@ -18,7 +19,6 @@ from surefit.training.engine import (
     deterministic_algorithms,
     make_accelerator,
     make_engine,
-    make_optimizer,
 )
 
 

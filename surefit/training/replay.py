@@ -7,6 +7,7 @@ from typing import Any
 
 from surefit.data.cache import use_cache
 from surefit.kernels.compiling import compile_layers
+from surefit.models.optimizer import make_optimizer
 from surefit.pipeline.job import Job
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
@@ -19,7 +20,6 @@ from surefit.training.engine import (
     deterministic_algorithms,
     make_accelerator,
     make_engine,
-    make_optimizer,
 )
 from surefit.training.loop import Hooks, Pace, train
 from surefit.training.restore import restore

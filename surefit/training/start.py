@@ -18,6 +18,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
+from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
@@ -29,7 +30,7 @@ from surefit.request import Request
 from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import Saver, load_checkpoint
 from surefit.run.choose_checkpoint import checkpoint_path
-from surefit.run.events import Event, Observer, cut_events, event_writer
+from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder, create_run
 from surefit.run.run_lock import lock_run
 from surefit.training.check_updates import check_trained, watch_moves
@@ -39,9 +40,10 @@ from surefit.training.engine import (
     deterministic_algorithms,
     make_accelerator,
     make_engine,
-    make_optimizer,
 )
 from surefit.training.failures import Watch, bundled
+from surefit.training.first_steps import watch_first_steps
+from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
 from surefit.training.remember_code import remember_code
@@ -51,6 +53,7 @@ from surefit.training.schedule import lr_by_step
 from surefit.training.signals import report_interrupt, stop_on_signal
 from surefit.training.step_gradients import Feed
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
+from surefit.training.watch_loss import LossWatch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -145,6 +148,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     observers = (*listeners.observers, *plan.objects.callbacks)
     with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
         emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
+        losses = LossWatch(emit, job.num_steps, _prior_loss(job))
+        for event in read_events(run.events_path):
+            losses.remember(event)
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
@@ -158,7 +164,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
         save = partial(_save, saver, module, optimizer, accelerator)
+        save_step = partial(_save_step, plan, run)
         with (
+            keeping_good_model(run, state, save_step),
             stop_on_signal(listeners.on_stop) as asked,
             bundled(watch, plan, run, state),
             saver,
@@ -172,7 +180,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             hooks = Hooks(
                 evaluate,
                 save,
-                emit,
+                losses.observe,
                 lambda: asked.value or guard.is_near,
                 watch.note_rows,
                 listeners.notice,
@@ -180,31 +188,54 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
             train(engine, job, feed, pace, hooks, state)
     if is_main():
-        if state.best_step is not None and state.best_step != state.step:
-            load_checkpoint(checkpoint_path(run.checkpoints, state.best_step), module)
-        save_model(module, pipeline.encoder, plan.model.source, run.model_path)
-        remember_code(plan, run)  # with the code that the model's folder now has
+        best = state.best_step
+        save_step(best if best is not None and best != state.step else None)
     accelerator.wait_for_everyone()
     accelerator.end_training()
-    if is_main():
-        from surefit.report.page import write_report
-
-        write_report(run)
     return Run(run.path, plan.task, module, plan.objects.collate_fn)
 
 
+def _save_step(plan: Plan, run: Run, step: int | None) -> None:
+    """Save the run's model with its report: that of a saved step, or the one in memory."""
+    from surefit.report.page import write_report
+
+    assert plan.job is not None
+    assert plan.model is not None
+    pipeline, source = plan.job.pipeline, plan.model.source
+    module, encoder = pipeline.module, pipeline.encoder
+    if step is not None:
+        load_checkpoint(checkpoint_path(run.checkpoints, step), module)
+    save_model(module, encoder, source, run.model_path)
+    remember_code(plan, run)  # with the code that the model's folder now has
+    write_report(run)
+
+
+def _prior_loss(job: Job) -> float | None:
+    """The training loss of a predictor that ignores the inputs; None where there is none."""
+    measure = job.pipeline.task.baselines
+    if measure is None:
+        return None
+    known = measure(job.train, job.train, job.pipeline.encoder).values()
+    return next((figures["loss"] for figures in known if "loss" in figures), None)
+
+
 def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) -> Observer:
-    """With LoRA, the observer also checks after two steps that the adapters have moved."""
+    """The observer also checks that the first steps have moved what is to be trained."""
     assert plan.job is not None
     assert plan.model is not None
     module, adaptation = plan.job.pipeline.module, plan.model.adaptation
-    if adaptation is None:
-        return emit
-    check_trained(module, adaptation.trained)
+    if adaptation is not None:
+        check_trained(module, adaptation.trained)
     if state.step:
         return emit
+
+    def was_skipped() -> bool:
+        return bool(engine.accelerator.optimizer_step_was_skipped)
+
+    if adaptation is None:
+        return watch_first_steps(module, engine.plain_optimizer, was_skipped, emit)
     moving = adaptation.trained - adaptation.not_in_every_batch
-    return watch_moves(module, moving, lambda: engine.accelerator.optimizer_step_was_skipped, emit)
+    return watch_moves(module, moving, was_skipped, emit)
 
 
 def _pace(plan: Plan, run: Run) -> Pace:
@@ -288,6 +319,8 @@ def _emitting(
 
 
 def _track(accelerator: Accelerator, event: Event) -> None:
+    if event["event"] == "warning":
+        return
     values = event["metrics"] if event["event"] == "eval" else event
     prefix = "eval/" if event["event"] == "eval" else "train/"
     numbers = {

@@ -8,8 +8,10 @@ from faults import (
     files,
     healthy,
     healthy_dialogues,
+    healthy_learning,
     healthy_models,
     labels,
+    learning,
     misread,
     models,
     sequences,
@@ -31,12 +33,16 @@ FAULTS: dict[str, list[Case]] = {
     "misread files": misread.FILES,
     "leaks": misread.LEAKS,
     "models": models.CASES,
+    "learning": learning.MODELS,
+    "rates": learning.RATES,
+    "classes": learning.LABELS,
 }
 USAGE = settings.CASES
 HEALTHY = [
     *healthy.CASES,
     *healthy_dialogues.CASES,
     *healthy_models.CASES,
+    *healthy_learning.CASES,
     *columns.HEALTHY,
     *misread.HEALTHY,
 ]

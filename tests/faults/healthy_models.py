@@ -104,6 +104,7 @@ CASES = [
         None,
         {"a.jsonl": RAGGED},
         module=net("attention_mask):", "attention_mask, weights):"),
+        also=("SF731",),
     ),
     Case(
         "language model of one's own",

@@ -21,8 +21,8 @@ from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.memory.gigabytes import GB
+from surefit.models.optimizer import make_optimizer
 from surefit.plan.plan import Plan
-from surefit.training.start import make_optimizer
 
 LONG_ROWS = [{"prompt": "red blue " * 120 + str(n), "completion": "cat"} for n in range(80)]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from surefit.checks.probes.additive_loss import check_additive
+from surefit.checks.probes.input_effect import check_gradients, check_inputs
 from surefit.checks.probes.label_shift import check_shift
 from surefit.checks.probes.overfit import check_overfit
 from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
 from surefit.checks.probes.row_independence import check_independence
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, has_errors, rule
 from surefit.kernels.preserve_state import preserved_state
 
 PROBE_NOT_RUN = rule(
@@ -30,6 +31,8 @@ PROBE_NOT_RUN = rule(
 Probe = Callable[[Subject], list[Finding]]
 
 PROBES: dict[str, Probe] = {
+    "gradients": check_gradients,
+    "inputs": check_inputs,
     "padding": check_padding,
     "independence": check_independence,
     "shift": check_shift,
@@ -58,7 +61,11 @@ def run_probes(
     if unsteady:
         return unsteady
     asked = {name: probe for name, probe in PROBES.items() if name not in skipped}
-    found = [each for name, probe in asked.items() for each in _run(name, probe, shown)]
+    found: list[Finding] = []
+    for name, probe in asked.items():
+        found += _run(name, probe, shown)
+        if has_errors(found):  # one finding per cause: the other probes would see it as well
+            return found
     if longer:
         found += [each for name, probe in LONGER.items() for each in _run(name, probe, subject)]
     return found

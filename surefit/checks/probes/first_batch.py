@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from surefit.checks.probes.detached_layers import check_detached
 from surefit.errors import FindingError, describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
@@ -109,7 +110,7 @@ def probe(
             found += _check_outputs(outputs.logits, batch, num_outputs)
             found += _check_scale(outputs.logits, batch)
         total, count = _loss(loss, outputs, batch)
-        found += _backward(module, total, batch)
+        found += _backward(module, call, total, batch)
     if outputs.logits is None:
         found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
     elif int(count) != num_targets:
@@ -186,7 +187,7 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
 
 
 def _backward(
-    module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor]
+    module: nn.Module, call: Call, total: torch.Tensor, batch: Mapping[str, torch.Tensor]
 ) -> list[Finding]:
     """Compute the gradients once, and keep none of them; parameters that get none are named."""
     import torch
@@ -203,6 +204,9 @@ def _backward(
     lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
     if not lost:
         return []
+    detached = check_detached(module, call, batch, lost)
+    if detached:
+        return detached
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
     message = f"{len(lost)} of {len(trained)} parameters get no gradient from the first batch"
     return [NO_GRADIENT.finding(f"{message}: {shown}.")]

@@ -40,6 +40,8 @@ class Subject:
     causal: bool = False
     alone: tuple[Batch, ...] = ()
     """Each row of the batch as a batch of its own, without padding; may be empty."""
+    inputs: tuple[str, ...] = ()
+    """The columns that arguments of `forward` name."""
 
     @property
     def num_rows(self) -> int:

@@ -1,0 +1,247 @@
+"""Classes as the training rows have them: names that are alike, that mean "no label", rare ones."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.data.column_types import is_number, is_text
+from surefit.data.numbers import read_number
+from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
+from surefit.findings import Finding, rule
+
+ALIKE_CLASSES = rule(
+    "SF234",
+    "warning",
+    "class names that differ by case or spaces only",
+    why="They are trained as different classes, and their rows contradict each other.",
+    fix="Write the class in one way in all rows.",
+    accept="The names stay classes of their own.",
+)
+
+MISSING_AS_CLASS = rule(
+    "SF235",
+    "warning",
+    "a class that usually means no label",
+    why="The model learns to predict the marker of a missing label as if it were a class.",
+    fix="Leave the label empty in these rows: rows without a label are dropped and counted.",
+    accept="The value is trained as a class like any other.",
+)
+
+CLASS_NUMBERS_WITH_GAPS = rule(
+    "SF236",
+    "info",
+    "class numbers with gaps",
+    why="A number without rows gets no output of the model; each class that occurs gets one.",
+    fix="Nothing to do, unless rows of the missing classes should be in the data.",
+)
+
+SINGLE_ROW_CLASS = rule(
+    "SF237",
+    "warning",
+    "a class with one row",
+    why=(
+        "One row is too few to learn a class from or to validate it on; beside classes with many "
+        "rows it is often a misspelt name."
+    ),
+    fix="Correct the label, add rows of the class, or delete the row.",
+    accept="The class is trained on its single row.",
+)
+
+RARE_CLASSES = rule(
+    "SF238",
+    "info",
+    "classes with one row",
+    why="Many classes are rare: one row is hardly enough to learn a class from.",
+    fix="Nothing to do, or add rows of these classes.",
+)
+
+SHOWN = 3
+MAX_NAMES = 10_000
+MARKERS = frozenset(
+    (
+        *("n/a", "na", "n.a.", "nan", "null", "nil", "<na>", "#n/a", "?", "??", "-", "--", "—"),
+        *("unknown", "unk", "missing", "unlabeled", "unlabelled", "no label", "not labeled"),
+        *("not labelled", "not available", "undefined", "tbd", "todo"),
+    )
+)
+"""Texts that stand for a missing label. `none` and `other` are not among them: they are common
+names of real classes."""
+SENTINELS = frozenset((-1, -9, -99, -100, -999, -9999, 99, 255, 999, 9999, 65535, 2**31 - 1))
+"""Numbers that stand for a missing label, if the other classes are numbered without them."""
+RARE = 5
+"""-1 beside 0 and 1 is a class unless it has so many times fewer rows than either of them."""
+TYPICAL_ROWS = 8
+"""A single row is odd where half of the classes have this many rows."""
+
+
+def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
+    """What is odd about the names of the classes and their numbers of rows."""
+    names = encoder.fitted.get("classes")
+    column = encoder.roles.get("label")
+    if not names or column is None:
+        return
+    counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
+    yield from _check_alike({**_written(table, column), **counts}, table, column)
+    yield from _check_markers(names, counts, table, column)
+    if counts and not encoder.fitted.get("multi_label"):
+        yield from _check_rare(counts, table, column)
+
+
+def _written(table: Table, column: str) -> dict[Any, int]:
+    """Names as all rows have them, those of the validation set too; none where there are lists."""
+    if not is_text(table.column_type(column)):
+        return {}
+    counted = pc.value_counts(pc.utf8_trim_whitespace(table.arrow[column]).drop_null())
+    if len(counted) > MAX_NAMES:
+        return {}
+    found = {each["values"]: each["counts"] for each in counted.to_pylist()}
+    return {name: count for name, count in found.items() if name and not name.startswith("[")}
+
+
+def _check_alike(counts: Mapping[Any, int], table: Table, column: str) -> Iterator[Finding]:
+    alike: dict[str, list[Any]] = {}
+    for name in counts:
+        alike.setdefault(folded(name), []).append(name)
+    groups = [group for group in alike.values() if len(group) > 1]
+    if not groups:
+        return
+    shown = "; ".join(
+        ", ".join(f"{name!r} in {_number(counts[name], 'row', 'rows')}" for name in group)
+        for group in groups[:SHOWN]
+    )
+    rarest = min(groups[0], key=counts.__getitem__)
+    message = (
+        f"column {column!r}: {_number(len(groups), 'class has', 'classes have')} several names, "
+    )
+    message += f"alike but for case and spaces: {shown}{_rows(table, column, rarest)}."
+    yield ALIKE_CLASSES.finding(message, _where(table, column, rarest), column=column)
+
+
+def folded(name: Any) -> str:
+    """A class name without case and spaces; single letters stay as they are.
+
+    >>> folded("Not  Spam ") == folded("not_spam"), folded("A") == folded("a")
+    (True, False)
+    """
+    text = unicodedata.normalize("NFKC", str(name)).strip()
+    if len(text) == 1:  # letters as classes
+        return text
+    return "".join(text.casefold().replace("_", " ").split())
+
+
+def _check_markers(
+    names: Sequence[Any], counts: Mapping[Any, int], table: Table, column: str
+) -> Iterator[Finding]:
+    numbers = _as_numbers(names)
+    found = [name for name in names if isinstance(name, str) and name.casefold() in MARKERS]
+    if any(len(name) == 2 for name in found) and _are_codes(names):
+        found = []  # NA among codes of countries
+    if numbers is not None:
+        marker = find_sentinel({n: counts.get(name, 0) for n, name in numbers.items()})
+        found = [numbers[marker]] if marker is not None else []
+        if marker is None and min(numbers) >= 0 and max(numbers) - min(numbers) >= len(numbers):
+            yield from _check_gaps(sorted(numbers), column)
+    if found and len(names) - len(found) >= 2:
+        rows = sum(counts.get(name, 0) for name in found)
+        shown = ", ".join(repr(name) for name in found[:SHOWN])
+        message = f"column {column!r}: {shown} is read as a class with {rows:,} training rows"
+        message += f"{_rows(table, column, found[0])}."
+        yield MISSING_AS_CLASS.finding(message, _where(table, column, found[0]), column=column)
+
+
+def _as_numbers(names: Sequence[Any]) -> dict[int, Any] | None:
+    """The classes by number, if all of them are whole numbers."""
+    read = {}
+    for name in names:
+        number = read_number(name) if isinstance(name, str) else name
+        if not isinstance(number, int | float) or not float(number).is_integer():
+            return None
+        read[int(number)] = name
+    return read
+
+
+def find_sentinel(counts: Mapping[int, int]) -> int | None:
+    """The class number that stands for a missing label, if one does.
+
+    >>> find_sentinel({0: 40, 1: 50, 2: 30, -1: 9}), find_sentinel({0: 40, 1: 50, 255: 9})
+    (-1, 255)
+    >>> find_sentinel({-1: 40, 1: 50}), find_sentinel({-1: 40, 0: 30, 1: 50})
+    (None, None)
+    """
+    for marker in (min(counts), max(counts)):
+        others = sorted(number for number in counts if number != marker)
+        if marker not in SENTINELS or len(others) < 2 or others[0] < 0:
+            continue
+        compact = others[-1] - others[0] < 2 * len(others)
+        far = marker < 0 or marker - others[-1] > max(len(others), 3)
+        fewer = all(counts[marker] * RARE <= counts[number] for number in others)
+        if compact and far and (marker != -1 or others != [0, 1] or fewer):
+            return marker
+    return None
+
+
+def _are_codes(names: Sequence[Any]) -> bool:
+    short = [name for name in names if isinstance(name, str) and len(name) == 2 and name.isalpha()]
+    return len(names) > 2 and len(short) > 0.8 * len(names)
+
+
+def _check_gaps(numbers: Sequence[int], column: str) -> Iterator[Finding]:
+    present = set(numbers)
+    missing = (n for n in range(numbers[0], numbers[-1]) if n not in present)
+    shown = ", ".join(str(number) for number, _ in zip(missing, range(SHOWN), strict=False))
+    message = (
+        f"column {column!r}: {len(numbers)} class numbers between {numbers[0]} and {numbers[-1]}; "
+        f"no training row has {shown}{' …' if numbers[-1] - numbers[0] - len(numbers) > 2 else ''}."
+    )
+    yield CLASS_NUMBERS_WITH_GAPS.finding(message, column=column)
+
+
+def _check_rare(counts: Mapping[Any, int], table: Table, column: str) -> Iterator[Finding]:
+    single = [name for name, count in counts.items() if count == 1]
+    if not single:
+        return
+    few = len(single) <= max(1, 0.2 * len(counts))
+    odd = few and float(np.median(list(counts.values()))) >= TYPICAL_ROWS
+    shown = ", ".join(repr(name) for name in single[:SHOWN]) + (" …" if len(single) > SHOWN else "")
+    message = (
+        f"column {column!r}: {_number(len(single), 'class has', 'classes have')} one training row "
+        f"(of {sum(counts.values()):,} rows in {len(counts)} classes): {shown}"
+        f"{_rows(table, column, single[0])}."
+    )
+    broken = SINGLE_ROW_CLASS if odd else RARE_CLASSES
+    yield broken.finding(message, _where(table, column, single[0]), column=column)
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def first_rows(table: Table, column: str, name: Any) -> list[int]:
+    """The first rows whose label is the class; none where rows have lists of labels."""
+    kind, values = table.column_type(column), table.arrow[column]
+    if is_text(kind):
+        equal = pc.equal(pc.utf8_trim_whitespace(values), str(name))
+    elif is_number(kind) and not isinstance(name, str):
+        equal = pc.equal(values.cast(pa.float64()), float(name))
+    else:
+        return []
+    return [int(row) for row in np.flatnonzero(np.asarray(equal.fill_null(False)))[:SHOWN]]
+
+
+def _rows(table: Table, column: str, name: Any) -> str:
+    rows = [table.where(row) for row in first_rows(table, column, name)]
+    if not rows:
+        return ""
+    return f" ({name!r} in row{'s' * (len(rows) > 1)} {', '.join(str(r['row']) for r in rows)})"
+
+
+def _where(table: Table, column: str, name: Any) -> dict[str, str | int]:
+    rows = first_rows(table, column, name)
+    return table.where(rows[0]) if rows else {}

@@ -1,0 +1,245 @@
+"""A short learning-rate test before the run: does the loss blow up at the rate that was asked for?
+
+A few steps on real rows, with a rate that rises to the peak rate. Weights, buffers, random state
+and optimizer are restored: training is the same as without the test, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import describe_error
+from surefit.findings import Finding, rule
+from surefit.memory.predict_peak import Fit
+from surefit.memory.prove import restoring_state
+from surefit.models.call import compute_losses
+from surefit.models.optimizer import make_optimizer
+from surefit.pipeline.job import Job
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RATE_TOO_HIGH = rule(
+    "SF740",
+    "error",
+    "the learning rate makes the loss blow up",
+    why="Within a few steps the weights are so far from where they began that nothing is left.",
+    fix="Lower --lr.",
+    accept="The run starts at this rate; it is stopped if the loss blows up.",
+)
+
+RATE_HIGH = rule(
+    "SF741",
+    "warning",
+    "the learning rate is very high",
+    why="In a few steps at this rate, the loss rises far above where it began.",
+    fix="Lower --lr.",
+    accept="The run starts at this rate.",
+)
+
+RATE_NOT_TESTED = rule(
+    "SF742",
+    "info",
+    "the learning rate was not tested",
+    why="The test takes a few training steps, which would be a large share of the run.",
+    fix="Nothing to do; a run whose loss blows up is stopped.",
+)
+
+RAMP = (1e-3, 1e-3, 1e-2, 0.1, 0.3, 1.0, 1.0, 1.0)
+"""The rates of the steps, as shares of the peak rate; the first two hardly move a weight."""
+AT_PEAK = 3
+"""Losses after a step at the peak rate."""
+MAX_ROWS = 8
+HIGH, BLOWN_UP = 5.0, 30.0
+"""How many times its first value the loss reaches. Chosen on tiny:llama, tiny:bert, tiny:mlp and a
+linear model at rates from 1e-3 to 5, each held against 60 real steps: from 5 times on, a run learns
+a tenth of what it does at a lower rate, or nothing; from 30 times on, it ends above its first loss.
+Judged on tiny:t5, tiny:vit, tiny:gpt2, a CNN, LoRA and feature sequences: the loss of healthy rates
+stays below 1.5 times its first value."""
+WORSE_THAN_PRIOR = 2.0
+"""A model that begins better than the unigram or majority baseline has lost what it knew where its
+loss is this many times that of the baseline."""
+MAX_SHARE, FREE_SECONDS = 0.1, 3.0
+"""The test may take this share of the predicted time, or so many seconds of the processor."""
+MAX_WEIGHTS_BESIDE_DEVICE = 50_000_000
+"""Larger models that are trained on a device are not tried on the CPU, where planning has them."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The peak rate and what else decides how far a step goes."""
+
+    lr: float
+    weight_decay: float
+    clip: float
+    passed: Any = None
+    """The user's own optimizer, or the function that makes it."""
+    default: float = 1e-3
+    """The rate surefit would choose for this kind of model."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The loss before each step and after the last; fewer where it stopped being finite."""
+
+    losses: tuple[float, ...]
+
+    def growth(self, prior: float | None) -> float:
+        """How many times its first value the loss is at the peak rate; infinite if not finite.
+
+        For a model that began better than `prior`, the loss of a predictor that ignores the
+        inputs, the scale is that loss.
+        """
+        first = statistics.median(self.losses[:2])
+        if not all(map(math.isfinite, self.losses)):
+            return math.inf
+        last = statistics.median(self.losses[-AT_PEAK:])
+        if prior is not None and first < prior / 2:  # it knew something
+            return last / prior * HIGH / WORSE_THAN_PRIOR
+        return last / max(first, prior or 0.0, 1e-6)
+
+
+def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[Fit, list[Finding]]:
+    """Try the rate; the fit counts the memory of the test. `prior` as in `Trial.growth`."""
+    reason = _why_not(job, fit, rates)
+    counted = _with_copy(fit, job)
+    if not reason and fit.fits and counted.fits is False:
+        reason = "the copy of the weights that it needs does not fit in memory"
+    if reason:
+        return fit, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {reason}.")]
+    budget = max(FREE_SECONDS, MAX_SHARE * (fit.total_seconds or 0.0))
+    try:
+        trial = try_rate(job, rates, budget)
+    except Exception as error:  # training fails in the same way, and keeps the batch it fails on
+        message = f"The learning rate was not tested: {describe_error(error)}"[:300]
+        return fit, [RATE_NOT_TESTED.finding(message)]
+    if trial is None:
+        took = f"it would take more than {budget:.1f} s"
+        return counted, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {took}.")]
+    if not all(map(math.isfinite, trial.losses[:2])):
+        return counted, []  # not the rate's fault: training reports it with its batch
+    growth = trial.growth(prior)
+    if growth < HIGH:
+        return counted, []
+    first, last = trial.losses[0], statistics.median(trial.losses[-AT_PEAK:])
+    count = len(trial.losses) - 1
+    rose = f"from {first:.4g} to {last:.4g}" if math.isfinite(growth) else "to NaN or infinity"
+    message = f"With lr {rates.lr:g}, {count} steps on real rows bring the loss {rose}."
+    broken = RATE_TOO_HIGH if growth >= BLOWN_UP else RATE_HIGH
+    works = _rate_that_works(job, rates, budget, prior)
+    return counted, [broken.finding(message, fix=_fix(rates, works))]
+
+
+def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
+    """Why the test is left out; empty where it is not."""
+    if getattr(rates.passed, "state", None):
+        return "the optimizer passed in already has a state"
+    size = sum(weight.numel() for weight in job.pipeline.module.parameters())
+    if fit.limit.on_device and size > MAX_WEIGHTS_BESIDE_DEVICE:
+        return "the model is too large to be tried on the CPU before the run"
+    if fit.step_seconds is None or fit.total_seconds is None:
+        return ""
+    seconds = (len(RAMP) + 1) * fit.step_seconds / max(job.batches.grad_accum, 1)
+    if seconds > max(FREE_SECONDS, MAX_SHARE * fit.total_seconds):
+        share = seconds / max(fit.total_seconds, 1e-9)
+        return f"it would take about {seconds:.1f} s, {share:.0%} of the predicted time"
+    return ""
+
+
+def _with_copy(fit: Fit, job: Job) -> Fit:
+    """The fit with the test's copy of the weights, beyond what its smaller batch leaves free."""
+    if fit.peak_bytes is None:
+        return fit
+    copied = sum(w.nbytes for w in job.pipeline.module.parameters() if w.requires_grad)
+    rows, _ = job.batches.longest()
+    spared = fit.parts.get("activations", 0) * (1 - min(1.0, MAX_ROWS / max(rows, 1)))
+    more = max(0, copied - int(spared))
+    return replace(fit, parts={**fit.parts, "rate_test": more}, peak_bytes=fit.peak_bytes + more)
+
+
+def _rate_that_works(job: Job, rates: Rates, budget: float, prior: float | None) -> float | None:
+    """The rate surefit would choose, or the first tenth of the rate, whose loss does not grow."""
+    lower = [rates.lr / float(10**power) for power in range(1, 5)]
+    tried = [rates.default, *lower] if rates.default < rates.lr else lower
+    for lr in tried if rates.passed is None else ():
+        trial = try_rate(job, replace(rates, lr=lr), budget)
+        if trial is not None and trial.growth(prior) < 2.0:
+            return lr
+    return None
+
+
+def _fix(rates: Rates, works: float | None) -> str:
+    if rates.passed is not None:
+        return "Make the optimizer with a lower lr."
+    if works is None:
+        return "Use a far lower --lr."
+    return f"Use --lr {works:.0e}; at that rate the loss does not rise.".replace("e-0", "e-")
+
+
+def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
+    """A few steps at rates that rise to the peak; None where they would take longer.
+
+    Everything is restored.
+    """
+    import torch
+
+    module = job.pipeline.module
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    kept = [weight.detach().clone() for weight in trained]
+    optimizer = make_optimizer(module, rates.lr, rates.weight_decay, rates.passed)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    steps = _steps(job, module, optimizer, trained, rates.clip)
+    losses: list[float] = []
+    began = 0.0
+    try:
+        with restoring_state(module, optimizer, fresh=True):
+            torch.manual_seed(job.pipeline.seed)
+            for place, share in enumerate((*RAMP, 0.0)):
+                for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                    group["lr"] = peak * share
+                losses.append(steps(place, share > 0))
+                if not math.isfinite(losses[-1]):
+                    break
+                if place == 0:  # the first step is slower than the others
+                    began = time.process_time()
+                elif len(RAMP) * (time.process_time() - began) / place > budget_seconds:
+                    return None
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(trained, kept, strict=True):
+                weight.copy_(value)
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak
+    return Trial(tuple(losses))
+
+
+def _steps(
+    job: Job, module: nn.Module, optimizer: Any, trained: list[nn.Parameter], clip: float
+) -> Callable[[int, bool], float]:
+    """One step on rows of its own: the loss before it; without an update, the loss alone."""
+    import torch
+
+    batches = job.batches
+    sizes = [len(batches.step_rows(0, index)) for index in range(min(batches.num_steps(0), 16))]
+    usable = [index for index, size in enumerate(sizes) if size == max(sizes)]
+
+    def step(place: int, updates: bool) -> float:
+        rows = batches.step_rows(0, usable[place % len(usable)])[:MAX_ROWS]
+        batch = job.pipeline.batch(job.train, rows)
+        total, count, added = compute_losses(job.pipeline.call, job.pipeline.loss, module, batch)
+        loss = total / max(int(count), 1)
+        if updates:
+            (loss if added is None else loss + added).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(trained, clip)
+            optimizer.step()
+            for weight in trained:
+                weight.grad = None
+        return float(loss.detach())
+
+    return step

@@ -1,0 +1,166 @@
+"""Figures of predictors that ignore the input: majority class, mean, unigram.
+
+They are fitted on the training rows and judged on the validation rows. A model that does not beat
+them has learned nothing from its inputs. Memory is bounded by the number of classes or tokens.
+Without the training rows (`train` is None), what the Encoder has fitted gives the first two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.encode.encoder import Encoder
+from surefit.encode.store import Store
+from surefit.tasks.classes import is_multi_label, macro_f1_of
+from surefit.tasks.metrics.r2 import r2_of
+from surefit.tasks.single_column import predict_by_column
+
+Array = npt.NDArray[Any]
+Baselines = dict[str, dict[str, Any]]
+"""Figures by metric, by baseline; the best single column has its name under `column`."""
+
+MAJORITY, MEAN, UNIGRAM = "majority class", "mean", "unigram"
+SINGLE_COLUMN = "best single column"
+_CHUNK = 1 << 20
+
+
+def class_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
+    """The most frequent class; for tables, also the column that predicts the class best."""
+    if not len(validation):
+        return {}
+    count, judged = len(encoder.classes), validation.values("labels")
+    counts = np.asarray(encoder.fitted["class_counts"], np.float64)
+    if is_multi_label(encoder):
+        if train is None or not len(train):
+            return {}
+        return {MAJORITY: _several_classes(counts / len(np.unique(train.source_row)), validation)}
+    shares = counts / counts.sum()
+    constant = np.full(len(judged), shares.argmax())
+    figures = class_figures(constant, judged, count)
+    found: Baselines = {MAJORITY: {**figures, "loss": cross_entropy(shares, judged)}}
+    by_column = predict_by_column(train, validation, encoder, num_classes=count)
+    if by_column is not None:
+        figures = class_figures(by_column.predictions.astype(np.int64), judged, count)
+        found[SINGLE_COLUMN] = {"column": by_column.column, **figures}
+    return found
+
+
+def number_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
+    """The mean of the training rows; for tables, also the best line or threshold on one column."""
+    if not len(validation):
+        return {}
+    judged = np.asarray(validation.values("labels"), np.float64)
+    scale = float(encoder.fitted["scale"])
+    found: Baselines = {MEAN: number_figures(np.zeros(len(judged)), judged, scale)}
+    by_column = predict_by_column(train, validation, encoder, num_classes=None)
+    if by_column is not None:
+        figures = number_figures(by_column.predictions, judged, scale)
+        found[SINGLE_COLUMN] = {"column": by_column.column, **figures}
+    return found
+
+
+def token_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
+    """How often each token is a label, whatever comes before it."""
+    return _tokens(train, validation, UNIGRAM)
+
+
+def tag_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
+    """The most frequent tag of a word."""
+    return _tokens(train, validation, MAJORITY)
+
+
+def class_figures(predicted: Array, labels: Array, num_classes: int) -> dict[str, Any]:
+    """Accuracy and macro F1 of predicted classes.
+
+    >>> class_figures(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 1]), 2)
+    {'accuracy': 0.75, 'macro_f1': 0.428...}
+    """
+    import torch
+
+    cells = labels * num_classes + predicted
+    confusion = np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+    hits, either = confusion.diagonal().copy(), confusion.sum(0) + confusion.sum(1)
+    macro_f1 = macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either))
+    return {"accuracy": float((predicted == labels).mean()), "macro_f1": macro_f1}
+
+
+def cross_entropy(shares: Array, labels: Array) -> float:
+    """Mean loss of predicting the shares of the classes for every row."""
+    return float(-np.log(np.maximum(shares[labels], 1e-12)).mean())
+
+
+def number_figures(predicted: Array, labels: Array, scale: float) -> dict[str, Any]:
+    """Loss in units of the target's spread, and the errors in the units of the data."""
+    errors = predicted - labels
+    squares = float(np.square(errors).sum())
+    sums = {"errors": squares, "labels": labels.sum(), "squares": np.square(labels).sum()}
+    return {
+        "loss": squares / len(labels),
+        "mae": float(np.abs(errors).mean()) * scale,
+        "rmse": math.sqrt(squares / len(labels)) * scale,
+        "r2": r2_of({**sums, "count": len(labels)}),
+    }
+
+
+def _several_classes(shares: Array, validation: Store) -> dict[str, float]:
+    """Each class is predicted if most training rows have it."""
+    import torch
+
+    judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
+    made = np.broadcast_to(shares > 0.5, judged.shape)
+    hits, either = (judged & made).sum(0), judged.sum(0) + made.sum(0)
+    kept = np.clip(shares, 1e-6, 1 - 1e-6)
+    losses = np.where(judged, -np.log(kept), -np.log1p(-kept))
+    return {
+        "accuracy": float((judged == made).all(1).mean()),
+        "macro_f1": macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either), True),
+        "loss": float(losses.mean()),
+    }
+
+
+def _tokens(train: Store | None, validation: Store, name: str) -> Baselines:
+    if train is None or not len(validation) or "labels" not in train.fields:
+        return {}
+    size = 1 + max(_largest(train), _largest(validation), 0)
+    known, judged = _count(train, size), _count(validation, size)
+    if not known.sum() or not judged.sum():
+        return {}
+    loss = unigram_loss(known, judged)
+    accuracy = float(judged[known.argmax()] / judged.sum())
+    perplexity = math.exp(min(loss, 700.0))
+    return {name: {"loss": loss, "perplexity": perplexity, "token_accuracy": accuracy}}
+
+
+def unigram_loss(known: Array, judged: Array) -> float:
+    """Mean loss per judged token; unseen tokens share the mass of those seen once (Good-Turing).
+
+    >>> round(unigram_loss(np.array([2, 2, 0]), np.array([1, 1, 0])), 2)
+    0.83
+    """
+    total = known.sum()
+    unseen = max(int((known == 1).sum()), 1) / (total + 1)
+    shares = (1 - unseen) * known / total + unseen / len(known)
+    return float(-(judged * np.log(shares)).sum() / judged.sum())
+
+
+def _chunks(store: Store) -> Iterator[Array]:
+    values = store.values("labels")
+    for start in range(0, len(values), _CHUNK):
+        yield np.asarray(values[start : start + _CHUNK])
+
+
+def _largest(store: Store) -> int:
+    return max((int(chunk.max()) for chunk in _chunks(store)), default=-1)
+
+
+def _count(store: Store, size: int) -> Array:
+    """How often each id is a label; ignored positions are below 0."""
+    counts = np.zeros(size, np.int64)
+    for chunk in _chunks(store):
+        counts += np.bincount(chunk[chunk >= 0], minlength=size)
+    return counts

@@ -1,0 +1,102 @@
+"""After the first steps of a run: gradients are not all zero, and weights have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import RunFailedError
+from surefit.findings import rule
+from surefit.run.events import Event, Observer
+from surefit.training.run_warnings import warning_event
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+WEIGHTS_DO_NOT_MOVE = rule(
+    "SF743",
+    "warning",
+    "weights that get a gradient do not move",
+    why=(
+        "The optimizer does not hold them, or its steps are smaller than the precision of the "
+        "weights."
+    ),
+    fix="Make the optimizer from all trainable parameters, or raise --lr.",
+)
+
+STEPS = 3
+"""Steps with a learning rate above 0 after which weights are looked at."""
+SHOWN = 5
+
+
+class _Seen:
+    """Which weights had a gradient, and their fingerprints before the first step."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.named = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self.before: dict[str, int] = {}
+        self.reached: set[str] = set()
+
+    def look(self, *_: Any) -> None:
+        """Called by the optimizer before each of the first steps."""
+        self.before = self.before or {n: fingerprint(p) for n, p in self.named.items()}
+        for name, weight in self.named.items():
+            if name not in self.reached and weight.grad is not None and bool(weight.grad.any()):
+                self.reached.add(name)
+
+    def still(self) -> list[str]:
+        """Weights with a gradient that are as they were."""
+        return sorted(n for n in self.reached if fingerprint(self.named[n]) == self.before[n])
+
+
+def watch_first_steps(
+    module: nn.Module, optimizer: Any, was_skipped: Callable[[], bool], emit: Observer
+) -> Observer:
+    """`emit`, which stops a run that cannot learn, and warns of weights that do not move."""
+    register = getattr(optimizer, "register_step_pre_hook", None)
+    if register is None:  # an optimizer that is not torch's
+        return emit
+    seen, counted = _Seen(module), 0
+    hook = register(seen.look)
+
+    def observe(event: Event) -> None:
+        nonlocal counted
+        emit(event)
+        if counted >= STEPS or event["event"] != "step" or not event["lr"] or was_skipped():
+            return
+        counted += 1
+        if counted == STEPS:
+            hook.remove()
+            _conclude(seen, event, emit)
+
+    return observe
+
+
+def _conclude(seen: _Seen, event: Event, emit: Observer) -> None:
+    if not seen.reached:
+        raise RunFailedError(
+            f"The gradients of all {len(seen.named)} trainable weights were 0 in the first {STEPS} "
+            "steps, so nothing can be learned.",
+            "Check that the loss depends on the model's outputs and the outputs on its weights.",
+        )
+    still = seen.still()
+    if len(still) == len(seen.reached):
+        raise RunFailedError(
+            f"No weight has moved in the first {STEPS} steps (lr {event['lr']:.3g}).",
+            "Raise --lr, use precision=fp32, or check the optimizer's parameters.",
+        )
+    if still:
+        shown = ", ".join(still[:SHOWN]) + (" …" if len(still) > SHOWN else "")
+        message = f"{len(still)} of {len(seen.named)} trainable weights get a gradient and have "
+        message += f"not moved in {STEPS} steps: {shown}."
+        found = WEIGHTS_DO_NOT_MOVE.finding(message)
+        emit(warning_event(found, event["step"], event["epoch"]))
+
+
+def fingerprint(weight: torch.Tensor) -> int:
+    """A number that changes with any bit of the weight, but for chance."""
+    import torch
+
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(weight.detach().view(whole[weight.dtype.itemsize]).sum(dtype=torch.int64))

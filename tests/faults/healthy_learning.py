@@ -1,0 +1,50 @@
+"""Healthy models and labels that look as if nothing could be learned from them."""
+
+from __future__ import annotations
+
+from faults.case import Case
+from faults.learning import BERT, classes
+from faults.models import DATA, MAKE, TEXT, language_model, net
+
+ZERO_HEAD = (
+    "made = Net(num_classes)\n    nn.init.zeros_(made.head.weight)\n"
+    "    nn.init.zeros_(made.head.bias)\n    return made"
+)
+CASES = [
+    Case("head that starts at zero", None, DATA, module=net(MAKE, ZERO_HEAD)),
+    Case(
+        "logits that are scaled down",
+        None,
+        TEXT,
+        module=language_model("return logits * 1e-3"),
+    ),
+    Case("classes minus one and one", None, classes(lambda n, label: 2 * (n % 2) - 1), BERT),
+    Case("classes minus one, zero and one", None, classes(lambda n, label: n % 3 - 1), BERT),
+    Case("letters in both cases as classes", None, classes(lambda n, label: "aAbB"[n % 4]), BERT),
+    Case("class named none", None, classes(lambda n, label: "none" if n % 3 else label), BERT),
+    Case(
+        "class numbers of a subset",
+        None,
+        classes(lambda n, label: (3, 5, 8)[n % 3]),
+        BERT,
+        also=("SF236",),
+    ),
+    Case(
+        "many rare classes",
+        None,
+        {
+            **classes(lambda n, label: f"c{n % 24}" if n < 72 else f"r{n}", 80),
+            "e.jsonl": [{"text": f"new {n}", "label": f"c{n}"} for n in range(20)],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        also=("SF238",),
+    ),
+    Case(
+        "one class with nine tenths of the rows",
+        None,
+        classes(lambda n, label: "rare" if n % 10 == 0 else "usual", 100),
+        BERT,
+        also=("SF239",),
+    ),
+]

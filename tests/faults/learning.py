@@ -1,0 +1,187 @@
+"""Faults that leave nothing to learn, or teach something else than was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from builders import echo_rows, sentiment_rows
+from faults.case import Case
+from faults.models import DATA, RETURNS, TEXT, language_model, net
+
+BERT = "tiny:bert"
+MLP = "tiny:mlp"
+
+
+def classes(label: Any, count: int = 60) -> dict[str, Any]:
+    """Texts whose label is a function of the row's number and its label."""
+    rows = sentiment_rows(count)
+    return {"a.jsonl": [{**row, "label": label(n, row["label"])} for n, row in enumerate(rows)]}
+
+
+def table(count: int = 80, **columns: Any) -> dict[str, Any]:
+    """A table with a target that depends on `size`, and further columns by row number."""
+    rows = [
+        {
+            "size": n * 13 % 29,
+            **{name: value(n) for name, value in columns.items()},
+            "price": n * 13 % 29 * 1.5 + n * 7 % 5,
+        }
+        for n in range(count)
+    ]
+    return {"a.jsonl": rows}
+
+
+TO_PRICE = "--task regression --set columns.label=price"
+HIDDEN = "hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))"
+TWO_INPUTS = net("attention_mask):", "attention_mask, extra):")
+
+MODELS = [
+    Case("outputs times zero", "SF733", DATA, module=net(RETURNS, RETURNS + " * 0")),
+    Case(
+        "token outputs times zero",
+        "SF733",
+        TEXT,
+        module=language_model("return logits * 0"),
+    ),
+    Case(
+        "outputs that only know the length",
+        "SF730",
+        DATA,
+        module=net(HIDDEN, HIDDEN.replace("inputs_embeds", "inputs_embeds * 0")),
+    ),
+    Case(
+        "outputs that are a bias",
+        "SF730",
+        TEXT,
+        module=language_model("return logits * 0 + self.head.bias"),
+    ),
+    Case(
+        "body cut off from the loss",
+        "SF734",
+        DATA,
+        module=net(RETURNS, "hidden = hidden.detach()\n        " + RETURNS),
+        exits=0,
+    ),
+    Case(
+        "embedding cut off from the loss",
+        "SF734",
+        TEXT,
+        module=language_model("return self.head(self.body(self.embed(input_ids).data)[0])"),
+        exits=0,
+    ),
+]
+RATES = [
+    Case("rate of 5 for a language model", "SF740", {"a.jsonl": echo_rows(60)}, options="--lr 5"),
+    Case(
+        "rate of 20 for a table",
+        "SF740",
+        table(age=lambda n: n * 7 % 31),
+        MLP,
+        f"{TO_PRICE} --lr 20",
+    ),
+    Case(
+        "rate of 1 for a classifier",
+        "SF741",
+        classes(lambda n, label: label),
+        BERT,
+        "--lr 1",
+        exits=0,
+    ),
+    Case(
+        "rate of 0.3 for images",
+        "SF741",
+        {
+            "a.npz": {
+                "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
+                "label": np.arange(60) % 3,
+            }
+        },
+        "tiny:vit",
+        "--lr 0.3",
+        exits=0,
+    ),
+]
+LABELS = [
+    Case(
+        "class names in two cases",
+        "SF234",
+        classes(lambda n, label: label.upper() if n % 10 == 3 else label),
+        BERT,
+        column="label",
+        exits=0,
+    ),
+    Case(
+        "class names with other spaces",
+        "SF234",
+        classes(lambda n, label: ("not  " if n == 7 else "not ") + label),
+        BERT,
+        exits=0,
+    ),
+    Case(
+        "missing label as minus one",
+        "SF235",
+        classes(lambda n, label: -1 if n % 9 == 4 else n % 3),
+        BERT,
+        row=4,
+        column="label",
+        exits=0,
+    ),
+    Case(
+        "missing label as 255",
+        "SF235",
+        {
+            "a.npz": {
+                "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
+                "label": np.where(np.arange(60) % 10 == 3, 255, np.arange(60) % 4),
+            }
+        },
+        "tiny:vit",
+        exits=0,
+    ),
+    Case(
+        "missing label as a question mark",
+        "SF235",
+        classes(lambda n, label: "?" if n % 9 == 4 else label),
+        BERT,
+        row=4,
+        exits=0,
+    ),
+    Case(
+        "missing label as N/A in a table",
+        "SF235",
+        {
+            "a.jsonl": [
+                {"size": n * 13 % 29, "age": n * 7 % 31, "kind": ["ab", "cd", "N/A"][n % 3]}
+                for n in range(90)
+            ]
+        },
+        MLP,
+        "--task tabular-classification --set columns.label=kind",
+        exits=0,
+    ),
+    Case(
+        "misspelt class in one row",
+        "SF237",
+        classes(lambda n, label: "goood" if n == 5 else label),
+        BERT,
+        "--set eval_share=0",
+        row=5,
+        column="label",
+        exits=0,
+    ),
+    Case(
+        "class number that one image has",
+        "SF237",
+        {
+            "a.npz": {
+                "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
+                "label": np.where(np.arange(60) == 11, 3, np.arange(60) % 3),
+            }
+        },
+        "tiny:vit",
+        "--set eval_share=0",
+        exits=0,
+    ),
+]
