@@ -42,6 +42,7 @@ from surefit.findings import (
     refuse_fixes,
 )
 from surefit.memory.limit import find_limit
+from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
@@ -102,6 +103,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
     check_accepted(config.accept)
+    reset_peak()
     planner = _Planner(Plan(request, task=request.objects.task), progress)
     with use_cache(config.cache), collect_damage() as damaged:
         try:
@@ -113,7 +115,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
         planner.note(damaged)
         if config.cache_limit_gb is not None and is_main():
             planner.note(limit_cache(config.cache_limit_gb))
-    plan = planner.plan
+    plan = replace(planner.plan, planning_peak_bytes=peak_bytes())
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
 
