@@ -108,8 +108,8 @@ def check_constant_features(sides: Sides, column: str) -> Iterator[Finding]:
     where = shown.where(int(validation.source_row[rows[0]]))
     message = (
         f"column {column!r}: feature {feature} is {low[feature] + 0.0:g} in all {len(train):,} "
-        f"training rows, and another value in {len(rows):,} of {len(validation):,} validation rows (row "
-        f"{where['row']}, for example). Features of this kind: {len(odd)} of {width}."
+        f"training rows, and another value in {len(rows):,} of {len(validation):,} validation "
+        f"rows (row {where['row']}, for example). Features of this kind: {len(odd)} of {width}."
     )
     yield CONSTANT_IN_TRAINING.finding(message, where, column=column)
 
