@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from surefit.memory.gigabytes import show_gb, to_bytes
+from surefit.gigabytes import show_gb, to_bytes
 from surefit.memory.process_memory import tree_bytes
 
 ROOT = Path(__file__).resolve().parents[1]

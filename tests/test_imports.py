@@ -14,6 +14,7 @@ PACKAGE = Path(surefit.__file__).parent
 ORDER = (
     "errors",
     "config",
+    "gigabytes",
     "progress",
     "processes",
     "findings",

@@ -129,9 +129,11 @@ def _start_workers(
     """Batches by torch's workers, which a signal to all processes does not end.
 
     torch would also raise the end of a worker in the midst of whatever runs here, by a handler of
-    SIGCHLD; without that it is raised where the next batch is awaited.
+    SIGCHLD. The workers are taken off its list, so that it is raised where the next batch is
+    awaited.
     """
     import torch
+    from torch._C import _remove_worker_pids
     from torch.utils.data import DataLoader
 
     loader: Any = DataLoader(
@@ -152,6 +154,8 @@ def _start_workers(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         if is_main_thread:
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+    _remove_worker_pids(id(batches))
+    batches._worker_pids_set = False
     _running.update(batches._workers)
     return batches
 

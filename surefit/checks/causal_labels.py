@@ -58,11 +58,8 @@ END_NEVER_LABELLED = rule(
     "SF154",
     "error",
     "the end of an answer is never labelled",
-    why="Without a label on the token that ends an answer, the model never learns to stop.",
-    fix=(
-        "Append the eos token to each row's input_ids, and the same id to its labels. If pad is "
-        "eos, mask by length, not by token id."
-    ),
+    why="The rows contain the token that ends an answer, but the model never learns to write it.",
+    fix="Give the last eos of each row its own id as the label: mask by length, not by token id.",
     accept="The rows are trained on as they are; the model does not learn to stop.",
 )
 
@@ -70,8 +67,11 @@ EOS_NEVER_LABELLED = rule(
     "SF155",
     "warning",
     "no row contains eos",
-    why="The model does not learn where a text ends, so it continues until it is stopped.",
-    fix="Append the eos token to each text, unless the rows are parts of one long text.",
+    why="The model does not learn where a text or answer ends, so it does not learn to stop.",
+    fix=(
+        "Append the eos token to each row's input_ids, and the same id to its labels, unless the "
+        "rows are parts of one long text."
+    ),
     accept="The rows are trained on as they are.",
 )
 
@@ -352,5 +352,5 @@ def _without_end(tally: LabelTally, where: Callable[[int], Place]) -> Finding:
         message += f"; {tally.rows_with_unlabelled_end:,} rows contain it, with the label -100"
     label, count = max(tally.last_labels.items(), key=lambda pair: pair[1])
     message += f". The most frequent last label is {label} ({count:,} of {tally.rows:,} rows)."
-    found = END_NEVER_LABELLED if tally.has_answers else EOS_NEVER_LABELLED
+    found = END_NEVER_LABELLED if tally.rows_with_unlabelled_end else EOS_NEVER_LABELLED
     return found.finding(message, where(0), column="labels")

@@ -24,7 +24,7 @@ def command(
     """
     import shutil
 
-    from surefit import atomic
+    from surefit import atomic, digests
     from surefit.errors import UsageError
     from surefit.models.lora_files import has_adapters, point_to_base
     from surefit.models.save_model import save_merged
@@ -39,8 +39,11 @@ def command(
     if merge and has_adapters(opened.model_path):
         save_merged(opened.model_path, opened.task, out, opened.code)
     else:
-        with atomic.new_folder(out, sealed=True) as temporary:
-            shutil.copytree(opened.model_path, temporary, dirs_exist_ok=True)
+        without_digests = shutil.ignore_patterns(digests.FILE)  # of the run, not of the export
+        with atomic.new_folder(out) as temporary:
+            shutil.copytree(
+                opened.model_path, temporary, ignore=without_digests, dirs_exist_ok=True
+            )
             point_to_base(temporary, out)
     print(out)
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from surefit.memory.gigabytes import show_gb
+from surefit.gigabytes import show_gb
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:

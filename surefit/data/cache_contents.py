@@ -12,6 +12,7 @@ from surefit.data.cache import cache_folder
 from surefit.data.cache_use import LEASES, TAG, in_use, open_cache, remove, sweep
 from surefit.digests import FILE as DIGESTS
 from surefit.findings import Finding, rule
+from surefit.gigabytes import show_gb, to_bytes
 
 CACHE_OVER_LIMIT = rule(
     "SF821",
@@ -112,7 +113,7 @@ def clean_cache(older_than_days: float | None = None) -> tuple[int, int]:
 
 def limit_cache(limit_gb: float) -> list[Finding]:
     """Remove the least recently used entries until the cache is within its limit."""
-    limit, entries = limit_gb * 1e9, list_entries()
+    limit, entries = to_bytes(limit_gb), list_entries()
     size = sum(entry.num_bytes for entry in entries)
     for entry in entries:
         if size <= limit:
@@ -122,5 +123,5 @@ def limit_cache(limit_gb: float) -> list[Finding]:
             size -= entry.num_bytes
     if size <= limit:
         return []
-    message = f"The cache holds {size / 1e9:.3g} GB in use; cache_limit_gb is {limit_gb:g}."
+    message = f"The cache holds {show_gb(size)} in use; cache_limit_gb is {limit_gb:g}."
     return [CACHE_OVER_LIMIT.finding(message, file=str(cache_folder()))]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from surefit.gigabytes import show_gb, to_bytes
 from surefit.memory.cgroups import CgroupTree
-from surefit.memory.gigabytes import show_gb, to_bytes
 from surefit.memory.process_memory import anonymous_bytes
 
 DEVICE_CONTEXT_BYTES = 500_000_000

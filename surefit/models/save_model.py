@@ -70,7 +70,7 @@ def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None
     adapted, encoder = load_model(folder, task, code)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    with atomic.new_folder(out, sealed=True) as temporary:
+    with atomic.new_folder(out) as temporary:
         _save_plain(merge_adapters(adapted), recipe, temporary)
         encoder.save(temporary)
 

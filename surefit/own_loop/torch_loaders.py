@@ -17,7 +17,7 @@ from surefit.data.split import split_by_input
 from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import rule
-from surefit.memory.gigabytes import show_gb
+from surefit.gigabytes import show_gb
 from surefit.memory.process_memory import tree_bytes
 from surefit.own_loop.disk_dataset import OnDisk, open_data
 

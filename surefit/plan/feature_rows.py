@@ -11,7 +11,7 @@ from surefit.data.row_shapes import Axis, row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.findings import Finding, rule
-from surefit.memory.gigabytes import show_gb
+from surefit.gigabytes import show_gb
 from surefit.memory.limit import Limit, find_limit
 
 RAGGED_ROWS = rule(

@@ -13,8 +13,8 @@ from surefit.batches.order import Batches, Order
 from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
+from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise, largest_batch
-from surefit.memory.gigabytes import show_gb
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.job import Job

@@ -14,6 +14,7 @@ from surefit.checks.batch_padding import check_padding
 from surefit.checks.class_names import check_classes
 from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
 from surefit.checks.file_names import check_file_names
+from surefit.checks.input_values import check_stores, check_tables
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -199,6 +200,8 @@ class _Planner:
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
         self.note(check_classes(encoder, data.table))
+        sides = (data.table, data.train), (data.validation_table, data.validation)
+        self.note(check_tables(sides, task, encoder))
         task = self.keep(choose_best_metric(task, encoder, metric))
         if kept_where is not None:
             encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
@@ -324,6 +327,7 @@ class _Planner:
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
+        self.note(check_stores(both, train.fields, pipeline.encoder))
         head = pipeline.task.head_for(pipeline.encoder)
         ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
         if head is not None and head.predicts == "next_token" and ids_known:

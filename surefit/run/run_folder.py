@@ -279,13 +279,16 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
 
 
 def is_unbegun(folder: Path) -> bool:
-    """Whether a folder has only what a run writes before it begins, and not all of that."""
+    """Whether a start was killed there before it wrote its plan.
+
+    Its folder for checkpoints, which is made first, tells it from a folder with a user's files.
+    """
     has = {name for name in OWN_NAMES if os.path.exists(folder / name)}
-    checkpoints = folder / "checkpoints"
-    if checkpoints.is_dir() and not any(NAME.match(path.name) for path in checkpoints.iterdir()):
-        has.discard("checkpoints")
-    half = bool(has & {"config.yaml", "plan.json"}) and not has >= {"config.yaml", "plan.json"}
-    return half and has <= set(BEGINNING)
+    if not (folder / "checkpoints").is_dir():
+        return False
+    saved = any(NAME.match(path.name) for path in (folder / "checkpoints").iterdir())
+    begun = {"config.yaml", "plan.json"}
+    return not saved and not has >= begun and has <= {"checkpoints", *begun}
 
 
 def choose_folder(output: str | None, name: str) -> Path:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from surefit.errors import RunFailedError, SurefitError, message_of
-from surefit.memory.gigabytes import show_gb
+from surefit.gigabytes import show_gb
 from surefit.run.run_folder import Run
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

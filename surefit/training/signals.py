@@ -14,6 +14,10 @@ from surefit.run.run_folder import Run
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class SecondSignal(KeyboardInterrupt):
+    """A signal that does not wait for the step to finish."""
+
+
 class StopRequest:
     """Whether a signal asked to stop: one byte that forked worker processes share."""
 
@@ -42,7 +46,7 @@ def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopR
         nonlocal received
         received += 1
         if received > 1:
-            raise KeyboardInterrupt
+            raise SecondSignal
         request.ask()
         on_stop()
 
@@ -60,10 +64,10 @@ def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopR
 
 @contextmanager
 def report_interrupt(run: Run) -> Iterator[None]:
-    """Turn an interrupt that did not wait for the step into a message about what is saved."""
+    """Turn a signal that did not wait for the step into a message about what is saved."""
     try:
         yield
-    except KeyboardInterrupt:
+    except SecondSignal:
         saved = run.saved_step
         kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
         raise InterruptedRunError(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import InterruptedRunError, MemoryLimitError
+from surefit.gigabytes import show_gb
 from surefit.memory.enforce_limit import MemoryGuard
-from surefit.memory.gigabytes import show_gb
 from surefit.processes import num_processes
 from surefit.run.checkpoint_state import State
 from surefit.run.run_folder import Run

@@ -108,7 +108,7 @@ def test_own_loss_gets_what_the_model_returned(tmp_path: Any) -> None:
 
 def test_optimizer_of_another_model_is_refused(tmp_path: Any) -> None:
     stranger = torch.optim.SGD(MeanPool().parameters(), lr=0.1)
-    with pytest.raises(surefit.UsageError, match="none of the model's parameters"):
+    with pytest.raises(surefit.UsageError, match="none of the parameters that are trained"):
         surefit.train(
             data=feature_rows(30),
             model=MeanPool(),

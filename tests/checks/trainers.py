@@ -324,7 +324,7 @@ FAULTY: dict[str, tuple[str, Make]] = {
             f, [_mask(row) for row in token_rows()], lambda rows: pad_rows(rows, -100, mask=False)
         ),
     ),
-    "no eos in any row": ("SF154", lambda f: plain(f, token_rows(eos=False))),
+    "no eos in any row": ("SF155", lambda f: plain(f, token_rows(eos=False))),
     "eos masked as padding": (
         "SF722",
         lambda f: plain(f, token_rows(labels=False, words=tokenizer(None)), _EOS_PAD,

@@ -365,7 +365,10 @@ def test_empty_rows_are_dropped_and_counted(
     assert (ledger["rows"], ledger["used_rows"]) == (30, 26)
     (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
     assert note["severity"] == "warning"
-    assert note["message"] == "4 of 30 rows are dropped: 2 rows are empty, 2 rows have no label."
+    assert note["message"] == (
+        "4 of 30 rows are dropped: 2 rows are empty, 2 rows have no label. "
+        "For example, rows 4, 9 are empty; rows 11, 20 have no label."
+    )
     assert note["where"]["row"] in (4, 9)
 
 
@@ -441,7 +444,7 @@ TOKEN_FAULTS: dict[str, tuple[list[dict[str, Any]], str, int, str | None, str]] 
         "SF304",
         8,
         None,
-        "600 tokens, but the model has 512 positions",
+        "longer than the 512 positions of the model: row 8 has 600 tokens.",
     ),
     "nothing to learn at all": (
         [{"input_ids": [5, n], "labels": [-100, -100]} for n in range(20)],
@@ -715,8 +718,8 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
     for arguments, message in (
         (["train", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
         (["check", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
-        (["train", "--resume", "run", "--epochs", "9"], "--resume contradicts epochs: the run has"),
-        (["train", "--resume", "run", "--set", "keep=9"], "--resume contradicts keep"),
+        (["train", "--resume", "run", "--batch-size", "9"], "batch_size"),
+        (["train", "--resume", "run", "--lr", "0.5"], "lr"),
         (
             ["train", "--resume", "run", "--output", "other"],
             "--resume continues in run, not in other",

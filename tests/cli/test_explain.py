@@ -80,9 +80,10 @@ def test_what_is_no_log_is_refused(
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (tmp_path / "none.txt", tmp_path):
-        assert run(["explain", str(path)]) == 2
-        assert "Cannot read" in capsys.readouterr().err
+    assert run(["explain", str(tmp_path / "none.txt")]) == 2
+    assert "Cannot read" in capsys.readouterr().err
+    assert run(["explain", str(tmp_path)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
 
 
 def test_bytes_that_are_not_utf8_are_read_all_the_same(

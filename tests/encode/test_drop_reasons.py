@@ -64,7 +64,10 @@ def test_mask_that_is_all_zero_is_not_called_empty() -> None:
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"mask_all_zero": 1}
     finding = found(plan, "SF203")
-    assert finding.message == "1 of 40 rows is dropped: 1 row has a mask that is all zero."
+    assert finding.message == (
+        "1 of 40 rows is dropped: 1 row has a mask that is all zero. "
+        "For example, row 5 has a mask that is all zero."
+    )
     assert finding.fix == "Set the mask to 1 at the positions to use, or delete the rows."
 
 
@@ -72,7 +75,10 @@ def test_lost_rows_have_a_fix_for_each_reason() -> None:
     rows: list[Any] = sentiment_rows(60)
     rows[4]["text"], rows[11]["label"] = "", None
     finding = found(surefit.check(data=rows, model="tiny:bert"), "SF203")
-    assert finding.message == "2 of 60 rows are dropped: 1 row is empty, 1 row has no label."
+    assert finding.message == (
+        "2 of 60 rows are dropped: 1 row is empty, 1 row has no label. "
+        "For example, row 4 is empty; row 11 has no label."
+    )
     assert finding.fix == f"{DropReason.EMPTY.fix} {DropReason.NO_LABEL.fix}"
 
 
@@ -104,5 +110,8 @@ def test_own_task_may_give_its_own_reason_or_have_no_target() -> None:
     plan = surefit.check(data=rows, model="tiny:bert", task=task)
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"no_target": 1, "shorter than a sentence": 1}
-    message = "2 of 42 rows are dropped: 1 row has no target, 1 row: shorter than a sentence."
+    message = (
+        "2 of 42 rows are dropped: 1 row has no target, 1 row: shorter than a sentence. "
+        "For example, row 1 has no target; row 0: shorter than a sentence."
+    )
     assert found(plan, "SF203").message == message

@@ -113,10 +113,11 @@ LABELS = [
     ),
     Case(
         "answers without their end",
-        "SF154",
+        "SF155",
         {"a.jsonl": answers(), "tok": Chat("chatml")},
         options=TOK,
         row=0,
+        exits=0,
     ),
     Case(
         "end of every answer masked",

@@ -14,8 +14,8 @@ import torch
 
 import surefit
 from builders import MeanPool, feature_rows
+from surefit.gigabytes import GB
 from surefit.memory.enforce_limit import MemoryGuard, is_out_of_memory
-from surefit.memory.gigabytes import GB
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import anonymous_bytes
 

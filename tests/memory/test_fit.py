@@ -20,7 +20,7 @@ from builders import MeanPool, echo_rows, feature_rows, sentiment_rows, write_js
 from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.encode.text.tokenizer import train_tokenizer
-from surefit.memory.gigabytes import GB
+from surefit.gigabytes import GB
 from surefit.models.optimizer import make_optimizer
 from surefit.plan.plan import Plan
 

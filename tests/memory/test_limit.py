@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import surefit
 from surefit.errors import FindingError
+from surefit.gigabytes import GB
 from surefit.memory.cgroups import CgroupMemory, CgroupTree
-from surefit.memory.gigabytes import GB
 from surefit.memory.limit import DEVICE_CONTEXT_BYTES, Limit, find_limit
 from surefit.memory.process_memory import anonymous_bytes
 
@@ -182,7 +182,8 @@ def test_loaders_stay_within_the_cgroup(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_gigabytes_and_limits_have_one_home() -> None:
     package = Path(surefit.__file__).parent
-    homes = {package / "memory" / name for name in ("gigabytes.py", "limit.py", "cgroups.py")}
+    names = ("gigabytes.py", "memory/limit.py", "memory/cgroups.py")
+    homes = {package / name for name in names}
     for path in {*package.rglob("*.py")} - homes:
         if "explainer" in path.parts:  # it imports nothing else of the package
             continue

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModel
 
 import surefit
 from surefit.findings import Finding
+from surefit.gigabytes import GB
 from surefit.memory.cgroups import CgroupTree
-from surefit.memory.gigabytes import GB
 from surefit.memory.limit import find_limit
 from surefit.memory.process_memory import anonymous_bytes
 from surefit.plan import feature_rows as planned

@@ -163,7 +163,7 @@ def test_columns_that_say_nothing_are_left_out_and_named() -> None:
     assert found.severity == "info"
     for name in ("'number' only numbers", "'same' has the same", "'name' is text", "'list' holds"):
         assert name in found.message
-    with pytest.raises(FindingError, match="No column is left besides 'y'"):
+    with pytest.raises(FindingError, match="Besides the target 'y', no column can be used"):
         fit([{"same": 1, "y": n} for n in range(30)])
 
 

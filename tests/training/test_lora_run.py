@@ -81,7 +81,7 @@ def test_frozen_behind_our_back_is_found_out(tmp_path: Path) -> None:
     assert plan.model.adaptation is not None
     name = min(plan.model.adaptation.trained)
     plan.job.pipeline.module.get_parameter(name).requires_grad_(False)
-    run = create_run(tmp_path / "run", plan.config, {}, plan.task)
+    run = create_run(tmp_path / "run", plan.config, plan.as_dict(), plan.task)
     with pytest.raises(RunFailedError, match=name.replace(".", r"\.")):
         start.run_plan(plan, run)
 
