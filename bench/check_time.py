@@ -1,11 +1,12 @@
-"""Time of `surefit check` on 100,000 rows, for a model folder without weights.
+"""Time and memory of `surefit check` on 200, 100,000 and 1,000,000 rows.
 
-    python bench/check_time.py [--rows 100000] [--page docs/fit.md]
+    python bench/check_time.py [--rows 100000] [--short-rows 1000000] [--page docs/fit.md]
 
-The model is a folder with the config of Qwen3-0.6B and the tokenizer of SmolLM2, and no weights.
-The first check reads every row. Before the second one, the middle of the file is overwritten with
-zeros and its modification time restored: a check that read the rows again would fail. All files
-are temporary.
+200 rows and the short rows (220 bytes each) are checked with `tiny:llama`, the others with a folder
+that has the config of Qwen3-0.6B, the tokenizer of SmolLM2, and no weights; `--short-rows 0` leaves
+the short ones out. The first check of a file reads every row. Before the second one, the middle of
+the file is overwritten with zeros and its modification time restored: a check that read the rows
+again would fail. CPU seconds are those of all threads and children. All files are temporary.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import argparse
 import json
 import os
 import platform
+import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +48,11 @@ def main() -> None:
     """Measure, print the table, and write it into the page if one is named."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rows", type=int, default=100_000)
+    arguments.add_argument("--short-rows", type=int, default=1_000_000)
     arguments.add_argument("--page", type=Path)
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        table = "\n".join(measure(Path(folder), given.rows))
+        table = "\n".join(measure(Path(folder), given.rows, given.short_rows))
     print(table)
     if given.page is not None:
         text = given.page.read_text(encoding="utf-8")
@@ -55,7 +60,26 @@ def main() -> None:
         given.page.write_text(f"{head}{MARKS[0]}\n{table}\n{MARKS[1]}{tail}", encoding="utf-8")
 
 
-def measure(folder: Path, num_rows: int) -> list[str]:
+@dataclass(frozen=True)
+class Checked:
+    """What one `surefit check` process took, and what it printed as JSON."""
+
+    seconds: float
+    cpu_seconds: float
+    found: dict[str, Any]
+
+    def cells(self) -> str:
+        """The columns of the table."""
+        memory = self.found["memory"]
+        planning, peak = (
+            f"{memory[name] / 1e9:.2f} GB"
+            for name in ("planning_peak_bytes", "predicted_peak_bytes")
+        )
+        fits = "yes" if memory["fits"] else "no"
+        return f"{self.seconds:.1f} | {self.cpu_seconds:.1f} | {planning} | {peak} | {fits}"
+
+
+def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
     """The lines of the table."""
     model = folder / "qwen3-0.6b"
     tokenizer().save_pretrained(model)
@@ -65,31 +89,52 @@ def measure(folder: Path, num_rows: int) -> list[str]:
             for text in texts(count):
                 prompt, _, completion = text.partition("\n")
                 file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
+    adapted = ["--model", str(model), "--lora-r", "16", "--data"]
     cases: list[tuple[str, list[str]]] = [
-        (f"check, {num_rows:,} rows, cold", ["--data", "rows.jsonl"]),
-        ("the same, from the cache", ["--data", "rows.jsonl"]),
+        ("check, 200 rows, tiny:llama", ["--model", "tiny:llama", "--data", "few.jsonl"]),
+        (f"check, {num_rows:,} rows, cold", [*adapted, "rows.jsonl"]),
+        ("the same, from the cache", [*adapted, "rows.jsonl"]),
         (
             "LoRA r = 16, `max_seq_length` 512, limit 8 GB, 200 rows",
-            ["--data", "few.jsonl", "--max-seq-length", "512", "--max-memory-gb", "8"],
+            [*adapted, "few.jsonl", "--max-seq-length", "512", "--max-memory-gb", "8"],
         ),
     ]
+    if num_short:
+        size = write_short_rows(folder / "short.jsonl", num_short)
+        name = f"check, {num_short:,} short rows ({size / 1e6:.0f} MB), tiny:llama, cold"
+        cases.append((name, ["--model", "tiny:llama", "--data", "short.jsonl"]))
+    load = os.getloadavg()[0]
     lines = [
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, no GPU.",
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, no GPU; "
+        f"load average {load:.1f} before the first case.",
         "",
-        "| | seconds | predicted peak | fits |",
-        "| --- | --- | --- | --- |",
+        "| | seconds | CPU seconds | memory of planning | predicted peak | fits |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, options in cases:
-        seconds, found = check(folder, ["--model", str(model), "--lora-r", "16", *options])
-        peak = found["memory"]["predicted_peak_bytes"] / 1e9
-        shown = "yes" if found["memory"]["fits"] else "no"
-        lines.append(f"| {name} | {seconds:.1f} | {peak:.2f} GB | {shown} |")
+        checked = check(folder, options)
+        lines.append(f"| {name} | {checked.cells()} |")
         if any(
-            each["severity"] == "error" and each["code"] != "SF400" for each in found["findings"]
+            each["severity"] == "error" and each["code"] != "SF400"
+            for each in checked.found["findings"]
         ):
-            raise SystemExit(f"{name}: {found['findings']}")
-        blank_middle(folder / "rows.jsonl")
+            raise SystemExit(f"{name}: {checked.found['findings']}")
+        if "rows.jsonl" in options:
+            blank_middle(folder / "rows.jsonl")
     return lines
+
+
+def write_short_rows(path: Path, count: int) -> int:
+    """Rows of a prompt and an answer in made-up words; the size of the file."""
+    draw = random.Random(0)
+    syllables = [a + b for a in "bcdfghjklmnprstvz" for b in "aeiou"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(30_000)]
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(count):
+            prompt = " ".join(draw.choices(words, k=draw.randint(5, 18)))
+            completion = " ".join(draw.choices(words, k=draw.randint(6, 28)))
+            file.write(json.dumps({"prompt": f"{prompt}?", "completion": f"{completion}."}) + "\n")
+    return path.stat().st_size
 
 
 def blank_middle(path: Path) -> None:
@@ -101,19 +146,25 @@ def blank_middle(path: Path) -> None:
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
-def check(folder: Path, options: list[str]) -> tuple[float, dict[str, Any]]:
-    """The seconds of a whole `surefit check` process, and what it printed as JSON."""
+def check(folder: Path, options: list[str]) -> Checked:
+    """Run a whole `surefit check` process."""
     command = [sys.executable, "-m", "surefit", "check", *options, "--json"]
     environment = {**os.environ, "SUREFIT_CACHE": str(folder / "cache")}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
-    began = time.perf_counter()
+    began, used = time.perf_counter(), children_seconds()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - began
     if done.returncode > 1:
         raise SystemExit(done.stderr[-2000:])
-    return seconds, dict(json.loads(done.stdout))
+    return Checked(seconds, children_seconds() - used, dict(json.loads(done.stdout)))
+
+
+def children_seconds() -> float:
+    """CPU seconds of all processes that this one has started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from surefit.data.row_parts import RowParts
 from surefit.data.split import NO_CONTENT, Hashes, Rows, count_repeats, find_contradictions
 from surefit.data.table import Table
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, Place, rule
 
 VALIDATION_ROWS_IN_TRAINING = rule(
     "SF210",
@@ -43,6 +43,7 @@ SEVERAL_TARGETS = rule(
     fix="Nothing to do if all of them are right.",
 )
 
+SHOWN = 3
 COMMON_SHARE = 0.25
 """An input that a larger share of the training rows has does not tell validation rows apart."""
 
@@ -86,18 +87,29 @@ def check_contradictions(
     if len(places) == 0:
         return []
     inputs, whole = parts.hash_some(table, rows[places], fold=False)
-    found = find_contradictions(inputs, whole)
+    found = np.sort(find_contradictions(inputs, whole))
     if len(found) == 0:
         return []
-    first = int(found.min())
-    unlike = (inputs == inputs[first]) & (whole != whole[first])
-    one, two = (table.where(int(rows[places[n]])) for n in (first, np.argmax(unlike)))
-    file = f" of {two['file']}" if two["file"] != one["file"] else ""
+    numbers, firsts = np.unique(inputs[found], return_index=True)
+    pairs = [_contradicting_pair(inputs, whole, int(found[n])) for n in np.sort(firsts)[:SHOWN]]
+    wheres = [[table.where(int(rows[places[n]])) for n in pair] for pair in pairs]
     message = (
         f"{len(found):,} of {len(rows):,} rows have the input of another row, but another target: "
-        f"rows {one['row']} and {two['row']}{file}, for example. "
-        f"Different inputs among them: {len(np.unique(inputs[found])):,}."
+        f"{'; '.join(_name_pair(*pair) for pair in wheres)}. "
+        f"Different inputs among them: {len(numbers):,}."
     )
+    one = wheres[0][0]
     suspicious = exact and 2 * len(found) <= len(rows)
     rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS
     return [rule.finding(message, one)]
+
+
+def _contradicting_pair(inputs: Hashes, whole: Hashes, first: int) -> tuple[int, int]:
+    """The row, and the first one with its input and another target."""
+    unlike = (inputs == inputs[first]) & (whole != whole[first])
+    return first, int(np.argmax(unlike))
+
+
+def _name_pair(one: Place, two: Place) -> str:
+    file = f" of {two['file']}" if two["file"] != one["file"] else ""
+    return f"rows {one['row']} and {two['row']}{file}"

@@ -43,7 +43,7 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
-    yield from fit_lines(plan.fit)
+    yield from fit_lines(plan.fit, plan.planning_peak_bytes)
 
 
 def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
@@ -185,15 +185,16 @@ def _one_line(text: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} … {line[-WIDTH // 2 :]}"
 
 
-def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
+def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[str, str]]:
     """The memory peak and the duration, as far as they are known."""
     lines = []
+    planning = f"; planning {show_gb(planning_bytes)}" if planning_bytes is not None else ""
     if fit is not None and fit.peak_bytes is not None:
         measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
         lines.append(
             (
                 "memory",
-                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}",
+                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}{planning}",
             )
         )
     if fit is not None and fit.total_seconds is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -182,6 +183,7 @@ def get_role(name: str) -> Role:
     return ROLES.get(name, Role(name))
 
 
+@cache
 def role_of_batch_column(name: str) -> str:
     """The role of a column in a batch; else the name itself.
 

@@ -113,7 +113,7 @@ def is_python_text(value: Any) -> bool:
     >>> is_python_text("[{'role': 'user'}]"), is_python_text('[{"role": "user"}]')
     (True, False)
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value[:40].lstrip()[:1] not in ("[", "{"):
         return False
     compact = "".join(value[:40].split())
     return compact.startswith(("[{'", "{'", "[OrderedDict")) and isinstance(parse_json(value), str)

@@ -56,6 +56,10 @@ def cast_columns(
         ):
             cast[name] = given  # tokens: the common case
             continue
+        if type(given) is int and not spec.rank and spec.dtype == "int64":
+            cast[name] = np.array(given)  # int64, or uint64 or object for what does not fit
+            if cast[name].dtype == spec.numpy_dtype:
+                continue
         shown = f"column {column_of(name)!r}"
         if name not in columns:
             raise RowFaultError(MISSING_COLUMN, f"{shown} is missing", name)

@@ -16,10 +16,10 @@ from surefit.encode.encoded_row import (
     EncodedRow,
     EncodeRow,
     Encoding,
+    NamingOwnCode,
     RowFaultError,
     SkipRowError,
     encoded,
-    naming_own_code,
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized, tokenize_rows
@@ -102,7 +102,7 @@ class RowEncoder:
         return {name: raw[name] for name in self.encoder.extras}
 
     def _begin(self, row: Row) -> Encoding:
-        with naming_own_code(self.encode):
+        with NamingOwnCode(self.encode):
             made = self.encode(row, self.encoder)
         return made if isinstance(made, Encoding) else encoded(made)
 
@@ -124,7 +124,7 @@ class RowEncoder:
         if not self.needs_targets:
             fields = {name: spec for name, spec in fields.items() if name in columns}
         cast = cast_columns(columns, fields, self.encoder.column_of)
-        with naming_own_code(self.count_targets):
+        with NamingOwnCode(self.count_targets):
             num_targets = self.count_targets(cast) if self.needs_targets else 0
         return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)
 

@@ -53,6 +53,8 @@ class Plan:
     """What was chosen by trying or measuring; a resumed run does not choose again."""
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
+    planning_peak_bytes: int | None = None
+    """Peak memory of this process while it made the plan, without mapped files."""
 
     @property
     def config(self) -> RunConfig:
@@ -84,7 +86,10 @@ class Plan:
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "columns": dict(self.columns) if self.columns is not None else None,
             "batches": _batches_dict(self.job.batches) if self.job else None,
-            "memory": self.fit.memory_dict() if self.fit else NO_MEMORY,
+            "memory": {
+                **(self.fit.memory_dict() if self.fit else NO_MEMORY),
+                "planning_peak_bytes": self.planning_peak_bytes,
+            },
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,

@@ -12,7 +12,7 @@ from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.encode.encode_table import collect_texts
-from surefit.encode.encoded_row import RowFaultError, naming_own_code
+from surefit.encode.encoded_row import NamingOwnCode, RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
@@ -149,7 +149,7 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
             yield encoder.read(row)
 
     try:
-        with naming_own_code(fit):
+        with NamingOwnCode(fit):
             return fit(read(), encoder)
     except RowFaultError as fault:
         where = table.where(at)

@@ -14,6 +14,7 @@ from surefit.checks.batch_padding import check_padding
 from surefit.checks.class_names import check_classes
 from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
 from surefit.checks.file_names import check_file_names
+from surefit.checks.input_values import check_stores, check_tables
 from surefit.checks.label_scan import check_causal_labels
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine, check_weights
@@ -42,6 +43,7 @@ from surefit.findings import (
     refuse_fixes,
 )
 from surefit.memory.limit import find_limit
+from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.pipeline.job import Job
@@ -102,6 +104,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
     check_accepted(config.accept)
+    reset_peak()
     planner = _Planner(Plan(request, task=request.objects.task), progress)
     with use_cache(config.cache), collect_damage() as damaged:
         try:
@@ -113,7 +116,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
         planner.note(damaged)
         if config.cache_limit_gb is not None and is_main():
             planner.note(limit_cache(config.cache_limit_gb))
-    plan = planner.plan
+    plan = replace(planner.plan, planning_peak_bytes=peak_bytes())
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
 
@@ -197,6 +200,8 @@ class _Planner:
         )
         encoder = self._make_encoder(data, task, roles, source, layout)
         self.note(check_classes(encoder, data.table))
+        sides = (data.table, data.train), (data.validation_table, data.validation)
+        self.note(check_tables(sides, task, encoder))
         task = self.keep(choose_best_metric(task, encoder, metric))
         if kept_where is not None:
             encoder = replace(encoder, settings={**encoder.settings, "kept_where": kept_where})
@@ -322,6 +327,7 @@ class _Planner:
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:
             self.note(check_rows(store, table, pipeline.vocab_size, positions))
+        self.note(check_stores(both, train.fields, pipeline.encoder))
         head = pipeline.task.head_for(pipeline.encoder)
         ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in self.plan.findings)
         if head is not None and head.predicts == "next_token" and ids_known:

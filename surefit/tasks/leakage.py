@@ -111,7 +111,7 @@ def _code(values: list[Any], targets: list[str]) -> str:
     pairs = dict(zip(keys, targets, strict=True))
     is_pure = all(pairs[key] == target for key, target in zip(keys, targets, strict=True))
     num_classes = len({*targets})
-    few = len(pairs) <= max(2 * num_classes, 10)
+    few = len(pairs) <= min(max(2 * num_classes, 10), len(values) // 2)
     recurring = FEWEST_PER_VALUE * len(pairs) <= len(values) and _fewest(targets) >= FEWEST_ROWS
     if not is_pure or len(pairs) < 2 or not (few or recurring):
         return ""

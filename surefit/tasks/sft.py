@@ -154,9 +154,11 @@ def _encoded(
         except TemplateError as fault:
             raise _unsuited(fault) from None
         except SkipRowError as skip:
-            raise SkipRowError(skip.reason, skip.remark, *_lost(row, dialogue, encoder)) from None
-    labels = _labels(tokens, "nothing" if predicting else encoder.settings["loss_on"])
-    columns = {"input_ids": tokens.ids, "labels": labels, "prompt_length": tokens.last_answer}
+            lost = _lost(dialogue, turns_of(row)[0], encoder)
+            raise SkipRowError(skip.reason, skip.remark, *lost) from None
+    ids = np.array(tokens.ids, np.int64)
+    labels = _labels(ids, tokens, "nothing" if predicting else encoder.settings["loss_on"])
+    columns = {"input_ids": ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
     remarks = tuple(_remarks(row, dialogue, tokens, encoder))
     truncated = length - len(tokens.ids)
@@ -189,17 +191,19 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
     raise SkipRowError(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
 
 
-def _labels(tokens: DialogueTokens, loss_on: str) -> npt.NDArray[np.int64]:
+def _labels(
+    ids: npt.NDArray[np.int64], tokens: DialogueTokens, loss_on: str
+) -> npt.NDArray[np.int64]:
     if loss_on == "all":
-        return np.array(tokens.ids)
-    return np.where(
-        tokens.labelled, tokens.ids if loss_on == "answers" else IGNORE_INDEX, IGNORE_INDEX
-    )
+        return ids
+    if loss_on != "answers":
+        return np.full_like(ids, IGNORE_INDEX)
+    return np.where(np.array(tokens.labelled, bool), ids, IGNORE_INDEX)
 
 
-def _lost(row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder) -> tuple[Remark, ...]:
+def _lost(dialogue: Dialogue, column: str, encoder: Encoder) -> tuple[Remark, ...]:
     """What the template does not write of a row; a row that is dropped counts as well."""
-    return encoder.dialogues.unrendered.find(*dialogue, (turns_of(row)[0], "tools"))
+    return encoder.dialogues.unrendered.find(*dialogue, (column, "tools"))
 
 
 def _remarks(
@@ -207,8 +211,8 @@ def _remarks(
 ) -> Iterator[Remark]:
     """What the user should know of a row that is used."""
     messages, template = dialogue[0], encoder.dialogues.template
-    column = turns_of(row)[0]
-    lost = _lost(row, dialogue, encoder)
+    column, given = turns_of(row)
+    lost = _lost(dialogue, column, encoder)
     yield from lost
     if tokens.in_parts:
         yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
@@ -221,7 +225,6 @@ def _remarks(
     if template.calls_as_text and any(message.get("tool_calls") for message in messages):
         message = "the template writes no tool calls; they are written as JSON"
         yield Remark(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
-    given = turns_of(row)[1]
     if given is None or encoder.settings.get("predicting"):
         return
     if has_unread_call(given):

@@ -14,6 +14,7 @@ from faults import (
     learning,
     misread,
     models,
+    scale,
     sequences,
     settings,
     tokens,
@@ -36,6 +37,10 @@ FAULTS: dict[str, list[Case]] = {
     "learning": learning.MODELS,
     "rates": learning.RATES,
     "classes": learning.LABELS,
+    "images of other scales": scale.IMAGES,
+    "numbers of other scales": scale.NUMBERS,
+    "encodings": scale.ENCODINGS,
+    "constants": scale.CONSTANTS,
 }
 USAGE = settings.CASES
 HEALTHY = [
@@ -43,6 +48,7 @@ HEALTHY = [
     *healthy_dialogues.CASES,
     *healthy_models.CASES,
     *healthy_learning.CASES,
+    *scale.HEALTHY,
     *columns.HEALTHY,
     *misread.HEALTHY,
 ]

@@ -145,6 +145,7 @@ class DialogueTokenizer:
         self.template = template
         self.unrendered = UnrenderedParts(template)
         self._tokenizer = template.tokenizer
+        self._eos = self._tokenizer.eos_token_id  # cached, as tokenizers look it up by name
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
         self._sizes = token_sizes(self._tokenizer)
         newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
@@ -233,7 +234,7 @@ class DialogueTokenizer:
             over = sum(len(part.ids) for part in tokens) + len(bos) + eos - limit
             cut = self._content_tokens(parts[0][0], located[0], messages, tools)
             tokens[0] = _without(tokens[0], cut[0], min(cut[0] + max(over, 0), cut[1]))
-        joined = _join(parts, tokens, bos, self._tokenizer.eos_token_id, messages)
+        joined = _join(parts, tokens, bos, self._eos, messages)
         return replace(joined, last_answer=len(joined.ids)) if generation else joined
 
     def _without_leads(self, parts: Sequence[Part], made: Sequence[Tokenized]) -> list[Tokenized]:
@@ -255,7 +256,9 @@ class DialogueTokenizer:
 
     def _with_ends(self, text: str, tokens: Tokenized, sizes: Any) -> Tokenized:
         ends = ends_by_size(text, tokens.ids, sizes)
-        return replace(tokens, ends=ends) if ends is not None else self._located([text])[0]
+        if ends is None:
+            return self._located([text])[0]
+        return Tokenized(tokens.ids, tokens.type_ids, ends)
 
     def _before_answer(self, text: str, tokens: Tokenized, is_led: bool) -> Tokenized:
         """The tokens of a prompt as they are before an answer; only spaces may be left out."""
@@ -335,7 +338,8 @@ def _cut(text: str, turns: Sequence[AnswerSpan]) -> Iterator[Part]:
     """The parts of the text: each ends with an answer that gets eos, the last with the text."""
     start, answers = 0, []
     for turn in turns:
-        answers.append(replace(turn, start=turn.start - start, end=turn.end - start))
+        moved = replace(turn, start=turn.start - start, end=turn.end - start) if start else turn
+        answers.append(moved)
         if not turn.ended:
             yield text[start : turn.end], answers
             start, answers = turn.end, []

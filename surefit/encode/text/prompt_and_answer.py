@@ -17,7 +17,10 @@ Turns = list[Any]
 
 def has_messages(*values: Any) -> bool:
     """Whether one of the values is a message, a list of them, or an object that has some."""
-    return any(isinstance(value, Mapping | list | tuple) for value in values)
+    for value in values:
+        if type(value) is not str and isinstance(value, Mapping | list | tuple):  # str: the usual
+            return True
+    return False
 
 
 def join_turns(prompt: Any, answer: Any) -> Turns:

@@ -13,6 +13,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from surefit.encode.text.answer_openings import (
+    Marks,
+    Openings,
+    learn_openings,
+    message_kind,
+    starts_after,
+    structure_of,
+    without_calls,
+)
 from surefit.encode.text.messages import Message
 from surefit.encode.text.templates import PLAIN, TEMPLATES
 from surefit.encode.text.tool_messages import calls_as_text
@@ -38,6 +47,8 @@ ANSWERS_NOT_FOUND = rule(
 
 
 _MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode noncharacters
+NOWHERE = None, None
+"""The marks of a content that has none."""
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # With the current date, encoded rows would depend on the day of encoding.
 DATE = "26 Jul 2024"
@@ -104,6 +115,9 @@ class Template:
     tokenizer: Any = field(default=None, repr=False)
     calls_as_text: bool = False
     _frames: dict[Any, Frame | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _openings: dict[Any, Openings | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -187,11 +201,16 @@ class Template:
         framed = self._find_in_frame(messages, answers, key, generation)
         if framed is not None:
             return framed
-        text, messages, marks = self._find(messages, answers, tools, generation)
+        structure = structure_of(messages, tools, generation) if key is None else None
+        opened = self._find_by_openings(messages, answers, tools, structure)
+        if opened is not None:
+            return opened
+        plain = [place for place in answers if not messages[place].get("tool_calls")]
+        text, messages, marks = self._find(messages, plain, tools, generation)
         starts: list[int] = []
         for number, place in enumerate(answers):
             prompt = self.render(messages[:place], tools, generation=True)
-            begin, _ = marks[number]
+            begin, _ = marks.get(place, NOWHERE)
             found = len(prompt) if text.startswith(prompt) else begin
             if found is None or (starts and found < starts[-1]):
                 what = f"answer {number} does not follow the generation prompt"
@@ -199,16 +218,47 @@ class Template:
             starts.append(found)
         if key is not None and key not in self._frames:
             self._frames[key] = self._frame(text, messages, answers, starts, generation)
-        ends = [end for _, end in marks]
-        return text, self._turns(text, [messages[p] for p in answers], starts, ends)
+        if structure is not None and structure not in self._openings:
+            self._openings[structure] = self._learn(text, messages, starts, tools, generation)
+        return text, self._turns(text, messages, answers, starts, marks)
+
+    def _find_by_openings(
+        self, messages: Sequence[Message], answers: Sequence[int], tools: Any, structure: Any
+    ) -> tuple[str, list[AnswerSpan]] | None:
+        """What `find_answers` returns, if the openings of this structure are known."""
+        openings = self._openings.get(structure)
+        if openings is None:
+            return None
+        text, marks = self._mark(messages, without_calls(messages), tools, structure[0])
+        starts = starts_after(text, openings, answers, marks or {})
+        if marks is None or starts is None:
+            return None
+        return text, self._turns(text, messages, answers, starts, marks)
+
+    def _learn(
+        self,
+        text: str,
+        messages: Sequence[Message],
+        starts: Sequence[int],
+        tools: Any,
+        generation: bool,
+    ) -> Openings | None:
+        answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
+        _, marks = self._mark(messages, without_calls(messages), tools, generation)
+        return learn_openings(text, starts, answers, marks or {})
 
     def _turns(
-        self, text: str, answers: Sequence[Message], starts: list[int], ends: Sequence[int | None]
+        self,
+        text: str,
+        messages: Sequence[Message],
+        answers: Sequence[int],
+        starts: Sequence[int],
+        marks: Marks,
     ) -> list[AnswerSpan]:
         limits = [*starts[1:], len(text)][: len(starts)]
         return [
-            self._turn(text, message, start, end, limit)
-            for message, start, end, limit in zip(answers, starts, ends, limits, strict=True)
+            self._turn(text, messages[place], start, marks.get(place, NOWHERE)[1], limit)
+            for place, start, limit in zip(answers, starts, limits, strict=True)
         ]
 
     def _find_in_frame(
@@ -224,8 +274,8 @@ class Template:
             expected, begins = frame.fill(contents)
             if text == expected:
                 starts = [begins[p] - lead for p, lead in zip(answers, frame.leads, strict=True)]
-                ends = [begins[p] + len(contents[p]) for p in answers]
-                return text, self._turns(text, [tried[p] for p in answers], starts, ends)
+                marks = {p: (begins[p], begins[p] + len(contents[p])) for p in answers}
+                return text, self._turns(text, tried, answers, starts, marks)
         return None
 
     def _frame(
@@ -269,23 +319,30 @@ class Template:
         return "".join(parts), turns
 
     def _find(
-        self, messages: Sequence[Message], answers: Sequence[int], tools: Any, generation: bool
-    ) -> tuple[str, Sequence[Message], list[tuple[int | None, int | None]]]:
-        """The text, and the start and end of each answer's content.
+        self, messages: Sequence[Message], places: Sequence[int], tools: Any, generation: bool
+    ) -> tuple[str, Sequence[Message], Marks]:
+        """The text, and the start and end of the contents at the given places.
 
         For templates that trim contents, trimmed contents are tried next.
         """
-        plain = [place for place in answers if not messages[place].get("tool_calls")]
         for tried in (messages, _trimmed(messages)):
-            text = self.render(tried, tools, generation)
-            begin, end = _unused_marks(text)
-            marked = self.render(_marked(tried, plain, begin, end), tools, generation)
-            clean, marks = _read_marks(marked, begin, end)
-            if clean == text and len(marks) == len(plain):
-                given = dict(zip(plain, marks, strict=True))
-                return text, tried, [given.get(place, (None, None)) for place in answers]
+            text, marks = self._mark(tried, places, tools, generation)
+            if marks is not None:
+                return text, tried, marks
         what = "it changes the answers, so they are not found in its text"
         raise TemplateError(ANSWERS_NOT_FOUND, what)
+
+    def _mark(
+        self, messages: Sequence[Message], places: Sequence[int], tools: Any, generation: bool
+    ) -> tuple[str, Marks | None]:
+        """The text and where the given contents are in it; None if markers change the text."""
+        text = self.render(messages, tools, generation)
+        begin, end = _unused_marks(text)
+        marked = self.render(_marked(messages, places, begin, end), tools, generation)
+        clean, marks = _read_marks(marked, begin, end)
+        if clean != text or len(marks) != len(places):
+            return text, None
+        return text, dict(zip(places, marks, strict=True))
 
     def _turn(
         self, text: str, message: Message, start: int, end: int | None, limit: int
@@ -338,10 +395,10 @@ def _calls_in_content(message: Message) -> Message:
 
 
 def _frame_key(messages: Sequence[Message], tools: Any, generation: bool) -> Any:
-    """The key of a frame: the roles; None if messages have more than role and content."""
+    """Roles and tags of reasoning; None if messages have more than role and content."""
     if tools is not None or any(message.keys() != {"role", "content"} for message in messages):
         return None
-    return (generation, *(message["role"] for message in messages))
+    return (generation, *map(message_kind, messages))
 
 
 def _trimmed(messages: Sequence[Message]) -> list[Message]:

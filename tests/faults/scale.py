@@ -1,0 +1,321 @@
+"""Values that train without an error and mean something else: scale, encoding, dates, constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from builders import sentiment_rows
+from faults.case import Case
+from faults.learning import BERT, MLP, TO_PRICE, table
+
+VIT = "tiny:vit"
+RANDOM = np.random.default_rng(0)
+NOISE = RANDOM.normal(size=(60, 6, 3)).astype(np.float32)
+PIXELS = RANDOM.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+KINDS = np.arange(60) % 3
+WORDS = ("café", "naïve", "L’été", "über", "señor", "coûte 5 €", "– déjà", "façade")
+RUSSIAN = ("привет", "хороший день", "не знаю", "плохо")
+
+
+def images(pixels: Any) -> dict[str, Any]:
+    """Arrays of images with three classes."""
+    return {"a.npz": {"image": pixels, "label": KINDS}}
+
+
+def steps(features: Any) -> dict[str, Any]:
+    """Feature sequences with three classes."""
+    return {"a.npz": {"features": features.astype(np.float32), "label": KINDS}}
+
+
+def texts(garble: Any, words: tuple[str, ...] = WORDS) -> dict[str, Any]:
+    """Texts with a word that a function garbles."""
+    rows = sentiment_rows(60)
+    return {
+        "a.jsonl": [
+            {**row, "text": f"{row['text']} {garble(words[n % len(words)])} {n}"}
+            for n, row in enumerate(rows)
+        ]
+    }
+
+
+def targets(value: Any, count: int = 80) -> dict[str, Any]:
+    """A table whose target is a function of the row's number and the true target."""
+    rows = table(count, age=lambda n: n * 7 % 31)["a.jsonl"]
+    return {"a.jsonl": [{**row, "price": value(n, row["price"])} for n, row in enumerate(rows)]}
+
+
+def replaced(features: Any, place: Any, value: float) -> Any:
+    """A copy with one place set."""
+    made = features.copy()
+    made[place] = value
+    return made
+
+
+HALF = np.where(np.arange(60)[:, None, None] % 5 == 1, PIXELS / 255, PIXELS).astype(np.float32)
+IMAGES = [
+    Case("float images of two ranges", "SF240", images(HALF), VIT, column="image", row=1),
+    Case(
+        "color images of which one ranges to 1",
+        "SF240",
+        images(
+            replaced(
+                np.repeat(PIXELS[..., None], 3, -1).astype(np.float32),
+                7,
+                np.repeat(PIXELS[7][..., None], 3, -1) / 255,
+            )
+        ),
+        VIT,
+        row=7,
+    ),
+    Case("8-bit images of zero and one", "SF241", images(PIXELS % 2), VIT, exits=0),
+    Case(
+        "image files of zero and one",
+        "SF241",
+        {
+            f"d/{'ab'[n % 2]}/{n}.png": np.repeat((PIXELS[n] % 2)[..., None], 3, -1)
+            for n in range(24)
+        },
+        VIT,
+        data="d",
+        exits=0,
+    ),
+]
+NUMBERS = [
+    Case(
+        "one value of 1e38 in a column",
+        "SF242",
+        table(age=lambda n: 1e38 if n == 11 else n * 7 % 31),
+        MLP,
+        TO_PRICE,
+        row=11,
+        column="age",
+        exits=0,
+    ),
+    Case(
+        "a wrong unit in a few rows",
+        "SF242",
+        table(width=lambda n: (n * 7 % 31 + 0.5) * (1e9 if n % 40 == 3 else 1)),
+        MLP,
+        TO_PRICE,
+        row=3,
+        exits=0,
+    ),
+    Case(
+        "one value of 1e38 in a sequence",
+        "SF242",
+        steps(replaced(NOISE, (9, 2, 1), 1e38)),
+        row=9,
+        exits=0,
+    ),
+    Case(
+        "one feature of 1e30 among units",
+        "SF242",
+        steps(NOISE * np.array([1, 1, 1e30])),
+        column="features",
+        exits=0,
+    ),
+    Case(
+        "days as eight digits",
+        "SF245",
+        table(day=lambda n: 20230101 + n % 28 + 100 * (n % 12)),
+        MLP,
+        TO_PRICE,
+        column="day",
+        exits=0,
+    ),
+    Case(
+        "times as seconds since 1970",
+        "SF245",
+        table(created_at=lambda n: 1675123217 + n * n * 977),
+        MLP,
+        TO_PRICE,
+        column="created_at",
+        exits=0,
+    ),
+    Case(
+        "hours as milliseconds since 1970",
+        "SF245",
+        table(x=lambda n: 1675123200000 + n * n % 61 * 3600000),
+        MLP,
+        TO_PRICE,
+        column="x",
+        exits=0,
+    ),
+    Case(
+        "missing target as -999",
+        "SF249",
+        targets(lambda n, price: -999 if n % 20 == 6 else price),
+        MLP,
+        TO_PRICE,
+        row=6,
+        column="price",
+        exits=0,
+    ),
+    Case(
+        "missing target as 9999",
+        "SF249",
+        targets(lambda n, price: 9999 if n % 20 == 6 else price),
+        MLP,
+        TO_PRICE,
+        row=6,
+        exits=0,
+    ),
+    Case(
+        "missing target as -1",
+        "SF249",
+        targets(lambda n, price: -1 if n % 5 == 2 else price + 17.25 + n / 100),
+        MLP,
+        TO_PRICE,
+        row=2,
+        exits=0,
+    ),
+]
+ENCODINGS = [
+    Case(
+        "UTF-8 read as Windows-1252",
+        "SF243",
+        texts(lambda word: word.encode().decode("cp1252", "ignore")),
+        BERT,
+        column="text",
+        exits=0,
+    ),
+    Case(
+        "Russian read as Latin-1",
+        "SF243",
+        texts(lambda word: word.encode().decode("latin-1"), RUSSIAN),
+        BERT,
+        row=0,
+        exits=0,
+    ),
+    Case(
+        "Russian read as Windows-1251 in a dialogue",
+        "SF243",
+        {
+            "a.jsonl": [
+                {
+                    "messages": [
+                        {"role": "user", "content": f"say {n}"},
+                        {
+                            "role": "assistant",
+                            "content": RUSSIAN[n % 4].encode().decode("cp1251", "ignore"),
+                        },
+                    ]
+                }
+                for n in range(40)
+            ]
+        },
+        column="messages",
+        exits=0,
+    ),
+    Case(
+        "replaced characters",
+        "SF244",
+        texts(lambda word: word.encode("latin-1", "replace").decode("utf-8", "replace")),
+        BERT,
+        exits=0,
+    ),
+    Case(
+        "replaced characters decoded twice",
+        "SF244",
+        texts(lambda word: f"word{'ï¿½' * 2}", RUSSIAN),
+        BERT,
+        row=0,
+        exits=0,
+    ),
+]
+CONSTANTS = [
+    Case("features that are all zero", "SF246", steps(NOISE * 0)),
+    Case("the same image in all rows", "SF246", images(np.repeat(PIXELS[:1], 60, 0)), VIT),
+    Case(
+        "the same text in all rows",
+        "SF246",
+        {"a.jsonl": [{**row, "text": "see the file"} for row in sentiment_rows(40)]},
+        BERT,
+        "--set eval_share=0",
+    ),
+    Case(
+        "feature that varies in validation only",
+        "SF248",
+        {
+            "a.npz": {"features": NOISE * np.float32([1, 1, 0]), "label": KINDS},
+            "e.npz": {"features": NOISE[:30] + np.float32(0.1), "label": KINDS[:30]},
+        },
+        options="--eval-data e.npz",
+        column="features",
+        exits=0,
+    ),
+    Case(
+        "column that varies in validation only",
+        "SF248",
+        {
+            **table(site=lambda n: "north", age=lambda n: n * 7 % 31),
+            "e.jsonl": [
+                {"size": n * 5 % 29, "site": "south", "age": n * 3 % 31, "price": n * 1.75}
+                for n in range(30)
+            ],
+        },
+        MLP,
+        f"{TO_PRICE} --eval-data e.jsonl",
+        column="site",
+        exits=0,
+    ),
+]
+
+SPARSE = np.where(RANDOM.random((60, 6, 8)) < 0.3, RANDOM.random((60, 6, 8)), 0)
+SPARSE[:, :, 5] = 0
+DARK = np.where(RANDOM.random((60, 8, 8)) < 0.1, PIXELS // 8, 0).astype(np.uint8)
+HEALTHY = [
+    Case("dark images", None, images(DARK), VIT),
+    Case(
+        "float images of which some are black",
+        None,
+        images(replaced((PIXELS / 255).astype(np.float32), slice(0, 6, 3), 0)),
+        VIT,
+        "--set eval_share=0.1",
+    ),
+    Case("masks as booleans", None, images(PIXELS > 99), VIT),
+    Case("sparse features", None, steps(SPARSE), also=("SF247",)),
+    Case("masks as features", None, steps(NOISE > 0.3)),
+    Case(
+        "prices with a heavy tail",
+        None,
+        table(
+            income=lambda n: round(float(np.exp(n * 7 % 31 / 3)) + n, 2),
+            gain=lambda n: 99999 if n % 25 == 3 else 0,
+            tiny=lambda n: 1e-17 if n % 9 else n * 3 % 7,
+        ),
+        MLP,
+        TO_PRICE,
+    ),
+    Case(
+        "years, codes and one-hot columns",
+        None,
+        table(
+            built=lambda n: 1990 + n * 17 % 31,
+            code=lambda n: 1_000_000_007 + n * 7_919_333 % 900_000_001,
+            article=lambda n: 20_000_000 + n * 91_331 % 997_751,
+            red=lambda n: n % 3 == 0,
+            blue=lambda n: int(n % 5 == 1),
+        ),
+        MLP,
+        TO_PRICE,
+    ),
+    Case(
+        "targets below zero",
+        None,
+        targets(lambda n, price: n * 13 % 29 - 1 + n * 7 % 5),
+        MLP,
+        TO_PRICE,
+    ),
+    Case("accents in UTF-8", None, texts(str), BERT),
+    Case("Russian in UTF-8", None, texts(str, RUSSIAN), BERT),
+    Case("Chinese in UTF-8", None, texts(str, ("你好", "不错的电影", "很糟糕", "我不知道")), BERT),
+    Case(
+        "capitals with accents before quotes",
+        None,
+        texts(str, ("« CAFÉ »", "„MUSS À“", "“NIÑO”", "‚Ä‘ und ‚ß‘", "på…”", "3×½", "À «")),
+        BERT,
+    ),
+]
