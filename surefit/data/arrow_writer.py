@@ -149,8 +149,12 @@ class ArrowWriter:
         return self._cast(old, field, first_row)
 
     def _cast(self, column: pa.Array, field: pa.Field, first_row: int) -> pa.Array:
+        if column.type == field.type:
+            return column
         try:
-            return column.cast(field.type)
+            cast = column.cast(field.type)
+            cast.validate()  # Arrow shortens a field without values within a list
+            return cast
         except pa.ArrowException:
             return self._cast_values(field, column.to_pylist(), first_row)
 

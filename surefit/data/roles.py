@@ -47,8 +47,9 @@ def _is_features(kind: pa.DataType, named: bool) -> bool:
 def _is_label(kind: pa.DataType, named: bool) -> bool:
     is_list = named and array_rank(kind) == 1  # [2.0], or one-hot, which gets its own error
     held = may_hold_images(kind, False) or is_dialogue(kind)
-    several = is_array(kind) or is_text_list(kind)  # recognised by name only
-    return (named or not several) and (not is_array(kind) or is_list) and not held
+    types = pa.types
+    by_name = types.is_nested(kind) or types.is_temporal(kind) or types.is_null(kind)  # no classes
+    return (named or not by_name) and (not is_array(kind) or is_list) and not held
 
 
 def _text(kind: pa.DataType, named: bool) -> bool:

@@ -125,4 +125,42 @@ CASES = [
             ]
         },
     ),
+    Case(
+        "messages with a field that is always null",
+        None,
+        {
+            "a.jsonl": rows(
+                "conversations",
+                lambda n: [
+                    {"from": "human", "value": f"Hello {n}", "weight": None},
+                    {"from": "gpt", "value": f"Good day {n}", "weight": None},
+                ],
+            )
+        },
+    ),
+    Case(
+        "messages that get a field late, another always null",
+        None,
+        {
+            "a.jsonl": [
+                {
+                    "messages": [
+                        {"role": "user", "content": f"Hello {n}", "name": None},
+                        {"role": "assistant", "content": f"Good day {n}", "name": None, **more},
+                    ]
+                }
+                for n, more in enumerate([{}] * 3000 + [{"weight": 1}] * 20)
+            ]
+        },
+    ),
+    Case(
+        "texts with an object of metadata",
+        None,
+        {"a.jsonl": [{"text": f"Say {n} and more", "meta": {"set": n % 3}} for n in range(20)]},
+    ),
+    Case(
+        "texts with an empty column",
+        None,
+        {"a.jsonl": [{"text": f"Say {n} and more", "meta": None} for n in range(20)]},
+    ),
 ]
