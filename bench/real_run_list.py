@@ -210,7 +210,9 @@ RUNS: tuple[RealRun, ...] = (
         ("$DATA/basic-motions/BasicMotions_TRAIN.ts",),
         "--model tiny:bert --task feature-classification --epochs 60 --batch-size 8 --lr 3e-3 "
         "--set eval_share=0",
-        (goals.metric("accuracy", 0.9),),
+        # 40 test rows: a standard error of 0.04. On an Intel Xeon, seeds 0 to 2 reach 0.875, 0.95
+        # and 0.925; the last bits of a product differ from CPU to CPU, and the figure with them.
+        (goals.metric("accuracy", 0.8),),
         {"features": "features", "label": "label"},
         test_data=("$DATA/basic-motions/BasicMotions_TEST.ts",),
     ),
