@@ -33,7 +33,7 @@ PACKED_ROWS_MIX = rule(
     "error",
     "packed rows see each other",
     why=(
-        "The batch lays rows end to end, and the model's attention does not keep them apart: each "
+        "The batch packs rows, and the model's attention does not keep them apart: each "
         "row is predicted from the rows before it."
     ),
     fix=(
