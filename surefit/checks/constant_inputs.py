@@ -19,11 +19,11 @@ from surefit.findings import Finding, rule
 
 SAME_INPUTS = rule(
     "SF246",
-    "error",
+    "warning",
     "all training rows have the same input",
     why="Nothing can be learned from inputs that do not differ, whatever the labels are.",
     fix="Check how the inputs were made: a fixed file, zeros or a placeholder are usual causes.",
-    accept="The run starts; the model can learn nothing but the most common label.",
+    accept="The run starts without the warning; nothing but the most common label is learned.",
 )
 
 CONSTANT_FEATURES = rule(

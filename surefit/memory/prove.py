@@ -175,7 +175,7 @@ def restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[
     """After the block, buffers, random states, training mode and optimizer are as before."""
     import torch
 
-    training = module.training
+    modes = [(part, part.training) for part in module.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     states = random.getstate(), np.random.get_state()
     module.train()
@@ -191,7 +191,8 @@ def restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[
                 buffer.copy_(before)
         random.setstate(states[0])
         np.random.set_state(states[1])
-        module.train(training)
+        for part, training in modes:
+            part.training = training
 
 
 def _drop_gradients(module: nn.Module) -> None:

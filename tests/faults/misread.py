@@ -105,7 +105,8 @@ FILES = [
         "SF173",
         {f"d/rec{n}.npy": np.random.default_rng(n).normal(size=(12, 3)) for n in range(9)},
         "tiny:bert",
-        "--task feature-pretraining --set features.width=3",
+        # sequences of one step, which is masked: nothing can be learned (SF730)
+        "--task feature-pretraining --set features.width=3 --set accept=SF730",
         data="d",
         exits=0,
     ),
