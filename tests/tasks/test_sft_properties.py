@@ -82,7 +82,7 @@ def test_only_answers_are_learned_and_all_of_them_end(
         assert skip.reason != "empty" or not all(told)
         return
     assert encoded is not None
-    ids, labels = encoded.columns["input_ids"], list(encoded.columns["labels"])
+    ids, labels = (list(encoded.columns[name]) for name in ("input_ids", "labels"))
     assert limit is None or len(ids) <= limit
     assert len(ids) == len(labels)
     assert all(label in (token, -100) for token, label in zip(ids, labels, strict=True))
