@@ -140,7 +140,7 @@ def unigram_loss(known: Array, judged: Array) -> float:
     """Mean loss per judged token; unseen tokens share the mass of those seen once (Good-Turing).
 
     >>> round(unigram_loss(np.array([2, 2, 0]), np.array([1, 1, 0])), 2)
-    0.83
+    0.76
     """
     total = known.sum()
     unseen = max(int((known == 1).sum()), 1) / (total + 1)

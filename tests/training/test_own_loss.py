@@ -25,7 +25,13 @@ class OneEach(nn.Module):
 def test_the_loss_told_is_the_modules_own(tmp_path: Path) -> None:
     rows = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]} for _ in range(16)]
     run = surefit.train(
-        data=rows, model=OneEach(), task="sft", lr=1e-9, eval_share=0.25, output=str(tmp_path / "r")
+        data=rows,
+        model=OneEach(),
+        task="sft",
+        lr=1e-6,
+        eval_share=0.25,
+        accept=["SF730"],  # its loss does not depend on the rows
+        output=str(tmp_path / "r"),
     )
     steps = [event["loss"] for event in run.history if event["event"] == "step"]
     told = [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
