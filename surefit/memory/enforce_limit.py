@@ -119,8 +119,9 @@ class MemoryGuard:
         self._status = os.open("/proc/self/status", os.O_RDONLY)
         thread = threading.Thread(target=self._watch, name="surefit-memory", daemon=True)
         try:
+            trim_heap()
+            thread.start()  # before the bound: without memory, it would not start, nor fail
             self.read()
-            thread.start()
             yield
         finally:
             self._ended.set()

@@ -136,6 +136,8 @@ def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
     """Why the test is left out; empty where it is not."""
     if getattr(rates.passed, "state", None):
         return "the optimizer passed in already has a state"
+    if fit.limit.source == "max_memory_gb":
+        return "max_memory_gb bounds the run, and the test comes before it"
     size = sum(weight.numel() for weight in job.pipeline.module.parameters())
     if fit.limit.on_device and size > MAX_WEIGHTS_BESIDE_DEVICE:
         return "the model is too large to be tried on the CPU before the run"
