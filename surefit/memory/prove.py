@@ -43,7 +43,6 @@ class Proof:
 
 def prove(
     job: Job,
-    model: Any,
     backward: Callable[[Any], None],
     optimizer: Any,
     *,
@@ -55,6 +54,9 @@ def prove(
     `fresh` means that the optimizer is surefit's own and has no state yet. Its state is created for
     the step, so that the peak is that of later steps, and cleared afterwards. `bounded` means that
     allocations beyond the limit fail.
+
+    The module itself is run, not what distributes it: the number of passes goes by the clock, which
+    processes do not share, and each process measures its own memory.
     """
     worst = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
     median = job.pipeline.batch(job.train, median_rows(job))
@@ -64,8 +66,8 @@ def prove(
             update_seconds = (
                 _create_optimizer_state(job.pipeline.module, optimizer) if fresh else 0.0
             )
-            forward, whole = _time_passes(job, model, worst, backward)
-            _, median_whole = _time_passes(job, model, median, backward)
+            forward, whole = _time_passes(job, worst, backward)
+            _, median_whole = _time_passes(job, median, backward)
             token_seconds = _decode_seconds(job, worst) if job.generates else 0.0
     except Exception as error:
         if not is_out_of_memory(error, bounded=bounded):
@@ -102,17 +104,15 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
     return (slope, fixed) if fixed >= 0 else (more / most, 0.0)
 
 
-def _time_passes(
-    job: Job, model: Any, batch: Any, backward: Callable[[Any], None]
-) -> tuple[float, float]:
+def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple[float, float]:
     """Shortest time of the forward pass, and of forward and backward together."""
+    pipeline = job.pipeline
     began, forward, whole = time.perf_counter(), float("inf"), float("inf")
     for _ in range(MAX_PASSES):
         if job.batches.grad_accum == 1:
-            _drop_gradients(job.pipeline.module)
+            _drop_gradients(pipeline.module)
         start = time.perf_counter()
-        pipeline = job.pipeline
-        total, count, added = compute_losses(pipeline.call, pipeline.loss, model, batch)
+        total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         middle = time.perf_counter()
         mean = total / max(int(count), 1)
         backward(mean if added is None else mean + added)
@@ -122,7 +122,7 @@ def _time_passes(
         forward, whole = min(forward, middle - start), min(whole, end - start)
         if end - began > WARM_UP_SECONDS:
             break
-    _drop_gradients(job.pipeline.module)
+    _drop_gradients(pipeline.module)
     return forward, whole
 
 

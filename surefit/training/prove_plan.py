@@ -53,7 +53,7 @@ def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     bounded = MemoryGuard(fit.limit).is_active
     proof = None
     with suppress(NotEnoughMemoryError):
-        proof = prove(job, engine.model, backward, optimizer, fresh=fresh, bounded=bounded)
+        proof = prove(job, backward, optimizer, fresh=fresh, bounded=bounded)
     if proof is None:
         gc.collect()  # the tensors of the step that failed, before options are traced
         raise FindingError(refuse(fit, job, None)[1])

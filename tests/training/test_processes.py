@@ -16,7 +16,9 @@ import surefit
 from builders import echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 
 
-def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]]:
+def launch(
+    folder: Path, processes: int, *arguments: str, timeout: int = 600
+) -> list[dict[str, Any]]:
     prefix = [sys.executable, "-m"]
     if processes > 1:
         prefix += ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
@@ -28,7 +30,7 @@ def launch(folder: Path, processes: int, *arguments: str) -> list[dict[str, Any]
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     run = folder / arguments[arguments.index("--output") + 1]
@@ -54,6 +56,18 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
         else:
             assert two["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
             assert two["metrics"]["confusion"] == one["metrics"]["confusion"]
+
+
+@pytest.mark.slow
+def test_processes_may_take_different_times_to_measure_the_first_step(tmp_path: Path) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(40))
+    model, source = write_module(tmp_path), tmp_path / "net.py"
+    slow = "import os, time; time.sleep(0.3 * (os.environ.get('LOCAL_RANK') == '1'))"
+    lines = source.read_text().replace("        hidden =", f"        {slow}\n        hidden =")
+    source.write_text(lines)
+    shared = ["--data", "data.npz", "--model", model, "--batch-size", "4"]
+    both = launch(tmp_path, 2, *shared, "--max-steps", "2", "--output", "both", timeout=120)
+    assert [event["event"] for event in both].count("step") == 2
 
 
 @pytest.mark.slow
