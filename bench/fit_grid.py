@@ -1,13 +1,15 @@
 """Predicted and measured peak memory over two grids of models; predicted and measured run time.
 
-    python bench/fit_grid.py [--grid fitted|judged|times]... [--results FILE] [--page docs/fit.md]
+    python bench/fit_grid.py [--grid fitted|judged|times]... [--seed N] [--results FILE]
+                             [--page docs/fit.md]
 
 The constants of the prediction are fitted to the first grid, and judged on the second one, which
-has other families, sizes and lengths. Each case runs in two processes, forked from one that has
-done the imports. The first counts the allocations of torch's allocator (memory events of the
-profiler), the second the growth of the resident set size (VmHWM without mapped files).
-Measurements are saved case by case in FILE, so that an interrupted run resumes; predictions of
-memory are computed each time. --page updates the tables of the page from all that FILE has.
+has other families and sizes. `bench/fit_draw.py` draws it by a seed, so that anyone can draw
+another one. Each case runs in two processes, forked from one that has done the imports. The first
+counts the allocations of torch's allocator (memory events of the profiler), the second the growth
+of the resident set size (VmHWM without mapped files). Measurements are saved case by case in FILE,
+so that an interrupted run resumes; predictions of memory are computed each time. --page updates the
+tables of the page from all that FILE has.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fit_draw import build_drawn, draw
 from fit_models import build
 
 from surefit.memory.limit import Limit
@@ -43,7 +46,7 @@ FITTED = list(
         ("llama", "qwen3", "gpt2", "bert"), (False, True), (128, 256, 512), (2, 8), (False, True)
     )
 )
-JUDGED = [
+FITTED += [
     ("t5", False, 192, 4, False),
     ("t5", False, 96, 16, True),
     ("t5", True, 192, 8, False),
@@ -74,7 +77,8 @@ JUDGED = [
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--grid", action="append", choices=GRIDS, help="measure (again: all)")
+    arguments.add_argument("--grid", action="append", choices=(*GRIDS, "judged"), help="measure")
+    arguments.add_argument("--seed", type=int, default=1, help="of the judged grid")
     arguments.add_argument("--results", type=Path, default=ROOT / "bench/fit_grid.jsonl")
     arguments.add_argument("--page", type=Path, help="the page whose tables are written")
     given = arguments.parse_args()
@@ -83,9 +87,10 @@ def main() -> None:
 
     transformers.logging.set_verbosity_error()
     known = _read(given.results)
-    jobs = [(grid, case) for grid in GRIDS for case in GRIDS[grid]]
+    grids = {**GRIDS, "judged": draw(given.seed)}
+    jobs = [(grid, case) for grid in grids for case in grids[grid]]
     for number, (grid, case) in enumerate(jobs):
-        if _key(case) in known or grid not in (given.grid or GRIDS):
+        if _key(case) in known or grid not in (given.grid or grids):
             continue
         print(f"{number + 1} of {len(jobs)}: {case}", file=sys.stderr)
         found = {**case, **(run_time(case) if grid == "times" else memory(case))}
@@ -104,6 +109,11 @@ def main() -> None:
         given.page.write_text(head + marked + tail)
 
 
+def build_case(case: dict[str, Any]) -> tuple[Any, Call, Any, dict[str, Any]]:
+    """The model of a case of either grid, its Call, its loss and a batch."""
+    return build_drawn(case) if "width" in case else build(case)
+
+
 def memory(case: dict[str, Any]) -> dict[str, Any]:
     """Measure one case in both ways."""
     return {**_forked(lambda: _counted(case)), **_forked(lambda: _resident(case))}
@@ -111,7 +121,7 @@ def memory(case: dict[str, Any]) -> dict[str, Any]:
 
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak memory of a case; empty if its code cannot run on the meta device."""
-    model, call, loss, batch = build(case)
+    model, call, loss, batch = build_case(case)
     began = time.perf_counter()
     try:
         traced = trace_training(*meta_copy(model, call), loss, batch)
@@ -126,7 +136,7 @@ def predicted(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counted(case: dict[str, Any]) -> dict[str, Any]:
-    model, call, loss, batch = build(case)
+    model, call, loss, batch = build_case(case)
     step = make_step(model, call, loss, batch)
     step()
     held = sum(_storages(model, step.optimizer, batch).values())  # type: ignore[attr-defined]
@@ -141,15 +151,20 @@ def _counted(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resident(case: dict[str, Any]) -> dict[str, Any]:
-    make_step(*build({**case, "rows": 1, "length": 128}))()  # what is loaded on first use
+    make_step(*build_case(_small(case)))()  # what is loaded on first use
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = anonymous_bytes()
-    step = make_step(*build(case))
+    step = make_step(*build_case(case))
     reset_peak()
     for _ in range(STEPS):
         step()
     return {"resident": peak_bytes() - before}
+
+
+def _small(case: dict[str, Any]) -> dict[str, Any]:
+    """The same model on one short row, or one image."""
+    return {**case, "rows": 1, "length": case["length"] if case["length"] == 224 else 128}
 
 
 def make_step(model: Any, call: Call, loss: Any, batch: Any) -> Callable[[], None]:
@@ -191,7 +206,6 @@ def _cases(grid: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "fitted": _cases(FITTED),
-    "judged": _cases(JUDGED),
     "times": [{"run": name} for name in RUNS],
 }
 
@@ -328,7 +342,7 @@ def _line(case: dict[str, Any]) -> str:
 
 
 def _key(case: dict[str, Any]) -> str:
-    names = ("arch", "lora", "length", "rows", "ckpt", "run")
+    names = ("arch", "width", "layers", "lora", "length", "rows", "ckpt", "run")
     return json.dumps({name: case[name] for name in names if name in case})
 
 
