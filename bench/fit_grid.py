@@ -90,14 +90,17 @@ def main() -> None:
     grids = {**GRIDS, "judged": draw(given.seed)}
     jobs = [(grid, case) for grid in grids for case in grids[grid]]
     for number, (grid, case) in enumerate(jobs):
-        if _key(case) in known or grid not in (given.grid or grids):
+        before = known.get(_key(case), {})
+        if before.keys() >= NEEDED[grid] or grid not in (given.grid or grids):
             continue
         print(f"{number + 1} of {len(jobs)}: {case}", file=sys.stderr)
-        found = {**case, **(run_time(case) if grid == "times" else memory(case))}
+        measured = run_time(case) if grid == "times" else memory(case, before)
+        found = {**case, **measured}
         known[_key(case)] = found
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
     made = [(grid, known[_key(case)]) for grid, case in jobs if _key(case) in known]
+    made = [(grid, case) for grid, case in made if {"resident", "seconds"} & case.keys()]
     results = [(grid, {**case, **predicted(case)}) for grid, case in made if grid != "times"]
     tables = report(results, [case for grid, case in made if grid == "times"])
     print(tables)
@@ -114,15 +117,19 @@ def build_case(case: dict[str, Any]) -> tuple[Any, Call, Any, dict[str, Any]]:
     return build_drawn(case) if "width" in case else build(case)
 
 
-def memory(case: dict[str, Any]) -> dict[str, Any]:
-    """Measure one case in both ways."""
-    return {**_forked(lambda: _counted(case)), **_forked(lambda: _resident(case))}
+def memory(case: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Measure one case in both ways, or in the one that is missing."""
+    ways = {"counted": _counted, "resident": _resident}
+    return {
+        name: before[name] if name in before else _forked(lambda run=run: run(case))[name]
+        for name, run in ways.items()
+    }
 
 
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak memory of a case; empty if its code cannot run on the meta device."""
     model, call, loss, batch = build_case(case)
-    began = time.perf_counter()
+    began = _cpu_seconds()
     try:
         traced = trace_training(*meta_copy(model, call), loss, batch)
     except Exception as error:  # transformers' code may fail in any way
@@ -131,8 +138,14 @@ def predicted(case: dict[str, Any]) -> dict[str, Any]:
     return {
         "predicted": traced.peak,
         "predicted_resident": traced.peak + allocator_bytes(traced, Limit(0, "")),
-        "trace_seconds": time.perf_counter() - began,
+        "trace_seconds": _cpu_seconds() - began,
     }
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _counted(case: dict[str, Any]) -> dict[str, Any]:
@@ -274,15 +287,15 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
         f"{len(results)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors "
         "are predicted / measured − 1.",
         "",
-        "| | cases | median error | largest error | largest underestimate |",
-        "| --- | --- | --- | --- | --- |",
+        "| | cases | median error | largest error | most under | most over |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for grid in ("fitted", "judged"):
         cases = [case for name, case in results if name == grid and "predicted" in case]
         lines += [_summary(grid, cases, compared) for compared in COMPARED] if cases else []
     seconds = [case["trace_seconds"] for _, case in results if "predicted" in case]
     median, longest = statistics.median(seconds), max(seconds)
-    lines += ["", f"A trace with its replay took {median:.2f} s (median), {longest:.2f} s at most."]
+    lines += ["", f"A trace with its replay: {median:.2f} CPU s (median), {longest:.2f} at most."]
     for grid, title in TITLES.items():
         lines += ["", title, "", *HEADER]
         lines += [_line(case) for name, case in results if name == grid]
@@ -299,6 +312,11 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
     return "\n".join(lines)
 
 
+NEEDED = {
+    "fitted": {"counted", "resident"},
+    "judged": {"counted", "resident"},
+    "times": {"seconds"},
+}
 COMPARED = (
     ("torch's allocator", "predicted", "counted", 0),
     ("resident memory of the tensors", "predicted_resident", "resident", 0),
@@ -306,36 +324,39 @@ COMPARED = (
 )
 TITLES = {
     "fitted": "The grid that the constants are fitted to:",
-    "judged": "The grid that nothing was fitted to:",
+    "judged": "The grid that nothing was fitted to, drawn by a seed:",
 }
 HEADER = (
-    "| model | LoRA | length | rows | checkpointing | predicted | allocator | error "
-    "| predicted resident | resident | error | error with the process |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| model | width × layers | LoRA | length | rows | checkpointing "
+    "| predicted | allocator | error | predicted resident | resident | error "
+    "| error with the process |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 
 
 def _summary(grid: str, cases: list[dict[str, Any]], compared: tuple[str, str, str, int]) -> str:
     name, guess, truth, more = compared
+    cases = [case for case in cases if truth in case]
     errors = [(case[guess] + more) / (case[truth] + more) - 1 for case in cases]
     sizes = [abs(error) for error in errors]
     return (
         f"| {grid}, against {name} | {len(cases)} | {statistics.median(sizes):.1%} "
-        f"| {max(sizes):.1%} | {min(errors):+.1%} |"
+        f"| {max(sizes):.1%} | {min(errors):+.1%} | {max(errors):+.1%} |"
     )
 
 
 def _line(case: dict[str, Any]) -> str:
     lora, saving = "yes" if case["lora"] else "no", "on" if case["ckpt"] else "off"
-    what = f"| {case['arch']} | {lora} | {case['length']} | {case['rows']} | {saving} "
+    size = f"{case['width']} × {case['layers']}" if "width" in case else ""
+    what = f"| {case['arch']} | {size} | {lora} | {case['length']} | {case['rows']} | {saving} "
     if "predicted" not in case:
-        allocated, resident = case["counted"] / 1e6, case["resident"] / 1e6
-        return f"{what}| none | {allocated:.0f} | | none | {resident:.0f} | | |"
+        return f"{what}| none | | | none | {case['resident'] / 1e6:.0f} | | |"
     first, second = case["predicted"], case["predicted_resident"]
+    counted = case.get("counted")
     return (
         f"{what}"
-        f"| {first / 1e6:.0f} | {case['counted'] / 1e6:.0f} "
-        f"| {first / case['counted'] - 1:+.1%} | {second / 1e6:.0f} "
+        f"| {first / 1e6:.0f} | {f'{counted / 1e6:.0f}' if counted else ''} "
+        f"| {f'{first / counted - 1:+.1%}' if counted else ''} | {second / 1e6:.0f} "
         f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} "
         f"| {(second + PROCESS_BYTES) / (case['resident'] + PROCESS_BYTES) - 1:+.1%} |"
     )
