@@ -100,9 +100,13 @@ def main() -> None:
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
     made = [(grid, known[_key(case)]) for grid, case in jobs if _key(case) in known]
-    made = [(grid, case) for grid, case in made if {"resident", "seconds"} & case.keys()]
     results = [(grid, {**case, **predicted(case)}) for grid, case in made if grid != "times"]
     tables = report(results, [case for grid, case in made if grid == "times"])
+    missing = len(grids["judged"]) - sum(grid == "judged" for grid, _ in made)
+    if missing:
+        tables = (
+            f"{missing} of the {len(grids['judged'])} judged cases are not measured.\n\n{tables}"
+        )
     print(tables)
     if given.page is not None:
         text = given.page.read_text()
@@ -293,7 +297,7 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
     for grid in ("fitted", "judged"):
         cases = [case for name, case in results if name == grid and "predicted" in case]
         lines += [_summary(grid, cases, compared) for compared in COMPARED] if cases else []
-    seconds = [case["trace_seconds"] for _, case in results if "predicted" in case]
+    seconds = [case["trace_seconds"] for _, case in results if "trace_seconds" in case]
     median, longest = statistics.median(seconds), max(seconds)
     lines += ["", f"A trace with its replay: {median:.2f} CPU s (median), {longest:.2f} at most."]
     for grid, title in TITLES.items():
