@@ -36,7 +36,8 @@ def lock_run(folder: Path) -> Iterator[None]:
         "since": datetime.now().isoformat(timespec="seconds"),
     }
     try:
-        os.write(descriptor, (json.dumps(about) + "\n").encode())
+        with suppress(OSError):  # a full disk: the lock holds without its text
+            os.write(descriptor, (json.dumps(about) + "\n").encode())
         yield
     finally:
         if descriptor in _held:  # not in a forked worker

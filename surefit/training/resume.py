@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import __version__
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, rule
+from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
@@ -76,6 +77,7 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     if plan.job is not None:
         spans = extend_spans(run, spans, plan.job.num_steps)
         plan = plan.found(describe_changes(changes), describe_extension(plan, run, spans))
+        plan = fit_on_disk(plan, run.path)
     listeners.on_plan(plan, run.path)
     refuse_errors(plan)
     _refuse_other_count(run, stored)
