@@ -14,6 +14,9 @@ from surefit import disk_space
 from surefit.disk_space import size_of
 from surefit.errors import FindingError
 from surefit.plan.plan import Plan
+from surefit.request import make_request
+from surefit.training.resume import resume_run
+from surefit.training.start import Listeners
 
 Found = namedtuple("Found", "f_bavail f_frsize")
 FEATURES: dict[str, Any] = {"data": feature_rows(40), "batch_size": 4, "epochs": 4}
@@ -83,10 +86,6 @@ def test_what_a_resumed_run_has_is_not_counted_again(tmp_path: Path) -> None:
     run = surefit.train(model=MeanPool(), output=str(tmp_path / "run"), **FEATURES)
     extended = {**FEATURES, "epochs": 5}
     seen: list[Plan] = []
-    from surefit.request import make_request
-    from surefit.training.resume import resume_run
-    from surefit.training.start import Listeners
-
     request = make_request({"model": MeanPool(), **extended})
     listeners = Listeners(on_plan=lambda plan, _: seen.append(plan))
     resume_run(run.path, request, {"model", *extended}, listeners)
