@@ -41,7 +41,8 @@ def lock_run(folder: Path) -> Iterator[None]:
         "since": datetime.now().isoformat(timespec="seconds"),
     }
     try:
-        os.write(descriptor, (json.dumps(about) + "\n").encode())
+        with suppress(OSError):  # a full disk: the lock holds without its text
+            os.write(descriptor, (json.dumps(about) + "\n").encode())
         sweep_run(folder)
         yield
     finally:

@@ -22,6 +22,7 @@ from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
+from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
@@ -85,7 +86,7 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
             f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
         )
     folder = choose_folder(config.output, "run")
-    plan = make_plan(request, listeners.progress)
+    plan = fit_on_disk(make_plan(request, listeners.progress), folder)
     listeners.on_plan(plan, folder)
     refuse_errors(plan)
     refuse_weightless(plan)
