@@ -102,8 +102,8 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     if not is_main():
         return run_plan(plan, Run(folder, plan.task), listeners)
     choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
+    remember_code(plan, stored["run_id"], folder)
     run = create_run(folder, resolved, stored, plan.task)
-    remember_code(plan, run)
     try:
         with lock_run(folder):
             return run_plan(plan, run, listeners)
@@ -206,8 +206,8 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     module, encoder = pipeline.module, pipeline.encoder
     if step is not None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
-    save_model(module, encoder, source, run.model_path)
-    remember_code(plan, run)  # with the code that the model's folder now has
+    remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
+    save_model(module, encoder, source, run.model_path, remember)
     write_report(run)
 
 
