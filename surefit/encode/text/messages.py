@@ -110,10 +110,10 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     return messages[: answers[-1] + 1]
 
 
-def _read_turns(turns: Any, column: str) -> Sequence[Any]:
+def _read_turns(value: Any, column: str) -> Sequence[Any]:
     """The messages as the data has them; a row without a list of messages is skipped."""
-    refuse_python_text(turns, column)
-    turns = as_messages(turns)
+    refuse_python_text(value, column)
+    turns: Sequence[Any] | None = as_messages(value)
     if turns is None or len(turns) == 0:
         raise SkipRowError(
             DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
