@@ -17,6 +17,7 @@ from faults import (
     scale,
     sequences,
     settings,
+    splits,
     tokens,
     unrendered,
 )
@@ -33,6 +34,7 @@ FAULTS: dict[str, list[Case]] = {
     "pictures": sequences.PICTURES,
     "misread files": misread.FILES,
     "leaks": misread.LEAKS,
+    "splits": splits.CASES,
     "models": models.CASES,
     "learning": learning.MODELS,
     "rates": learning.RATES,
@@ -51,4 +53,5 @@ HEALTHY = [
     *scale.HEALTHY,
     *columns.HEALTHY,
     *misread.HEALTHY,
+    *splits.HEALTHY,
 ]

@@ -163,9 +163,9 @@ def map_npz(path: Path) -> dict[str, Array]:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
             folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise CORRUPT_FILE.error(
-            f"{path.name} is not a readable .npz file: {error}", file=str(path)
-        ) from None
+        what = "it is empty" if path.stat().st_size == 0 else str(error)
+        message = f"{path.name} is not a readable .npz file: {what}"
+        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=str(path)) from None
     return {
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
         for place, name in enumerate(names)
