@@ -15,6 +15,7 @@ ORDER = (
     "errors",
     "config",
     "gigabytes",
+    "disk_space",
     "progress",
     "processes",
     "findings",
