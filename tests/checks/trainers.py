@@ -373,6 +373,15 @@ FAULTY: dict[str, tuple[str, Make]] = {
             model=mixing(),
         ),
     ),
+    "tokens of another vocabulary": (
+        "SF750",
+        lambda f: plain(
+            f,
+            [{"input_ids": [5, 6, 9000], "labels": [-100, 6, 9000]} for _ in range(12)],
+            lambda rows: pad_rows(rows, -100),
+            model=mixing(),
+        ),
+    ),
 }  # fmt: skip
 """Trainers with one fault, and its code."""
 

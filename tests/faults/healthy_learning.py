@@ -67,6 +67,13 @@ CASES = [
         also=("SF731",),
     ),
     Case(
+        "high rate for a small table",
+        None,
+        {"a.jsonl": measured()},
+        MLP,
+        f"{TO_KIND} --lr 0.02",
+    ),
+    Case(
         "many rare classes",
         None,
         {
