@@ -27,6 +27,7 @@ from surefit.data.split import (
     split_by_input,
 )
 from surefit.data.table import Table
+from surefit.encode.images.image_content import image_content
 from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -260,13 +261,13 @@ def row_parts(
     """
     targets = tuple(role for role in task.targets if role in roles)
     if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide)
+        return RowParts(roles, targets, task.divide, image_content)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide)
+    return RowParts({name: name for name in columns}, targets, task.divide, image_content)
 
 
 def _numbers_rows(table: Table, column: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 from pictures import draw
+from PIL import Image
 
 from builders import sentiment_rows
 from faults.case import Case
@@ -28,6 +30,13 @@ def drawn(folder: str, first: int = 0) -> dict[str, Any]:
         for shape in ("disc", "frame")
         for n in range(8)
     }
+
+
+def saved(pixels: Any, kind: str, **options: Any) -> bytes:
+    """The file of an image."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
 
 
 def csv(rows: list[dict[str, Any]]) -> str:
@@ -134,6 +143,21 @@ CASES = [
         {**drawn("d/train"), **drawn("d/test", 50)},
         VIT,
         data="d/train d/test",
+        exits=0,
+    ),
+    Case(
+        "validation images that are training images in another format",
+        "SF210",
+        {
+            **drawn("d"),
+            **{
+                path.replace("d/", "e/", 1).replace(".png", ".bmp"): saved(pixels, "BMP")
+                for path, pixels in drawn("d").items()
+            },
+        },
+        VIT,
+        "--eval-data e",
+        data="d",
         exits=0,
     ),
     Case(
