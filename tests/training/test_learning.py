@@ -66,7 +66,7 @@ def test_weights_that_the_optimizer_does_not_hold_are_a_warning(tmp_path: Path) 
 
 def test_weights_of_a_group_with_rate_zero_are_a_warning(tmp_path: Path) -> None:
     model = MeanPool()
-    groups = [{"params": model.body.parameters(), "lr": 0.0}, {"params": model.head.parameters()}]
+    groups = [{"params": model.head.parameters()}, {"params": model.body.parameters(), "lr": 0.0}]
     run = surefit.train(
         data=feature_rows(60),
         model=model,
