@@ -48,6 +48,8 @@ NOT_A_PAIR = word_set(
     "stemmed tokenized"
 )
 """Words in the name of a text that explains the label, or repeats the other text."""
+MAY_BE_MISSING = 0.1
+"""The share of rows that may lack the second text of a pair."""
 Accepts = Callable[[pa.DataType, bool], bool]
 """Whether a column of this type can have the role; the second argument is whether its name fits."""
 
@@ -321,6 +323,8 @@ class _Matching:
     def _may_be_pair(self, column: str, found: Mapping[str, str]) -> bool:
         if is_metadata(column) or not NOT_A_PAIR.isdisjoint(words_of(column)):
             return False
+        if self.table.arrow[column].null_count > MAY_BE_MISSING * self.table.num_rows:
+            return False  # the text of rows or files in another form
         read = [name for name in found.values() if is_text(self.table.column_type(name))]
         return is_prose(self.table, column) and not is_derived(self.table, column, read)
 

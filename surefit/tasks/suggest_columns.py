@@ -104,7 +104,7 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
     if prose:
         yield "causal-lm", {"text": prose[0]}
         yield "masked-lm", {"text": prose[0]}
-    if not prose:
+    if not prose and len(table.columns) > 1:
         for name in labels:
             kind = "regression" if is_continuous(table, name) else "tabular-classification"
             yield kind, {"label": name}
