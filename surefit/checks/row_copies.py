@@ -122,12 +122,13 @@ def check_contradictions(
         f"Different inputs among them: {len(numbers):,}."
     )
     one = wheres[0][0]
-    suspicious = exact and (2 * len(found) <= len(rows) or not of_table)
+    by_chance = of_table or len(numbers) == 1  # equal inputs in all rows are reported as such
+    suspicious = exact and (2 * len(found) <= len(rows) or not by_chance)
     if not suspicious:
         return [SEVERAL_TARGETS.finding(message, one)]
     share = _best_share(inputs[found], whole[found])
     message += f" No model can be right on more than {share:.0%} of them."
-    hopeless = not of_table and len(found) >= NEARLY_ALL * len(rows) and share <= BY_CHANCE
+    hopeless = not by_chance and len(found) >= NEARLY_ALL * len(rows) and share <= BY_CHANCE
     rule = NOTHING_FOLLOWS_FROM_INPUTS if hopeless else CONTRADICTING_ROWS
     return [rule.finding(message, one)]
 
