@@ -13,6 +13,7 @@ import surefit
 PACKAGE = Path(surefit.__file__).parent
 ORDER = (
     "errors",
+    "printable",
     "config",
     "gigabytes",
     "progress",

@@ -144,7 +144,7 @@ def describe_faults(
     options = " ".join(
         f"--set {shlex.quote(f'{key}={_as_yaml(value)}')}" for key, value in better.items()
     )
-    return UsageError("\n".join(lines), f"Use {options}. {listed}" if options else listed)
+    return UsageError(lines, f"Use {options}. {listed}" if options else listed)
 
 
 def _spread(error: Any) -> Iterator[Fault]:
