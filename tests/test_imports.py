@@ -14,6 +14,7 @@ PACKAGE = Path(surefit.__file__).parent
 ORDER = (
     "errors",
     "printable",
+    "regular_files",
     "config",
     "gigabytes",
     "progress",

@@ -89,8 +89,13 @@ def _read_stdin() -> bytes:
 
 def _read_file(path: str) -> bytes:
     from surefit.explainer.log_reading import MAX_CHARS
+    from surefit.regular_files import special_kind
 
-    with open(path, "rb") as opened:
+    if special_kind(path) == "a device":
+        raise ValueError("it is a device")
+    # A pipe without a writer is empty: to open it in the usual way would wait for one.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+        os.set_blocking(opened.fileno(), True)
         if opened.seekable():
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - MAX_CHARS))
         return _end_of_stream(opened)

@@ -15,10 +15,12 @@ from pydantic import BaseModel, ValidationError
 from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys of a config file; its relative paths stay relative to the working folder."""
+    refuse_special(path)
     if not path.is_file():
         raise UsageError(f"There is no config file {path}.", "Check the path.")
     try:

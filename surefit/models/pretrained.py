@@ -21,6 +21,7 @@ from surefit.models.load_weights import fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.regular_files import refuse_special_inside
 from surefit.tasks.task_spec import Head
 from surefit.user_code.remote_code import guard_remote
 
@@ -38,6 +39,7 @@ def open_pretrained(
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
     name = model_place(model_folder(name))
+    refuse_special_inside(name)
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)

@@ -15,6 +15,7 @@ from surefit.config import RunConfig, config_yaml, make_config, read_yaml
 from surefit.data.cache_use import is_cache
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special_inside
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.find_task import find_task
@@ -275,6 +276,7 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
+    refuse_special_inside(folder)
     return Run(folder, trust_code=trust_code)
 
 

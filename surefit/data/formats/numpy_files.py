@@ -161,6 +161,7 @@ def map_npz(path: Path) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
+            _check_room(path, sum(archive.getinfo(name).file_size for name in names))
             folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise CORRUPT_FILE.error(
@@ -170,6 +171,18 @@ def map_npz(path: Path) -> dict[str, Array]:
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
         for place, name in enumerate(names)
     }
+
+
+def _check_room(path: Path, num_bytes: int) -> None:
+    """Refuse an archive that would fill the disk of the cache: a small one can expand a lot."""
+    free = shutil.disk_usage(open_cache()).free
+    if num_bytes > free:
+        raise CORRUPT_FILE.error(
+            f"{path.name} would unpack to {num_bytes / 1e9:,.1f} GB; the disk of the cache has "
+            f"{free / 1e9:,.1f} GB free.",
+            fix="Choose a cache on a larger disk with --set cache=FOLDER, or save less data.",
+            file=str(path),
+        )
 
 
 def _unpack(archive: zipfile.ZipFile, names: Sequence[str], folder: Path) -> None:

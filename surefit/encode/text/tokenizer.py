@@ -8,6 +8,7 @@ from typing import Any
 
 from surefit.data.hub import model_place
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special_inside
 from surefit.user_code.remote_code import guard_remote
 
 EOS = "<|end|>"
@@ -21,6 +22,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     path = Path(name).absolute()
     name = name if is_gguf else model_place(name)
     folder, more = (str(path.parent), {"gguf_file": str(path)}) if is_gguf else (name, {})
+    refuse_special_inside(folder)
     try:
         with guard_remote(folder, trust_remote_code):
             tokenizer = AutoTokenizer.from_pretrained(
