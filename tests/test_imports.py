@@ -15,6 +15,7 @@ ORDER = (
     "errors",
     "printable",
     "regular_files",
+    "stored_files",
     "config",
     "gigabytes",
     "progress",

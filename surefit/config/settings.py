@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from surefit.config.bounded_yaml import load_yaml
 from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
@@ -24,14 +25,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"There is no config file {path}.", "Check the path.")
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = load_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(
             f"{path}{place}: not valid YAML ({error.problem}).", "Correct the YAML there."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
     if loaded is None:
         return {}
@@ -53,8 +54,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UsageError(f"--set expects key=value, found {text!r}.", "Write --set key=value.")
     try:
-        return key.strip().replace("-", "_"), yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key.strip().replace("-", "_"), load_yaml(value)
+    except (yaml.YAMLError, ValueError):
         return key.strip().replace("-", "_"), value
 
 

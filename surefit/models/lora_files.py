@@ -25,6 +25,7 @@ from surefit.models.lora import (
     trainable_names,
 )
 from surefit.models.model_source import ModelSource
+from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from torch import nn
@@ -146,8 +147,10 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / BASE_FACTS
     if not path.is_file():  # adapters that peft wrote
         return {"fingerprint": None, "kept": []}
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    if facts["format_version"] != FORMAT_VERSION:
+    with reading(path):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        version = facts["format_version"]
+    if version != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )

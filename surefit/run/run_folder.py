@@ -18,6 +18,7 @@ from surefit.errors import UsageError
 from surefit.regular_files import refuse_special_inside
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
+from surefit.stored_files import reading
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
 
 BEGINNING = ("config.yaml", "plan.json", digests.FILE)
+PLAN_TYPES: dict[str, type[Any]] = {
+    "task": str,
+    "steps": int,
+    **dict.fromkeys(("model", "ledger", "baselines", "choices", "objects", "config"), dict),
+    **dict.fromkeys(("findings", "spans"), list),
+}
+"""What other parts of surefit rely on in a stored plan."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
 
 
@@ -75,13 +83,18 @@ class Run:
         path = self.path / "plan.json"
         try:
             loaded = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                 "Restore it from a copy of the run; without its plan a run cannot be opened.",
             ) from None
         if not isinstance(loaded, dict) or "model" not in loaded:
             raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
+        for key, kind in PLAN_TYPES.items():
+            if not isinstance(loaded.get(key, kind()), kind):
+                found = type(loaded[key]).__name__
+                message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
+                raise UsageError(message, "Restore the file from a copy of the run.")
         return loaded
 
     @property
@@ -139,7 +152,8 @@ class Run:
 
     def spans(self, num_steps: int) -> list[tuple[int, int]]:
         """After which step which total number of steps applies; the last total is `num_steps`."""
-        stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
+        with reading(self.path / "plan.json"):
+            stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
         return stored or [(0, num_steps)]
 
     @property
@@ -207,15 +221,16 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return open_pipeline(
-            self.model_path,
-            self.task,
-            self.plan,
-            self.code,
-            self.config.seed,
-            module,
-            self.collate_fn,
-        )
+        with reading(self.model_path):
+            return open_pipeline(
+                self.model_path,
+                self.task,
+                self.plan,
+                self.code,
+                self.config.seed,
+                module,
+                self.collate_fn,
+            )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
@@ -223,7 +238,8 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return load_model(self.model_path, self.task, self.code, module)
+        with reading(self.model_path):
+            return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
         if not self.has_model:
