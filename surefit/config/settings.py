@@ -156,10 +156,14 @@ def _spread(error: Any) -> Iterator[Fault]:
     if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
         message = f"{error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
         yield Fault(key, error["input"], message + answer_value(key, error["input"]))
-    elif isinstance(error["input"], Mapping) and answer_key(key, error["input"], ()) is None:
+    elif _is_section(error["input"]) and answer_key(key, error["input"], ()) is None:
         yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())
     else:
         yield Fault(key, error["input"])
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) > 0
 
 
 def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:

@@ -22,6 +22,7 @@ from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.regular_files import refuse_special_inside
+from surefit.stored_files import WRONG_CONTENT
 from surefit.tasks.task_spec import Head
 from surefit.user_code.remote_code import guard_remote
 
@@ -137,8 +138,13 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
     try:
         with guard_remote(name, trust_remote_code):
             return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (OSError, *WRONG_CONTENT) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if folder.is_dir():
+            raise UsageError(
+                f"{folder / 'config.json'} is not the config of a transformers model: {first}",
+                "Pass the folder that save_pretrained wrote, or download it again.",
+            ) from None
         raise UsageError(
             f"The model {name!r} is neither a local folder nor a model on the hub: {first}",
             "Check the name, or pass a local folder, tiny:ARCH or module:function.",
