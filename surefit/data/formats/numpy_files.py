@@ -32,6 +32,7 @@ from surefit.data.data_rules import (
     WRONG_TYPE,
     unequal_rows,
 )
+from surefit.data.expansion import check_expansion
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
@@ -180,6 +181,7 @@ def map_npz(path: Path) -> dict[str, Array]:
 
 def _check_room(path: Path, num_bytes: int) -> None:
     """Refuse an archive that would fill the disk of the cache: a small one can expand a lot."""
+    check_expansion(path, num_bytes)
     free = shutil.disk_usage(open_cache()).free
     if num_bytes > free:
         raise CORRUPT_FILE.error(

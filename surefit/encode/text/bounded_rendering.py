@@ -57,15 +57,21 @@ def check_template(text: str) -> None:
         return  # reported when it is rendered
     for place, (value, line) in enumerate(tokens):
         before = tokens[place - 1][0] if place else ""
-        after = [each for each, _ in tokens[place + 1 : place + 3]]
+        after = [each for each, _ in tokens[place + 1 : place + 4]]
         if value == "**" and before not in ("(", ","):
             raise _exceeds(f"line {line} has a power (**)")
-        if value == "round" and before == "|" and after[:1] == ["("] and not _is_small(after[1]):
-            raise _exceeds(f"line {line} rounds to {after[1]} places")
+        if value == "round" and before == "|" and after[:1] == ["("] and not _is_small(after):
+            raise _exceeds(f"line {line} rounds to more than {MAX_PRECISION} places")
 
 
-def _is_small(text: str) -> bool:
-    return text == ")" or (text.isdecimal() and len(text) < 3 and int(text) <= MAX_PRECISION)
+def _is_small(arguments: Sequence[str]) -> bool:
+    """Whether the first argument after a bracket is a small number, or there is none."""
+    if arguments[1:2] == [")"]:
+        return True
+    _, first, after = arguments
+    return (
+        after in (",", ")") and first.isdecimal() and len(first) < 3 and int(first) <= MAX_PRECISION
+    )
 
 
 def render_bounded(
