@@ -385,7 +385,7 @@ def names() -> Iterator[Case]:
         "terminal codes": f"{ESCAPES}.jsonl",
         "newline": "a\nerror: spoofed\nb.jsonl",
         "not UTF-8": os.fsdecode(b"\xff\xfe.jsonl"),
-        "markup": "[bold red]x[/].jsonl",
+        "markup": "[bold red]x.jsonl",
         "percent": "%s%n{0}.jsonl",
         "quotes": "'\"`$(touch canary)`.jsonl",
         "spaces": "  .jsonl",

@@ -1,4 +1,4 @@
-"""A seeded sample of the hostile inputs; all of them: `python tests/reliability/hostile_inputs.py`."""
+"""A seeded sample of the hostile inputs; `hostile_inputs.py` runs all of them."""
 
 from __future__ import annotations
 
