@@ -66,7 +66,7 @@ def check_template(text: str) -> None:
 
 def _is_small(arguments: Sequence[str]) -> bool:
     """Whether the first argument after a bracket is a small number, or there is none."""
-    if arguments[1:2] == [")"]:
+    if arguments[1:2] == [")"] or len(arguments) < 3:
         return True
     _, first, after = arguments
     return (
