@@ -18,6 +18,7 @@ ORDER = (
     "stored_files",
     "config",
     "gigabytes",
+    "disk_space",
     "progress",
     "processes",
     "findings",

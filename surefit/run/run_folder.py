@@ -342,7 +342,6 @@ def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: Task
     """Make the folder of a new run with its config and plan."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic.sweep(folder)
         (folder / "checkpoints").mkdir(exist_ok=True)
         write_beginning(folder, config, plan)
     except OSError as error:
