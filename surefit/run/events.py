@@ -97,14 +97,6 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             )
 
 
-NUMBER = int | float
-NEEDED: dict[str, dict[str, Any]] = {
-    "step": {"epoch": int, "loss": NUMBER | None, "seconds": NUMBER},
-    "eval": {"epoch": int, "metrics": dict},
-}
-"""What other parts of surefit rely on in an event."""
-
-
 def _parse(line: bytes) -> dict[str, Any] | None:
     """The event of a line; None for what is no event."""
     try:
@@ -112,9 +104,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):  # not JSON, or not UTF-8
         return None
     is_event = isinstance(event, dict) and type(event.get("step")) is int and "event" in event
-    needed = NEEDED.get(str(event["event"]), {}) if is_event else {}
-    whole = is_event and all(isinstance(event.get(key), kind) for key, kind in needed.items())
-    return event if whole else None
+    return event if is_event else None
 
 
 def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -128,7 +128,8 @@ class Run:
         The training loss is the mean over the epoch's steps, the evaluation loss that of its last
         evaluation (None without one), the time that of its steps.
         """
-        return summarise_epochs(self.history)
+        with reading(self.events_path):
+            return summarise_epochs(self.history)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -136,7 +137,8 @@ class Run:
         evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
         best = self.best_step
         chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
-        return dict(chosen["metrics"]) if chosen else {}
+        with reading(self.events_path):
+            return dict(chosen["metrics"]) if chosen else {}
 
     @property
     def best_step(self) -> int | None:
