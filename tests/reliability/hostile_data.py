@@ -396,7 +396,6 @@ def names() -> Iterator[Case]:
         "long": "x" * 5000,
         "NUL": "a\0b.jsonl",
         "empty": "",
-        "root": "/",
         "proc": "/proc/self/mem",
         "stdin": "/dev/stdin",
         "url": "http://127.0.0.1:1/x.jsonl",
