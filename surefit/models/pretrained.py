@@ -35,6 +35,9 @@ NO_WEIGHTS = rule(
 )
 
 
+MAX_LAYERS = 10_000
+
+
 def open_pretrained(
     name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
 ) -> ModelSource:
@@ -137,7 +140,7 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
         raise UsageError(f"{name} is not a model folder.", "Check the path.")
     try:
         with guard_remote(name, trust_remote_code):
-            return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, *WRONG_CONTENT) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if folder.is_dir():
@@ -149,6 +152,18 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
             f"The model {name!r} is neither a local folder nor a model on the hub: {first}",
             "Check the name, or pass a local folder, tiny:ARCH or module:function.",
         ) from None
+    _refuse_endless(name, config)
+    return config
+
+
+def _refuse_endless(name: str, config: Any) -> None:
+    """Refuse a config of so many layers that to build them would never end."""
+    for key, value in config.to_dict().items():
+        if "layer" in key and isinstance(value, int) and value > MAX_LAYERS:
+            raise UsageError(
+                f"The config of {name} has {key}={value:,}; expected up to {MAX_LAYERS:,}.",
+                "Download the model again, or correct its config.json.",
+            )
 
 
 def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:
