@@ -80,6 +80,8 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = app(arguments or ["--help"], prog_name="surefit", standalone_mode=False)
+        if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
+            return _fail([STOPPED], "", 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         if debug:

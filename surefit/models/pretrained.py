@@ -11,18 +11,17 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
-from surefit.errors import UsageError
+from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
-from surefit.models.load_weights import fit_embeddings, load_weights
+from surefit.models.load_weights import building, fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.regular_files import refuse_special_inside
-from surefit.stored_files import WRONG_CONTENT
 from surefit.tasks.task_spec import Head
 from surefit.user_code.remote_code import guard_remote
 
@@ -59,14 +58,14 @@ def open_pretrained(
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
-        with quiet_transformers():
+        with quiet_transformers(), building(name):
             if weightless:
-                return _without_weights(auto, name, config, trust_remote_code)
-            if from_scratch:
+                built = _without_weights(auto, name, config, trust_remote_code)
+            elif from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
                 built = load_weights(auto, name, config, trust_remote_code, **more)
-        return fit_embeddings(built, encoder.tokenizer)
+        return built if weightless else fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
         name,
@@ -141,7 +140,9 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
     try:
         with guard_remote(name, trust_remote_code):
             config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, *WRONG_CONTENT) as error:
+    except SurefitError:
+        raise
+    except Exception as error:  # transformers validates configs in many ways
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if folder.is_dir():
             raise UsageError(
