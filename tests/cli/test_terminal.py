@@ -17,6 +17,8 @@ import pytest
 
 import surefit
 from builders import write_jsonl
+from surefit.cli import app
+from surefit.cli import run as run_in_process
 from surefit.cli.display import show_findings
 from surefit.cli.guarded_console import GuardedConsole
 from surefit.cli.terminal import GuardedStream
@@ -126,3 +128,15 @@ def test_no_other_way_leads_to_the_terminal() -> None:
                 *("sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__"),
             )
             assert not (made or below) or path.name == "guarded_console.py", path
+
+
+def test_ctrl_c_before_training_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    tasks = next(each for each in app.registered_commands if each.name == "tasks")
+    monkeypatch.setattr(tasks, "callback", interrupted)
+    assert run_in_process(["tasks"]) == 130
+    assert "Stopped before training started" in capsys.readouterr().err
