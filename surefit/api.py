@@ -51,10 +51,11 @@ def check(*, trainer: Any = None, **options: Any) -> Plan | Checkup:
 
 def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; with `fit` measured, also send its largest batch through the model."""
+    from surefit.plan.fit_on_disk import fit_on_disk
     from surefit.plan.stages import make_plan
 
-    choose_folder(request.config.output, "run")  # refused as `train` would
-    plan = make_plan(request, progress)
+    folder = choose_folder(request.config.output, "run")  # refused as `train` would
+    plan = fit_on_disk(make_plan(request, progress), folder)
     if request.config.fit == "predicted" or not plan.ok:
         return plan
     from surefit.training.prove_plan import measure_plan

@@ -186,7 +186,7 @@ class LabelTally:
         self.masked_padding.add(_per_row(labelled & padding & ~rows.mask, rows), numbers)
         self.masked.add(_per_row(labelled & ~padding & ~rows.mask, rows), numbers)
         unlike = _per_row(real & (rows.labels != rows.ids), rows)
-        for shift in SHIFTS:
+        for shift in SHIFTS if unlike.any() else ():
             is_shifted = (unlike > 0) & _is_shifted(rows, real, padding, shift)
             self.shifted[shift].add(np.where(is_shifted, _per_row(real, rows), 0), numbers)
             unlike = np.where(is_shifted, 0, unlike)
@@ -260,6 +260,8 @@ def _outside(
     rows: TokenRows, inside: npt.NDArray[np.bool_], margin: int = 0
 ) -> npt.NDArray[np.bool_]:
     """Positions before the first and after the last one that is inside, and `margin` from it."""
+    if inside.all():
+        return ~inside
     own, starts, sizes = np.arange(len(rows.ids)), rows.starts[:-1], np.diff(rows.starts)
     last = np.maximum.reduceat(np.where(inside, own, -1), starts) + margin
     first = np.minimum.reduceat(np.where(inside, own, len(own)), starts) - margin

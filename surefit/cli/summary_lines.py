@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from surefit.gigabytes import show_gb
+from surefit.cli.guarded_console import as_line
+from surefit.gigabytes import show_gb, show_size
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from surefit.memory.predict_peak import Fit
     from surefit.pipeline.job import Job
     from surefit.plan.plan import ModelChoice, Plan
+    from surefit.plan.predict_disk import DiskUse
 
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
@@ -44,6 +46,8 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
+    if plan.disk is not None:
+        yield "disk", _disk_line(plan.disk)
 
 
 def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
@@ -139,7 +143,7 @@ def evaluation_lines(
             parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
             if ends_epoch and name == "token_f1":
                 parts.append(f"Average F1 Score {_figure(value)}")
-    yield Text("  ".join(parts), style="bold")
+    yield as_line("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (
             ("prompt", sample["prompt"]),
@@ -147,7 +151,7 @@ def evaluation_lines(
             ("generated", sample["got"]),
         ):
             if text is not None:
-                yield Text(f"    {name:<11}{_one_line(text)}", style="dim")
+                yield as_line(f"    {name:<11}{_one_line(text)}", style="dim")
 
 
 def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> str:
@@ -206,6 +210,16 @@ def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[
             )
         )
     return lines
+
+
+def _disk_line(disk: DiskUse) -> str:
+    """What the run writes and where, and the largest part of it."""
+    stay, cached = disk.parts["checkpoints"], disk.cache["encoded_bytes"]
+    return (
+        f"up to {show_size(disk.predicted_bytes)} to write (checkpoints {show_size(stay)}, model "
+        f"{show_size(disk.parts['model'])}), {show_size(disk.free_bytes)} free; encoded rows "
+        f"{show_size(cached)} in the cache"
+    )
 
 
 def show_seconds(seconds: float) -> str:

@@ -43,6 +43,13 @@ class RowParts:
     divide: Divide | None = None
     """The task's own division, where it is not by column, such as that of a dialogue."""
 
+    @property
+    def key(self) -> str | None:
+        """A key of how rows are divided; None for a task's own function, which may change."""
+        if self.divide is not None and not self.divide.__module__.startswith("surefit."):
+            return None
+        return fingerprint("parts", HASH_VERSION, dict(self.columns), self.targets)
+
     def hashes(self, row: Mapping[str, Any], fold: bool = True) -> tuple[int, int]:
         """64-bit hashes of the input and of the whole row, which has the values by name."""
         given, target = self._divided(row)
@@ -69,9 +76,9 @@ class RowParts:
         """The hashes of all rows of a Table, from the cache if they are there, or of some rows."""
         if rows is not None and len(rows) < table.num_rows:
             return self.hash_some(table, rows)
-        if self.divide is not None and not self.divide.__module__.startswith("surefit."):
-            return self.hash_some(table)  # a task's own function may have changed
-        key = fingerprint("parts", HASH_VERSION, table.place_key, dict(self.columns), self.targets)
+        if self.key is None:
+            return self.hash_some(table)
+        key = fingerprint(self.key, table.place_key)
         inputs, whole = cached_hashes(key, lambda: np.stack(self.hash_some(table)))
         return inputs, whole
 

@@ -18,6 +18,7 @@ from surefit.data.table import Table
 from surefit.encode.casting import row_length, second_sequence
 from surefit.encode.encode_key import encode_key
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.room_in_cache import check_room
 from surefit.encode.row_encoder import Begun, RowEncoder
 from surefit.encode.store import Store, StoreWriter, new_store
 from surefit.encode.tally import Faults, Tally
@@ -54,6 +55,7 @@ def encode_rows(
     folder = entry_folder("encoded", fingerprint(key, table.place_key))
     if is_sound(folder):
         return Store(folder)
+    check_room(table, rows, encode, copies)
     count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
     notes: dict[str, Any] = {}
 

@@ -15,6 +15,7 @@ from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.job import Job
+from surefit.plan.predict_disk import DiskUse
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
 from surefit.tasks.column_account import Columns
@@ -22,6 +23,7 @@ from surefit.tasks.task_spec import TaskSpec
 
 FORMAT_VERSION = 1
 NO_MEMORY = {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None}
+NO_DISK = {"predicted_bytes": None, "free_bytes": None, "fits": None}
 NO_TIME = {"predicted_step_seconds": None, "predicted_total_seconds": None}
 
 
@@ -53,6 +55,7 @@ class Plan:
     """What was chosen by trying or measuring; a resumed run does not choose again."""
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
+    disk: DiskUse | None = None
     planning_peak_bytes: int | None = None
     """Peak memory of this process while it made the plan, without mapped files."""
 
@@ -90,6 +93,7 @@ class Plan:
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
                 "planning_peak_bytes": self.planning_peak_bytes,
             },
+            "disk": self.disk.as_dict() if self.disk else NO_DISK,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from surefit.errors import RunFailedError, SurefitError, message_of
-from surefit.gigabytes import show_gb
+from surefit.gigabytes import show_size
 from surefit.run.run_folder import Run
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,7 +50,7 @@ def _full(error: BaseException, run: Run) -> RunFailedError:
     place = next((each for each in (name, *name.parents) if each.exists()), run.path)
     free = shutil.disk_usage(place).free
     return RunFailedError(
-        f"The disk of {place} is full ({show_gb(free)} free). {_saved(run)}",
+        f"The disk of {place} is full ({show_size(free)} free). {_saved(run)}",
         f"Free some space, then go on with: surefit train --resume {run.path}. `--set keep=1` "
         "keeps one checkpoint besides the best instead of two.",
     )

@@ -22,6 +22,7 @@ from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
+from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
 from surefit.processes import is_main, num_processes
@@ -85,7 +86,7 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
             f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
         )
     folder = choose_folder(config.output, "run")
-    plan = make_plan(request, listeners.progress)
+    plan = fit_on_disk(make_plan(request, listeners.progress), folder)
     listeners.on_plan(plan, folder)
     refuse_errors(plan)
     refuse_weightless(plan)
@@ -101,8 +102,8 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     if not is_main():
         return run_plan(plan, Run(folder, plan.task), listeners)
     choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
+    remember_code(plan, stored["run_id"], folder)
     run = create_run(folder, resolved, stored, plan.task)
-    remember_code(plan, run)
     try:
         with lock_run(folder):
             return run_plan(plan, run, listeners)
@@ -205,8 +206,8 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     module, encoder = pipeline.module, pipeline.encoder
     if step is not None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
-    save_model(module, encoder, source, run.model_path)
-    remember_code(plan, run)  # with the code that the model's folder now has
+    remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
+    save_model(module, encoder, source, run.model_path, remember)
     write_report(run)
 
 
