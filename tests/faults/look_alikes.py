@@ -15,6 +15,8 @@ LOOK_ALIKES: dict[str, str] = {
     "SF139": "weight as a feature",
     "SF141": "validation file in another form",
     "SF142": "classes with their names",
+    "SF143": "texts with metadata",
+    "SF145": "classes as lists of 0 and 1",
     "SF150": "tokens with few labels",
     "SF151": "padding that is eos, and eos is learned",
     "SF152": "tokens with a mask",
