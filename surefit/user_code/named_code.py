@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -131,11 +132,19 @@ def object_of(module: Any, name: str) -> Any:
         has = [n for n, v in vars(module).items() if n[0] != "_" and not isinstance(v, ModuleType)]
         near = difflib.get_close_matches(object_name, has, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        place = getattr(module, "__file__", None) or module.__name__  # sys has no file
         raise UsageError(
-            f"{module.__file__} has no {object_name!r}.{hint}",
-            f"It has: {', '.join(has) or 'nothing'}.",
+            f"{place} has no {object_name!r}.{hint}", f"It has: {', '.join(has) or 'nothing'}."
         )
     return getattr(module, object_name)
+
+
+def source_file(named: Any) -> str | None:
+    """The file of a function or class; None for what has no Python source, such as os.system."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(named))
+    except (TypeError, ValueError):
+        return None
 
 
 def _forget_namesake(module_name: str, folders: Sequence[Path]) -> None:
