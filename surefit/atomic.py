@@ -34,7 +34,12 @@ def _sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`; a reader sees the old file or the new one, never half of one."""
-    write_bytes(path, text.encode(errors="backslashreplace"))  # a lone surrogate
+    write_bytes(path, encode_text(text))
+
+
+def encode_text(text: str) -> bytes:
+    """The text as files have it; a lone surrogate is escaped."""
+    return text.encode(errors="backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -54,7 +59,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON; NaN and infinities are refused rather than written."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_bytes(path, encode_json(value))
+
+
+def encode_json(value: Any) -> bytes:
+    """The content of a JSON file; NaN and infinities are refused."""
+    return encode_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @contextmanager

@@ -215,7 +215,7 @@ def _ended_badly(child: children.Child, action: str) -> list[str]:
         wrong.append(f"exit {child.code}: {said[-1500:]}")
     if child.code and ("error: " not in said or "fix: " not in said):
         wrong.append(f"no message with a fix: {said[-1500:]}")
-    if child.code and action.startswith("full") and "full" not in said:
+    if child.code and action.startswith("full") and not re.search("full|No space left", said):
         wrong.append(f"the message does not name the full disk: {said[-1500:]}")
     return wrong
 

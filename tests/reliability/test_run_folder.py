@@ -153,16 +153,35 @@ def test_what_killed_writes_left_is_swept(tmp_path: Path) -> None:
     assert not (run / ".lock").exists()
 
 
-@pytest.mark.parametrize("missing", ["plan.json", "config.yaml"])
-def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path, missing: str, whole: Path) -> None:
+@pytest.mark.parametrize("kept", [["config.yaml"], ["config.yaml", "digests.json"], ["plan.json"]])
+def test_a_start_that_was_killed_can_be_repeated(
+    tmp_path: Path, kept: list[str], whole: Path
+) -> None:
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    kept = "config.yaml" if missing == "plan.json" else "plan.json"
-    (run / kept).write_bytes((whole / kept).read_bytes())
+    for name in kept:
+        (run / name).write_bytes((whole / name).read_bytes())
     with pytest.raises(surefit.UsageError, match="before training began") as caught:
         surefit.train(resume=run)
     assert "--output" in caught.value.fix
     assert events(train(run).path) == events(whole)
+
+
+def test_a_folder_with_a_plan_has_all_of_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = atomic.write_bytes
+
+    def noted(path: Path, content: bytes) -> None:
+        written.append(path.name)
+        write(path, content)
+
+    monkeypatch.setattr(atomic, "write_bytes", noted)
+    run = train(tmp_path / "run", epochs=1)
+    at = written.index("config.yaml")
+    assert written[at : at + 3] == ["config.yaml", "digests.json", "plan.json"]
+    assert verify_files(run) == []
 
 
 def test_a_report_that_is_missing_is_written_on_resume(tmp_path: Path) -> None:
