@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -162,6 +163,35 @@ def sweep(folder: Path, older_than_seconds: float = 0) -> list[Path]:
     return left
 
 
+def _replace_folder(temporary: Path, path: Path) -> None:
+    """Give a folder its name, which another folder may have; that one is deleted."""
+    retired = _temporary(path)
+    if not path.exists():
+        os.replace(temporary, path)
+        return
+    if _exchange(temporary, path):
+        retired = temporary
+    else:  # for a moment, there is no folder of that name
+        os.replace(path, retired)
+        os.replace(temporary, path)
+    shutil.rmtree(retired, ignore_errors=True)  # what is left of it, `sweep` deletes later
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders at once; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    names = (ctypes.c_char_p(os.fsencode(os.path.abspath(path))) for path in (one, other))
+    first, second = names
+    return bool(rename(AT_NO_FOLDER, first, AT_NO_FOLDER, second, RENAME_EXCHANGE) == 0)
+
+
+AT_NO_FOLDER, RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2: the paths are absolute; exchange the two."""
+
+
 def _is_older(path: Path, seconds: float) -> bool:
     try:
         return seconds <= 0 or time.time() - path.lstat().st_mtime > seconds
@@ -177,11 +207,7 @@ def _publish(temporary: Path, path: Path, sealed: bool = False) -> None:
         for file in sorted(temporary.rglob("*")):
             _sync(file)
         _sync(temporary)
-        retired = _temporary(path)
-        if path.exists():
-            os.replace(path, retired)
-        os.replace(temporary, path)
-        shutil.rmtree(retired, ignore_errors=True)  # nothing, or what `sweep` deletes later
+        _replace_folder(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -121,6 +121,33 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(
     assert {f"{latest.name}.damaged", "step-latest", "notes.txt"} < names
 
 
+def test_resuming_leaves_the_checkpoint_it_resumes_from_as_it_was(
+    tmp_path: Path, whole: Path
+) -> None:
+    run = cut(tmp_path / "run", 17)
+    resume(run)
+    files = [path for path in (run / "checkpoints").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} == {"step-00000015", "step-00000018"}
+    assert [p for p in files if p.read_bytes() != (whole / p.relative_to(run)).read_bytes()] == []
+
+
+def test_a_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    if not atomic._exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("this system or disk cannot exchange two names")
+    (tmp_path / "one" / "old").touch()
+
+    def never(*_: Any) -> None:
+        raise AssertionError("for a moment, there is no folder of that name")
+
+    monkeypatch.setattr(os, "replace", never)
+    with atomic.new_folder(tmp_path / "one") as temporary:
+        (temporary / "new").touch()
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["new"]
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "other"}
+
+
 def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: Path) -> None:
     run = cut(tmp_path / "run", 7)
     for path in list_checkpoints(run / "checkpoints"):
