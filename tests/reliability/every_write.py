@@ -213,7 +213,7 @@ def _ended_badly(child: children.Child, action: str) -> list[str]:
     wrong = [f"printed {words!r}: {said[-1500:]}" for words in BAD_WORDS if words in said]
     if child.code not in (0, 1, 2):
         wrong.append(f"exit {child.code}: {said[-1500:]}")
-    if child.code and ("error: " not in said or "fix: " not in said):
+    if child.code and not (re.search("^error[: ]", said, re.M) and "fix: " in said):
         wrong.append(f"no message with a fix: {said[-1500:]}")
     if child.code and action.startswith("full") and not re.search("full|No space left", said):
         wrong.append(f"the message does not name the full disk: {said[-1500:]}")
