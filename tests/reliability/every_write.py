@@ -126,7 +126,7 @@ def main() -> int:
         if given.results is not None:
             tallies = {name: vars(tally) for name, tally in found.items()}
             figures = {"every": given.every, "first": given.first, "scenarios": tallies}
-            store_results(given.results, f"every write: {action}", figures)
+            store_results(given.results, f"writes: {action}", figures)
     return min(wrong, 1)
 
 

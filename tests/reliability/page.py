@@ -30,7 +30,9 @@ def render(page: str, results: Results) -> str:
     for name, make in TABLES.items():
         begin, end = f"<!-- {name}: made by page.py -->\n", f"<!-- end of {name} -->"
         head, rest = page.split(begin)
-        page = head + begin + "\n".join(make(results)) + "\n" + end + rest.split(end)[1]
+        has = any(key.startswith(name) for key in results)
+        lines = make(results) if has else ["Not measured yet."]
+        page = head + begin + "\n".join(lines) + "\n" + end + rest.split(end)[1]
     return page
 
 
@@ -56,7 +58,7 @@ def kills(results: Results) -> list[str]:
 
 def writes(results: Results) -> list[str]:
     """Strikes inside file operations, by what happened there and by scenario."""
-    parts = {name: found for name, found in results.items() if name.startswith("every write")}
+    parts = {name: found for name, found in results.items() if name.startswith("writes")}
     lines = [
         _machine(next(iter(parts.values()))),
         "",
@@ -68,7 +70,7 @@ def writes(results: Results) -> list[str]:
         for tally in found["scenarios"].values():
             outcomes = Counter(tally["outcomes"])
             ends = ("resumed", "started again", "finished all the same")
-            cells = [name.removeprefix("every write: "), tally["about"], tally["operations"]]
+            cells = [name.removeprefix("writes: "), tally["about"], tally["operations"]]
             cells += [tally["struck"], tally["places"], *(outcomes[end] for end in ends)]
             lines.append(f"| {' | '.join(map(str, cells))} | {len(tally['wrong'])} |")
     return lines

@@ -131,6 +131,20 @@ def test_resuming_leaves_the_checkpoint_it_resumes_from_as_it_was(
     assert [p for p in files if p.read_bytes() != (whole / p.relative_to(run)).read_bytes()] == []
 
 
+def test_old_checkpoints_that_a_killed_run_did_not_delete_are_deleted(
+    tmp_path: Path, whole: Path
+) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(whole, run, ignore=shutil.ignore_patterns("model", "report.html"))
+    shutil.copytree(run / "checkpoints/step-00000015", run / "checkpoints/step-00000003")
+    resume(run)
+    kept = {path.name for path in list_checkpoints(run / "checkpoints")}
+    assert kept == {path.name for path in list_checkpoints(whole / "checkpoints")}
+    assert (run / "model").is_dir()
+
+
 def test_a_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
