@@ -59,7 +59,7 @@ def check_room(
 def _mean_bytes(table: Table, rows: npt.NDArray[np.int64], encode: RowEncoder) -> float:
     """The mean size of these rows in a Store; rows that are dropped or faulty take nothing."""
     total = 0
-    for raw in table.rows(rows):
+    for raw in table.rows(rows.tolist()):
         try:
             made = encode(raw)
         except (SkipRowError, RowFaultError):  # counted and reported when they are encoded

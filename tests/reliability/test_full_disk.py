@@ -60,7 +60,7 @@ def fill_and_resume(disk: Path, pages: int, whole: list[dict[str, Any]]) -> str:
     """Train with so many free pages, then with enough; at which write the disk was full."""
     folder = disk / "run"
     filler = leave_pages(disk, pages)
-    with pytest.raises(SurefitError, match="full|No space left") as failed:
+    with pytest.raises(SurefitError, match=r"full|No space left") as failed:
         surefit.train(model=module(), output=str(folder), **OPTIONS)
     saved, error = list_steps(folder), failed.value
     assert all(not checkpoint_damage(path) for path in saved)
