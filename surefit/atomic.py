@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -153,15 +154,26 @@ def remove_folder(path: Path) -> None:
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
-def sweep(folder: Path) -> list[Path]:
-    """Delete what killed writes left in a folder; nobody else may be writing there."""
-    left = [path for path in folder.glob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
+def sweep(folder: Path, older_than_seconds: float = 0) -> list[Path]:
+    """Delete what killed writes left in a folder; nobody else may be writing there.
+
+    Where others may, only what is older than any write takes is deleted.
+    """
+    found = [path for path in folder.glob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
+    left = [path for path in found if _is_older(path, older_than_seconds)]
     for path in left:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return left
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return seconds <= 0 or time.time() - path.lstat().st_mtime > seconds
+    except FileNotFoundError:  # it has just got its name
+        return False
 
 
 def _publish(temporary: Path, path: Path, sealed: bool = False) -> None:

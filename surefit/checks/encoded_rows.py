@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
+from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import (
     DropReason,
@@ -18,6 +20,8 @@ from surefit.encode.drop_reasons import (
     fix_for,
 )
 from surefit.encode.store import Store
+from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER
+from surefit.encode.text.unreadable_messages import UNREADABLE_MESSAGE
 from surefit.findings import Finding, rule
 
 ROWS_DROPPED = rule(
@@ -119,6 +123,10 @@ NO_VALIDATION_ROWS = rule(
 )
 
 
+CAUSES_OF_LOSS = frozenset(
+    each.code for each in (EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER, UNREADABLE_MESSAGE)
+)
+"""Remarks on rows that are dropped."""
 _CHUNK = 1 << 20
 MANY = 0.1
 """The share of rows from which a loss is worth a warning."""
@@ -200,6 +208,8 @@ def check_ledger(
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
+    if all(holds_lines(table) for _, table in sides):  # empty lines part the paragraphs of a text
+        on_purpose += ledger.dropped_rows.get(DropReason.EMPTY, 0)
     share_lost = (lost - on_purpose) / max(ledger.rows, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
@@ -234,6 +244,19 @@ def check_ledger(
         message = f"Validation set: {counted} and {'is' if unseen == 1 else 'are'} dropped: "
         message += f"row{'s' * (len(places) > 1)} {numbers}{', for example' * (unseen > 3)}."
         yield UNSEEN_LABEL.finding(message, places[0])
+
+
+def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Finding]:
+    """All findings about rows; where too few rows are left, why each was dropped is part of that.
+
+    `remarks` are about single rows, `lost` about the ledger.
+    """
+    lost = list(lost)
+    refused = {NOTHING_LABELLED.code, TOO_MANY_ROWS_DROPPED.code} & {f.code for f in lost}
+    causes = [f for f in remarks if f.code in CAUSES_OF_LOSS] if refused else []
+    why = "".join(f" {cause.message.rstrip('.')}." for cause in causes)
+    told = [replace(f, message=f.message + why) if f.code in refused else f for f in lost]
+    return [*(f for f in remarks if f not in causes), *told]
 
 
 def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from surefit.cli.guarded_console import as_line
 from surefit.gigabytes import show_gb, show_size
 from surefit.tasks.task_spec import is_better
 
@@ -145,7 +146,7 @@ def evaluation_lines(
             parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
             if ends_epoch and name == "token_f1":
                 parts.append(f"Average F1 Score {_figure(value)}")
-    yield Text("  ".join(parts), style="bold")
+    yield as_line("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (
             ("prompt", sample["prompt"]),
@@ -153,7 +154,7 @@ def evaluation_lines(
             ("generated", sample["got"]),
         ):
             if text is not None:
-                yield Text(f"    {name:<11}{_one_line(text)}", style="dim")
+                yield as_line(f"    {name:<11}{_one_line(text)}", style="dim")
 
 
 def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from surefit.data.column_evidence import (
     Evidence,
+    find_choices,
     find_context,
     find_judgements,
     find_media,
@@ -18,6 +19,7 @@ from surefit.data.column_evidence import (
     find_rival,
     find_scores,
     find_second_text,
+    find_text_beside,
     find_weights,
     rival_of,
 )
@@ -96,6 +98,21 @@ WEIGHTS_NOT_READ = rule(
     why="Every row counts alike in the loss.",
     fix="Repeat or remove rows according to their weights, or name the column under ignore.",
     accept="Every row counts alike.",
+)
+
+CHOICES_NOT_READ = rule(
+    "SF145",
+    "error",
+    "choices not read",
+    why=(
+        "The rows are multiple choice: the label or the answer names one of the choices, which the "
+        "model does not see. It can only learn how often each is right."
+    ),
+    fix=(
+        "Write the choices into the prompt and the right one into the answer. To train without "
+        "them: --set accept=SF145."
+    ),
+    accept="The rows are trained on without the choices.",
 )
 
 COULD_BE_MEANT = rule(
@@ -177,6 +194,14 @@ def _as_pair(column: str, roles: Mapping[str, str]) -> str:
     )
 
 
+def _as_answer(column: str, roles: Mapping[str, str]) -> str:
+    text = roles["text"]
+    return (
+        f"To learn {column!r} as the answer to {text!r}: --task sft --set columns.prompt={text} "
+        f"--set columns.answer={column}. Else name it under ignore: --set ignore={column}."
+    )
+
+
 JUDGEMENT = Meaning(
     word_set(
         "label labels kto desirable good preferred accepted approved chosen feedback helpful "
@@ -215,9 +240,18 @@ WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_REA
 
 RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
 
+CHOICES = Meaning(
+    word_set("choices options endings alternatives candidates"), find_choices, CHOICES_NOT_READ
+)
+
 USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""
-OF_TEXTS = (FURTHER_TEXT, *USUAL)
+OF_TEXTS = (CHOICES, FURTHER_TEXT, *USUAL)
 """What columns may mean beside a text and its label."""
-OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CONTEXT, *USUAL)
+OF_TEXT_ALONE = (
+    Meaning(frozenset(), find_text_beside, TEXT_NOT_READ, fix=_as_answer),
+    *USUAL,
+)
+"""What columns may mean beside a text that is all that is learned."""
+OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CHOICES, CONTEXT, *USUAL)
 """What columns may mean beside prompts and answers."""

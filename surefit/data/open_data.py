@@ -39,6 +39,7 @@ from surefit.data.formats.text_classes import label_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
 from surefit.data.formats.text_records import open_records
+from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.dataframes import dict_splits
 from surefit.data.python.objects import open_object
@@ -108,7 +109,7 @@ def open_table(
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
-    return table
+    return spread_columns(table)
 
 
 def as_paths(data: Sequence[str | Path]) -> list[Path]:
@@ -197,6 +198,15 @@ def ending(path: Path) -> str:
     """
     name = path.name.lower().removesuffix(".gz")
     return idx.ENDING if idx.NAME.fullmatch(name) else Path(name).suffix
+
+
+def holds_lines(table: Table) -> bool:
+    """Whether the rows of a table are the lines of plain text files."""
+    endings = [ending(Path(source.file)) for source in table.sources]
+    return table.columns == ("text",) and all(
+        each == ".txt" or (each not in OPENERS and Path(source.file).is_file())
+        for each, source in zip(endings, table.sources, strict=True)
+    )
 
 
 def opener_of(path: Path) -> Opener:

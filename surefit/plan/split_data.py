@@ -135,7 +135,8 @@ def split_tables(
         found += note_repeats(hashes[1], "training rows")
         found += _shared_groups(table, eval_table, asked.by)
         held_out = hold_out(parts, hashes[0], shown[0])
-    found += check_contradictions(table, rows, parts, hashes, task.exact_targets)
+    of_table = task.whole_rows
+    found += check_contradictions(table, rows, parts, hashes, task.exact_targets, of_table)
     if classes is not None:
         found += _compare_sides(table, train, eval_table, validation, roles["label"])
     if not task.whole_rows:

@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
 from surefit.checks.class_names import check_classes
-from surefit.checks.encoded_rows import TOKEN_OUT_OF_VOCABULARY, check_ledger, check_rows
+from surefit.checks.encoded_rows import (
+    TOKEN_OUT_OF_VOCABULARY,
+    check_ledger,
+    check_rows,
+    explain_loss,
+)
 from surefit.checks.file_names import check_file_names
 from surefit.checks.input_values import check_stores, check_tables
 from surefit.checks.label_scan import check_causal_labels
@@ -321,8 +326,9 @@ class _Planner:
             (table, store.notes, len(rows))
             for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
         ]
-        self.note(remark_findings(sides, built.pipeline.encoder))
-        self.note(check_ledger(ledger, both, self.request.config.max_dropped_share))
+        remarks = remark_findings(sides, built.pipeline.encoder)
+        lost = check_ledger(ledger, both, self.request.config.max_dropped_share)
+        self.note(explain_loss(remarks, lost))
         pipeline = built.pipeline
         positions = num_positions(pipeline.task, built.source, pipeline.encoder)
         for store, table in both:

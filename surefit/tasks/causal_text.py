@@ -7,14 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.task_spec import Sample
+
+
+def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether answers are texts to write, rather than true and false, which are classes."""
+    column = roles.get("answer")
+    return column is None or not pa.types.is_boolean(table.column_type(column))
 
 
 def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:

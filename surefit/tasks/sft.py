@@ -50,6 +50,7 @@ from surefit.tasks.causal_text import (
     is_overlong,
     read_ids,
     store_references,
+    takes_answers,
 )
 from surefit.tasks.dialogue_rows import divide_row, read_row, turns_of
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
@@ -339,6 +340,7 @@ SPEC = TaskSpec(
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
     needs=(("input_ids",), ("messages",), ("prompt", "answer"), ("messages", "answer")),
     optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
+    takes=takes_answers,
     meanings=OF_ANSWERS,
     misread=misread,
     mixes=("messages", "prompt", "answer"),

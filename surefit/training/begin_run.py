@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 from surefit.checks.machine import resolve_precision
@@ -12,12 +11,12 @@ from surefit.run.run_folder import Run, create_run
 from surefit.training.resolved_config import resolve_config
 
 
-def begin_run(plan: Plan, folder: Path) -> Run:
+def begin_run(plan: Plan, run_id: str, folder: Path) -> Run:
     """Make the folder of a run with the resolved config and the plan."""
     assert plan.task is not None
     stored = {
         **plan.as_dict(),
-        "run_id": uuid.uuid4().hex,
+        "run_id": run_id,
         "num_processes": num_processes(),
         "precision": resolve_precision(plan.config.precision),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -101,8 +102,9 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     if not is_main():
         return run_plan(plan, Run(folder, plan.task), listeners)
     choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
-    run = begin_run(plan, folder)
-    remember_code(plan, run)
+    run_id = uuid.uuid4().hex
+    remember_code(plan, run_id, folder)
+    run = begin_run(plan, run_id, folder)
     try:
         with lock_run(folder):
             return run_plan(plan, run, listeners)
@@ -210,7 +212,7 @@ def _rehearse(plan: Plan, engine: Engine, run: Run, listeners: Listeners) -> Non
 def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
     """Try the later phases of a run that is only planned."""
     settings = evaluation_settings(plan.config)
-    return rehearse(plan, engine, partial(begin_run, plan), settings)
+    return rehearse(plan, engine, partial(begin_run, plan, uuid.uuid4().hex), settings)
 
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:
@@ -223,8 +225,8 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     module, encoder = pipeline.module, pipeline.encoder
     if step is not None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
-    save_model(module, encoder, source, run.model_path)
-    remember_code(plan, run)  # with the code that the model's folder now has
+    remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
+    save_model(module, encoder, source, run.model_path, remember)
     write_report(run)
 
 

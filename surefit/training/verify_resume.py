@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -164,12 +165,12 @@ def _child_run(plan: Plan, trial: Trial, folder: Path) -> Iterator[Run]:
     config = plan.config.model_copy(update=shorter)
     job = replace(plan.job, num_steps=trial.num_steps)
     short = replace(plan, request=replace(plan.request, config=config), job=job)
-    run = begin_run(short, folder)
-    remember_code(short, run)  # so that the child may run the code that this command named
+    run_id = uuid.uuid4().hex
+    remember_code(short, run_id, folder)  # the child may run the code that this command named
     try:
-        yield run
+        yield begin_run(short, run_id, folder)
     finally:
-        forget(str(run.plan["run_id"]))
+        forget(run_id)
 
 
 def _train(run: Run, plan: Plan, kill_at: int | None = None) -> str:

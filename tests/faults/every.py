@@ -12,6 +12,7 @@ from faults import (
     healthy_models,
     labels,
     learning,
+    meant_columns,
     misread,
     models,
     scale,
@@ -28,7 +29,7 @@ FAULTS: dict[str, list[Case]] = {
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES + unrendered.CASES,
-    "columns": columns.CASES,
+    "columns": columns.CASES + meant_columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "misread files": misread.FILES,
@@ -50,5 +51,6 @@ HEALTHY = [
     *healthy_learning.CASES,
     *scale.HEALTHY,
     *columns.HEALTHY,
+    *meant_columns.HEALTHY,
     *misread.HEALTHY,
 ]

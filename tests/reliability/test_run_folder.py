@@ -13,6 +13,7 @@ import torch
 
 import surefit
 from builders import MeanPool, feature_rows
+from surefit import atomic
 from surefit.digests import find_damage
 from surefit.request import make_request
 from surefit.run.checkpoints import latest_checkpoint
@@ -21,6 +22,7 @@ from surefit.run.events import cut_events, read_events
 from surefit.run.run_folder import Run
 from surefit.run.run_lock import lock_run
 from surefit.run.verify_run import verify_files
+from surefit.training import start
 from surefit.training.resume import resume_run
 from surefit.training.start import Listeners
 
@@ -165,9 +167,34 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path, missing: str, w
 
 def test_a_report_that_is_missing_is_written_on_resume(tmp_path: Path) -> None:
     run = train(tmp_path / "run", epochs=1).path
-    (run / "report.html").unlink()
+    left = (run / "report.html").rename(run / ".report.html.0123abcd.tmp")
     resume(run)
     assert (run / "report.html").is_file()
+    assert not left.exists()
+
+
+def test_code_is_recorded_before_what_needs_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[tuple[bool, bool]] = []
+    remember, run = start.remember_code, tmp_path / "run"
+
+    def noted(*arguments: Any) -> None:
+        there.append(((run / "plan.json").exists(), (run / "model").exists()))
+        remember(*arguments)
+
+    monkeypatch.setattr(start, "remember_code", noted)
+    train(run, epochs=1)
+    assert there == [(False, False), (True, False)]  # killed there, the run can be resumed
+
+
+def test_only_old_temporaries_are_swept_where_others_write(tmp_path: Path) -> None:
+    old, new = tmp_path / ".a.json.0123abcd.tmp", tmp_path / ".b.json.0123abcd.tmp"
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (0, 0))
+    assert atomic.sweep(tmp_path, older_than_seconds=3600) == [old]
+    assert new.exists()
 
 
 def test_any_unicode_line_break_is_text(tmp_path: Path) -> None:

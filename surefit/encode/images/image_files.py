@@ -19,6 +19,7 @@ from surefit.data.file_identity import content_hashes
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
+from surefit.regular_files import special_kind
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -68,6 +69,9 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     if isinstance(value, bytes):
         return _opened(io.BytesIO(value), f"{len(value)} bytes", float_range)
     if isinstance(value, str):
+        kind = special_kind(value)
+        if kind is not None:  # to open it could wait for ever
+            raise RowFaultError(UNREADABLE_IMAGE, f"{value} is {kind}, not a file", "image")
         return _opened(value, value, float_range)
     return from_array(value, float_range)
 
