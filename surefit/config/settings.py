@@ -154,7 +154,8 @@ def _spread(error: Any) -> Iterator[Fault]:
     """One fault of pydantic; a section that surefit does not have is taken key by key."""
     key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
-        message = f"{error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+        what = error["msg"].removeprefix("Value error, ")
+        message = f"{what[0].lower()}{what[1:]}; found {error['input']!r}."
         yield Fault(key, error["input"], message + answer_value(key, error["input"]))
     elif _is_section(error["input"]) and answer_key(key, error["input"], ()) is None:
         yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())

@@ -10,7 +10,7 @@ from surefit import __version__
 from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
 from surefit.config import RunConfig
-from surefit.findings import Finding, has_errors
+from surefit.findings import Finding, has_errors, without_covered
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
@@ -77,9 +77,9 @@ class Plan:
         return self.job is not None and not has_errors(self.findings)
 
     def found(self, *findings: Iterable[Finding]) -> Plan:
-        """The plan with further findings."""
+        """The plan with further findings, one for each cause."""
         more = (finding for group in findings for finding in group)
-        return replace(self, findings=(*self.findings, *more))
+        return replace(self, findings=without_covered((*self.findings, *more)))
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""

@@ -32,7 +32,6 @@ from surefit.checks.module_checks import (
 from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
-from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -172,9 +171,6 @@ class _Planner:
         names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
         forms = self.keep(unify_forms(table, eval_table, task, roles, config.columns))
         table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
-        if forms.read_as:
-            findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
-            self.plan = replace(self.plan, findings=tuple(findings))
         self._account(names, Encoder(task.name, roles), forms.read_as)
         self.note(check_file_names(table, roles))
         if has_errors(self.plan.findings):

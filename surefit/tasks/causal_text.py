@@ -54,8 +54,9 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         if values.ndim != 1:
             raise RowFaultError(
                 WRONG_SHAPE,
-                f"column {name!r} has {values.ndim} axes; expected one list of ids",
+                f"column {name!r} has {_describe_axes(values.ndim)}; expected one list of ids",
                 name,
+                fix=f"Store one list of ids in each row, such as {name}: [5, 17, 2].",
             )
     mask = row.get("mask")
     for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
@@ -69,6 +70,10 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         return ids, labels
     kept = np.asarray(mask) != 0
     return ids[kept], labels[kept]
+
+
+def _describe_axes(num_axes: int) -> str:
+    return f"lists nested {num_axes} deep in each row" if num_axes else "one number in each row"
 
 
 def is_overlong(length: int, encoder: Encoder) -> bool:
