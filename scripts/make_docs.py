@@ -25,7 +25,7 @@ GROUPS = {
     "4": "What will be learned, and whether it fits",
     "5": "Speed",
     "7": "Probes, and other people's runs",
-    "8": "Run folders: resume and verify",
+    "8": "Run folders: resume and verify, cache and disk",
 }
 
 

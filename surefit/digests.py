@@ -88,7 +88,7 @@ def find_damage(
         expected = {name: (int(of["bytes"]), str(of[ALGORITHM])) for name, of in files.items()}
     except FileNotFoundError:
         return [Damage(path, "is missing")]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [Damage(path, "is not the list of digests that was written")]
     names = expected if only is None else [name for name in only if name in expected]
     found = [_compare(folder / name, *expected[name], hash_of) for name in names]

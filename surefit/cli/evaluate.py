@@ -20,8 +20,9 @@ def command(
 ) -> int:
     """Compute the task's metrics on a data set."""
     from surefit.api import evaluate_run
-    from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.cli.display import Display, print_json
     from surefit.cli.summary_lines import beside_figure
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.drop_reasons import describe_counts
     from surefit.encode.encoder import Encoder, read_state
     from surefit.run.events import without_nan

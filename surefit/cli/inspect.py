@@ -36,7 +36,8 @@ def command(
 
     With --model and --row, show one row as the model sees it.
     """
-    from surefit.cli.display import Display, print_json, show_findings, to_stderr, to_stdout
+    from surefit.cli.display import Display, print_json, show_findings
+    from surefit.cli.guarded_console import to_stderr, to_stdout
     from surefit.cli.show_row import show_dropped, show_tokens, show_values
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
@@ -80,7 +81,8 @@ def _report(
     display: Display,
 ) -> DataReport:
     """The report; files that do not fit together are still described one by one."""
-    from surefit.cli.display import show_findings, user_output_to_stderr
+    from surefit.cli.display import show_findings
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.data.open_data import open_table
     from surefit.errors import FindingError
     from surefit.inspection.array_report import describe_arrays

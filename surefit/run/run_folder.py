@@ -16,8 +16,10 @@ from surefit.config import RunConfig, config_yaml, make_config, read_yaml
 from surefit.data.cache_use import is_cache
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special_inside
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
+from surefit.stored_files import reading
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
 
 BEGINNING = ("config.yaml", "plan.json", digests.FILE)
+PLAN_TYPES: dict[str, type[Any]] = {
+    "task": str,
+    "steps": int,
+    **dict.fromkeys(("model", "ledger", "baselines", "choices", "objects", "config"), dict),
+    **dict.fromkeys(("findings", "spans"), list),
+}
+"""What other parts of surefit rely on in a stored plan."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
 
 
@@ -75,13 +84,18 @@ class Run:
         path = self.path / "plan.json"
         try:
             loaded = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                 "Restore it from a copy of the run; without its plan a run cannot be opened.",
             ) from None
         if not isinstance(loaded, dict) or "model" not in loaded:
             raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
+        for key, kind in PLAN_TYPES.items():
+            if not isinstance(loaded.get(key, kind()), kind):
+                found = type(loaded[key]).__name__
+                message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
+                raise UsageError(message, "Restore the file from a copy of the run.")
         return loaded
 
     @property
@@ -115,7 +129,8 @@ class Run:
         The training loss is the mean over the epoch's steps, the evaluation loss that of its last
         evaluation (None without one), the time that of its steps.
         """
-        return summarise_epochs(self.history)
+        with reading(self.events_path):
+            return summarise_epochs(self.history)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -123,7 +138,8 @@ class Run:
         evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
         best = self.best_step
         chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
-        return dict(chosen["metrics"]) if chosen else {}
+        with reading(self.events_path):
+            return dict(chosen["metrics"]) if chosen else {}
 
     @property
     def best_step(self) -> int | None:
@@ -139,7 +155,8 @@ class Run:
 
     def spans(self, num_steps: int) -> list[tuple[int, int]]:
         """After which step which total number of steps applies; the last total is `num_steps`."""
-        stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
+        with reading(self.path / "plan.json"):
+            stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
         return stored or [(0, num_steps)]
 
     @property
@@ -207,15 +224,16 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return open_pipeline(
-            self.model_path,
-            self.task,
-            self.plan,
-            self.code,
-            self.config.seed,
-            module,
-            self.collate_fn,
-        )
+        with reading(self.model_path):
+            return open_pipeline(
+                self.model_path,
+                self.task,
+                self.plan,
+                self.code,
+                self.config.seed,
+                module,
+                self.collate_fn,
+            )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
@@ -223,7 +241,8 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return load_model(self.model_path, self.task, self.code, module)
+        with reading(self.model_path):
+            return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
         if not self.has_model:
@@ -276,6 +295,7 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
+    refuse_special_inside(folder)
     return Run(folder, trust_code=trust_code)
 
 

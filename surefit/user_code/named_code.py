@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -119,10 +120,17 @@ def object_of(module: Any, name: str) -> Any:
     _, object_name = split_name(name)
     if not hasattr(module, object_name):
         found = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
-        raise UsageError(
-            f"{module.__file__} has no {object_name!r}.", f"It has: {found or 'nothing'}."
-        )
+        place = getattr(module, "__file__", None) or module.__name__  # sys has no file
+        raise UsageError(f"{place} has no {object_name!r}.", f"It has: {found or 'nothing'}.")
     return getattr(module, object_name)
+
+
+def source_file(named: Any) -> str | None:
+    """The file of a function or class; None for what has no Python source, such as os.system."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(named))
+    except (TypeError, ValueError):
+        return None
 
 
 def _forget_namesake(module_name: str, folders: Sequence[Path]) -> None:

@@ -573,7 +573,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--task", "feature-classification"],
         "SF202",
         {"file": "rows.jsonl"},
-        "needs columns 'features' and 'label'; the columns are features (double array [*, *])",
+        "needs columns 'features' and 'label'; the columns are features (float64 array [*, *])",
     ),
     "unknown column": (
         steps(),

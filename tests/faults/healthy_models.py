@@ -104,7 +104,7 @@ CASES = [
         None,
         {"a.jsonl": RAGGED},
         module=net("attention_mask):", "attention_mask, weights):"),
-        also=("SF731",),
+        also=("SF731", "SF247"),
     ),
     Case(
         "language model of one's own",
