@@ -28,7 +28,7 @@ GROUPS = {
     "4": "What will be learned, and whether it fits",
     "5": "Speed",
     "7": "Probes, and other people's runs",
-    "8": "Run folders, cache and disk",
+    "8": "Run folders: resume and verify, cache and disk",
 }
 
 ROLES_START = "<!-- from surefit/data/roles.py -->"

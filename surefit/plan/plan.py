@@ -15,6 +15,7 @@ from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.job import Job
+from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.predict_disk import DiskUse
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
@@ -56,6 +57,7 @@ class Plan:
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
     disk: DiskUse | None = None
+    rehearsal: Rehearsal | None = None
     planning_peak_bytes: int | None = None
     """Peak memory of this process while it made the plan, without mapped files."""
 
@@ -94,6 +96,7 @@ class Plan:
                 "planning_peak_bytes": self.planning_peak_bytes,
             },
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
+            "rehearsal": self.rehearsal.as_dict() if self.rehearsal else None,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,

@@ -411,7 +411,8 @@ class _Planner:
             built = self.keep(freeze_unreached(built, train))
             choices = {name: earlier[name] for name in OWN_CHOICES if name in earlier}
             if not earlier:
-                choices = self.keep(choose_row_groups(probed, train))
+                generates = config.generate.rows > 0 and len(validation) > 0
+                choices = self.keep(choose_row_groups(probed, train, generates))
             if own_loss_fn:
                 choices |= {"rows": "padded", "rows_reason": "loss_fn computes the loss"}
                 return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices
