@@ -4,7 +4,7 @@
 
 200 rows and the short rows (220 bytes each) are checked with `tiny:llama`, the others with a folder
 that has the config of Qwen3-0.6B, the tokenizer of SmolLM2, and no weights; `--short-rows 0` leaves
-the short ones out. The first check of a file reads every row, the second one finds them in the cache.
+the short ones out. The first check of a file reads every row, the second uses the cache.
 CPU seconds are those of all threads and children. All files are temporary.
 """
 

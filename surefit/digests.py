@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,17 @@ def describe(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     return {"format_version": 1, "files": files}
 
 
+def describe_contents(contents: Mapping[str, bytes]) -> dict[str, Any]:
+    """The same of files that are yet to be written, by name."""
+    import xxhash
+
+    files = {
+        name: {"bytes": len(content), ALGORITHM: xxhash.xxh3_128(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    return {"format_version": 1, "files": files}
+
+
 def seal(folder: Path) -> None:
     """Write the digests of all files of a folder that nobody reads yet into its digests.json."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
@@ -77,7 +88,7 @@ def find_damage(
         expected = {name: (int(of["bytes"]), str(of[ALGORITHM])) for name, of in files.items()}
     except FileNotFoundError:
         return [Damage(path, "is missing")]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [Damage(path, "is not the list of digests that was written")]
     names = expected if only is None else [name for name in only if name in expected]
     found = [_compare(folder / name, *expected[name], hash_of) for name in names]

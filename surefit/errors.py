@@ -10,6 +10,7 @@ SurefitError            what was expected, what was found, how to fix it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
 
 
 class SurefitError(Exception):
-    """A fault a user can act on: `message` is what is wrong, `fix` what to do."""
+    """A fault a user can act on: `message` is what is wrong, `fix` what to do.
+
+    A message of several lines is a sequence of them. A newline inside a line comes from data, and
+    is shown as an escape.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str | Sequence[str], fix: str = "") -> None:
+        self.lines = (message,) if isinstance(message, str) else tuple(message)
+        self.message = "\n".join(self.lines)
+        super().__init__(self.message)
         self.fix = fix
 
 

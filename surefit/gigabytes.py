@@ -1,4 +1,4 @@
-"""Gigabytes: the unit of every memory option and message."""
+"""Gigabytes: the unit of every memory option and message; files may be smaller."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def show_gb(num_bytes: int) -> str:
     '0.55 GB'
     """
     return f"{num_bytes / GB:.2f} GB"
+
+
+def show_size(num_bytes: int) -> str:
+    """The size of a file or disk, in the unit that suits it.
+
+    >>> show_size(5_550_000_000), show_size(3_140_000), show_size(2_000)
+    ('5.55 GB', '3.1 MB', '2 kB')
+    """
+    if num_bytes >= GB // 10:
+        return show_gb(num_bytes)
+    return f"{num_bytes / 10**6:.1f} MB" if num_bytes >= 10**5 else f"{num_bytes / 1000:.0f} kB"

@@ -30,6 +30,17 @@ def seed_all() -> None:
     torch.manual_seed(SEED)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--shuffle N` runs the tests in a random order, the same for the same N."""
+    parser.addoption("--shuffle", type=int, default=None, help="seed of a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle if asked to: no test may depend on what ran before it."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
+
+
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Modules of torch that a file makes when it is imported are always the same."""
     if isinstance(collector, pytest.Module):

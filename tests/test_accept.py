@@ -13,6 +13,7 @@ FIRM = Rule("SF999", "error", "firm", why="w", fix="Correct it.")
 
 @pytest.fixture
 def rules(monkeypatch):
+    finding.load_rules()  # a module that is first imported below would declare its rules in vain
     monkeypatch.setattr(finding, "RULES", {rule.code: rule for rule in (ODD, FIRM)})
 
 

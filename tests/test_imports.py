@@ -13,8 +13,12 @@ import surefit
 PACKAGE = Path(surefit.__file__).parent
 ORDER = (
     "errors",
+    "printable",
+    "regular_files",
+    "stored_files",
     "config",
     "gigabytes",
+    "disk_space",
     "progress",
     "processes",
     "findings",

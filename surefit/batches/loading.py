@@ -130,8 +130,11 @@ def _start_workers(
 
     torch would also raise the end of a worker in the midst of whatever runs here, by a handler of
     SIGCHLD. The workers are taken off its list, so that it is raised where the next batch is
-    awaited.
+    awaited. The workers share the temporary folder of this process, which removes it when it ends;
+    one of their own would stay behind, because they are killed.
     """
+    from multiprocessing.util import get_temp_dir
+
     import torch
     from torch._C import _remove_worker_pids
     from torch.utils.data import DataLoader
@@ -145,6 +148,7 @@ def _start_workers(
         worker_init_fn=lambda _: _in_worker(on_signal),
         generator=torch.Generator(),  # its draw of a seed must not advance the training RNG
     )
+    get_temp_dir()
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGCHLD)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the workers can handle them

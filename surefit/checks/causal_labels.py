@@ -33,7 +33,7 @@ LABELS_ON_PADDING = rule(
     "error",
     "labels on padding",
     why="The model learns to write padding, and the loss is mostly that of padding tokens.",
-    fix="Set the labels of padding to -100, or leave the padding out: surefit pads by itself.",
+    fix="Set the labels of padding to -100, or store rows without padding.",
     accept="The labels on padding are trained on.",
 )
 
@@ -186,15 +186,16 @@ class LabelTally:
         self.masked_padding.add(_per_row(labelled & padding & ~rows.mask, rows), numbers)
         self.masked.add(_per_row(labelled & ~padding & ~rows.mask, rows), numbers)
         unlike = _per_row(real & (rows.labels != rows.ids), rows)
-        for shift in SHIFTS:
+        for shift in SHIFTS if unlike.any() else ():
             is_shifted = (unlike > 0) & _is_shifted(rows, real, padding, shift)
             self.shifted[shift].add(np.where(is_shifted, _per_row(real, rows), 0), numbers)
             unlike = np.where(is_shifted, 0, unlike)
         self.other.add(unlike, numbers)
         self._count_ends(rows, real, ~labelled & rows.mask & ~padding)
-        if int(sizes.max()) > self.longest:
-            self.longest, self.longest_rows = int(sizes.max()), 0
-        self.longest_rows += int((sizes == self.longest).sum())
+        lengths = _per_row(rows.mask & ~padding, rows)
+        if int(lengths.max()) > self.longest:
+            self.longest, self.longest_rows = int(lengths.max()), 0
+        self.longest_rows += int((lengths == self.longest).sum())
 
     def _count_ends(
         self, rows: TokenRows, real: npt.NDArray[np.bool_], unlabelled: npt.NDArray[np.bool_]
@@ -260,6 +261,8 @@ def _outside(
     rows: TokenRows, inside: npt.NDArray[np.bool_], margin: int = 0
 ) -> npt.NDArray[np.bool_]:
     """Positions before the first and after the last one that is inside, and `margin` from it."""
+    if inside.all():
+        return ~inside
     own, starts, sizes = np.arange(len(rows.ids)), rows.starts[:-1], np.diff(rows.starts)
     last = np.maximum.reduceat(np.where(inside, own, -1), starts) + margin
     first = np.minimum.reduceat(np.where(inside, own, len(own)), starts) - margin
@@ -269,11 +272,13 @@ def _outside(
 def infer_pad(rows: TokenRows) -> int | None:
     """The token that rows of one length are filled up with, if there is one.
 
+    An attention mask that leaves positions out says itself what is padding.
+
     >>> infer_pad(TokenRows.of_batch([[5, 6, 0, 0], [5, 6, 7, 8], [5, 0, 0, 0]], [[1] * 4] * 3))
     0
     """
     sizes, behind = np.diff(rows.starts), rows.starts[1:]
-    if len(sizes) < 2 or int(sizes.min()) != int(sizes.max()):
+    if len(sizes) < 2 or int(sizes.min()) != int(sizes.max()) or not rows.mask.all():
         return None
     values, counts = np.unique(rows.ids[behind - 1], return_counts=True)
     pad = int(values[np.argmax(counts)])

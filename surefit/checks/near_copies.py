@@ -10,12 +10,14 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.cache import fingerprint, hash_bytes, module_fingerprint
+from surefit.data.cache_entry import open_json
 from surefit.data.row_parts import RowParts
 from surefit.data.split import Rows, fold_text, sample_rows
 from surefit.data.table import Table
@@ -84,26 +86,48 @@ def check_near_copies(train: Side, validation: Side, seed: int) -> list[Finding]
     columns = text_columns(train.table, inputs)
     if not columns:
         return []
-    shown = [column for column in columns if column in validation.table.columns]
+    chosen = validation.rows[sample_rows(len(validation.rows), MAX_VALIDATION, seed)]
+    side = Side(validation.table, chosen, validation.parts)
+    key = _key(train, side, seed)
+
+    def search() -> list[dict[str, Any]]:
+        return [asdict(copies) for copies in _search(train, side, columns, seed)]
+
+    made = search() if key is None else open_json("near-copies", key, search)
+    leaked, within = (Copies(**copies) for copies in made)
+    return [*_report_leak(train, side, leaked), *_report_within(train, within)]
+
+
+def _key(train: Side, validation: Side, seed: int) -> str | None:
+    """A key of all that the search depends on; None if a task's own function divides the rows."""
+    parts = train.parts.key
+    if parts is None:
+        return None
+    sides = [
+        (side.table.place_key, hash_bytes(side.rows.tobytes())) for side in (train, validation)
+    ]
+    code = module_fingerprint(__name__), module_fingerprint(text_columns.__module__)
+    return fingerprint(parts, sides, seed, code)
+
+
+def _search(train: Side, side: Side, columns: Sequence[str], seed: int) -> tuple[Copies, Copies]:
+    """Validation rows that training rows nearly repeat, and training rows likewise."""
     common = common_pairs(train.table, columns, train.rows)
     trained = sketch(train.table, columns, train.rows, common)
-    found: list[Finding] = []
-    if len(validation.rows) and len(shown) == len(columns):
-        chosen = validation.rows[sample_rows(len(validation.rows), MAX_VALIDATION, seed)]
-        side = Side(validation.table, chosen, validation.parts)
-        copies = _compared(train, side, trained, sketch(side.table, columns, chosen, common))
-        found += _report_leak(train, side, copies)
+    leaked = NO_COPIES
+    if len(side.rows) and all(column in side.table.columns for column in columns):
+        leaked = _compared(train, side, trained, sketch(side.table, columns, side.rows, common))
     some = sample_rows(len(trained.places), TRAINING_SAMPLE, seed)
     searched = Sketches(trained.values[some], trained.places[some])
-    within = _compared(train, train, trained, searched)
-    return [*found, *_report_within(train, within, len(some))]
+    return leaked, _compared(train, train, trained, searched)
 
 
 @dataclass(frozen=True)
 class Copies:
     """Places of near-copies and their originals, with the share of words they have in common."""
 
-    pairs: list[tuple[int, int, float]]
+    pairs: Sequence[tuple[int, int, float]]
+    searched: int
     compared: int
     candidates: int
 
@@ -111,6 +135,9 @@ class Copies:
     def count(self) -> int:
         """How many rows are copies: those that were found, scaled up if not all were compared."""
         return round(len(self.pairs) * self.candidates / max(1, self.compared))
+
+
+NO_COPIES = Copies((), 0, 0, 0)
 
 
 def _compared(train: Side, side: Side, trained: Sketches, searched: Sketches) -> Copies:
@@ -123,7 +150,7 @@ def _compared(train: Side, side: Side, trained: Sketches, searched: Sketches) ->
         share = shared_words(one, two)
         if share is not None:
             copies.append((int(place), int(other), share))
-    return Copies(copies, len(chosen), len(pairs))
+    return Copies(copies, len(searched.places), len(chosen), len(pairs))
 
 
 def _candidates(trained: Sketches, searched: Sketches, is_same: bool) -> Pairs:
@@ -224,19 +251,22 @@ def _report_leak(train: Side, side: Side, copies: Copies) -> list[Finding]:
         return []
     about = "about " if copies.compared < copies.candidates else ""
     count = f"{about}{copies.count} of {len(side.rows)} validation rows"
-    message = f"{count} are near-copies of training rows. {_shown(train, side, copies.pairs)}"
+    are = "is a near-copy" if copies.count == 1 else "are near-copies"
+    message = f"{count} {are} of training rows: {_shown(train, side, copies.pairs)}"
     notable = copies.count >= max(NOTABLE_ROWS, NOTABLE_SHARE * len(side.rows))
     where = side.table.where(int(side.rows[copies.pairs[0][0]]))
     return [(NEAR_COPIES if notable else FEW_NEAR_COPIES).finding(message, where)]
 
 
-def _report_within(train: Side, copies: Copies, searched: int) -> list[Finding]:
+def _report_within(train: Side, copies: Copies) -> list[Finding]:
     if not copies.pairs:
         return []
-    sample = "" if searched >= len(train.rows) else f" in a sample of {searched} rows"
+    is_sample = copies.searched < len(train.rows)
+    sample = f" in a sample of {copies.searched} rows" if is_sample else ""
+    once = {frozenset(pair[:2]): pair for pair in reversed(copies.pairs)}  # not (1, 0) and (0, 1)
     message = (
-        f"{copies.count} training rows{sample} are near-copies of others. "
-        f"{_shown(train, train, copies.pairs)}"
+        f"{copies.count} training rows{sample} are near-copies of other training rows: "
+        f"{_shown(train, train, [*reversed(once.values())])}"
     )
     where = train.table.where(int(train.rows[copies.pairs[0][0]]))
     return [FEW_NEAR_COPIES.finding(message, where)]

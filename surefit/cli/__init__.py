@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -24,7 +24,9 @@ from surefit.cli import (
     train,
     verify,
 )
+from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error
+from surefit.printable import one_line
 
 app = typer.Typer(
     name="surefit",
@@ -39,6 +41,8 @@ app = typer.Typer(
         "max_content_width": 100,
     },
 )
+
+STOPPED = "Stopped before training started; nothing was written."
 
 for module in (
     train,
@@ -63,19 +67,8 @@ for registered in app.registered_commands:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    accept_every_character()
+    guard_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
-
-
-def accept_every_character() -> None:
-    """Write UTF-8 to pipes and files in any locale; a terminal shows ? for what it cannot show."""
-    for stream in (sys.stdout, sys.stderr):
-        if not isinstance(stream, io.TextIOWrapper):
-            continue
-        if stream.isatty():
-            stream.reconfigure(errors="replace")
-        else:
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
@@ -87,18 +80,18 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = app(arguments or ["--help"], prog_name="surefit", standalone_mode=False)
+        if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
+            return _fail([STOPPED], "", 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         if debug:
             raise
-        return _fail(error.message, error.fix, error.exit_code, as_json)
+        return _fail(error.lines, error.fix, error.exit_code, as_json)
     except KeyboardInterrupt:
-        return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
-    except BrokenPipeError:
-        return 0
+        return _fail([STOPPED], "", 130, as_json)
     except Exception as error:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
-            return _fail("Stopped before training started; nothing was written.", "", 130, as_json)
+            return _fail([STOPPED], "", 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             from surefit.cli.unknown_options import explain_usage
 
@@ -108,29 +101,30 @@ def run(arguments: list[str]) -> int:
         return _fail(*_explained(error), 1, as_json)
 
 
-def _explained(error: Exception) -> tuple[str, str]:
-    """Message and fix of an unexpected exception, with the cause if it is known."""
+def _explained(error: Exception) -> tuple[list[str], str]:
+    """The message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
-    message, found = f"{describe_error(error)}", explain(error)
+    message, found = describe_error(error), explain(error)
     if found.known:
         cause = " ".join((f"{found.code} {found.title}.", *found.derived))
-        return f"{message}\ncause: {cause}", found.fix or ""
+        return [message, f"cause: {cause}"], found.fix or ""
     if isinstance(error, MemoryError | OSError):
-        return message, ""
-    return message, "This is an internal error: please report it with the output of --debug."
+        return [message], ""
+    return [message], "This is an internal error: please report it with the output of --debug."
 
 
-def _fail(message: str, fix: str, code: int, as_json: bool) -> int:
+def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool) -> int:
     from surefit.processes import is_main
 
     if not is_main():
         return code
     if as_json:
-        fault: dict[str, Any] = {"ok": False, "error": {"message": message, "fix": fix}}
+        fault: dict[str, Any] = {"ok": False, "error": {"message": "\n".join(lines), "fix": fix}}
         print(json.dumps(fault, ensure_ascii=False))
     else:
-        print(f"{'stopped' if code == 130 else 'error'}: {message}", file=sys.stderr)
+        shown = "\n".join(map(one_line, lines))
+        print(f"{'stopped' if code == 130 else 'error'}: {shown}", file=sys.stderr)
         if fix:
-            print(f"fix: {fix}", file=sys.stderr)
+            print(f"fix: {one_line(fix)}", file=sys.stderr)
     return code

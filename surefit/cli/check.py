@@ -19,13 +19,9 @@ def command(
 ) -> int:
     """Plan only: report errors, memory and time before training."""
     from surefit.api import check_request
-    from surefit.cli.display import (
-        Display,
-        print_json,
-        show_plan,
-        to_stdout,
-        user_output_to_stderr,
-    )
+    from surefit.cli.display import Display, print_json, show_plan
+    from surefit.cli.guarded_console import to_stdout
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import UsageError
     from surefit.request import make_request
 

@@ -65,9 +65,8 @@ def _write_rows() -> None:
 
 def _show(run: Run) -> None:
     from rich.table import Table
-    from rich.text import Text
 
-    from surefit.cli.display import to_stdout
+    from surefit.cli.guarded_console import as_line, to_stdout
 
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
@@ -75,15 +74,15 @@ def _show(run: Run) -> None:
     table = Table("prompt", "expected", "before", "after", title="Validation rows")
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
-        table.add_row(*(Text(_short(cell)) for cell in cells))
+        table.add_row(*(as_line(_short(cell)) for cell in cells))
     console.print(table)
     for name in ("loss", "token_f1", "exact_match"):
         first, last = before["metrics"][name], after["metrics"][name]
-        console.print(Text(f"{name:<16}{first:.4f} → {last:.4f}"))
-    console.print(Text(f"{'run':<16}{run.path}"))
-    console.print(Text(f"{'report':<16}{run.path / 'report.html'}"))
+        console.print(as_line(f"{name:<16}{first:.4f} → {last:.4f}"))
+    console.print(as_line(f"{'run':<16}{run.path}"))
+    console.print(as_line(f"{'report':<16}{run.path / 'report.html'}"))
     question = "What are the opposites of hot and slow?"
-    console.print(Text(f"{'try':<16}surefit predict {run.path} --text '{question}'"))
+    console.print(as_line(f"{'try':<16}surefit predict {run.path} --text '{question}'"))
 
 
 def _short(text: str) -> str:

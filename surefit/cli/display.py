@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
+from surefit.cli.guarded_console import as_line, to_stderr
 from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
 from surefit.findings import Finding
 
@@ -24,28 +22,6 @@ if TYPE_CHECKING:
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
 PLAIN_SECONDS = 5.0
-
-
-class SteadyConsole(Console):
-    """A console that prints nothing more once its reader is gone; the run continues."""
-
-    def on_broken_pipe(self) -> None:
-        self.file = io.StringIO()
-
-
-def to_stderr() -> Console:
-    """A console for everything that is not a result."""
-    return SteadyConsole(stderr=True, highlight=False, soft_wrap=True)
-
-
-def to_stdout() -> Console:
-    """A console for results."""
-    return Console(highlight=False, soft_wrap=True)
-
-
-def user_output_to_stderr() -> redirect_stdout[Any]:
-    """Send what the user's own code prints to stderr, apart from the results."""
-    return redirect_stdout(sys.stderr)
 
 
 def print_json(value: Any) -> None:
@@ -61,23 +37,23 @@ def print_json(value: Any) -> None:
 def show_plan(plan: Plan, console: Console) -> None:
     """The plan in a few lines, and every finding with its fix."""
     for name, value in plan_lines(plan):
-        console.print(Text(f"{name:<10}{value}"))
+        console.print(as_line(f"{name:<10}{value}"))
     show_findings(plan.findings, console)
     verdict = "ready to train" if plan.ok else "cannot train"
-    console.print(Text(verdict, style="bold green" if plan.ok else "bold red"))
+    console.print(as_line(verdict, style="bold green" if plan.ok else "bold red"))
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """Each finding on two lines: what and where, then the fix."""
     for found in findings:
         place = ", ".join(f"{key} {value}" for key, value in found.where.items())
-        line = Text(f"{found.severity:<8}", style=COLOURS[found.severity])
-        line.append(f"{found.code}  {found.message}", style="")
+        line = as_line(f"{found.severity:<8}", style=COLOURS[found.severity])
+        line.append_text(as_line(f"{found.code}  {found.message}"))
         if place:
-            line.append(f"  [{place}]", style="dim")
+            line.append_text(as_line(f"  [{place}]", style="dim"))
         console.print(line)
         if found.severity in ("error", "warning"):
-            console.print(Text(f"        fix: {found.fix}", style="dim"))
+            console.print(as_line(f"        fix: {found.fix}", style="dim"))
 
 
 class Display:
@@ -143,7 +119,7 @@ class Display:
         if now - began > 2 and now - self._said > PLAIN_SECONDS:
             self._said = now
             far = f"{done:,} of {total:,}" if total > 1 else "done"
-            self.console.print(Text(f"{stage}: {far}"))
+            self.console.print(as_line(f"{stage}: {far}"))
 
     def show_plan(self, plan: Plan) -> None:
         """The plan of a run that is about to begin."""
@@ -153,11 +129,11 @@ class Display:
     def show_fit(self, fit: Fit) -> None:
         """The peak and the time that the measured step gave."""
         for name, value in fit_lines(fit):
-            self.console.print(Text(f"{name:<10}{value}"))
+            self.console.print(as_line(f"{name:<10}{value}"))
 
     def notice(self, text: str) -> None:
         """Something that happened to the run."""
-        self.console.print(Text(f"note      {text}", style="yellow"))
+        self.console.print(as_line(f"note      {text}", style="yellow"))
 
     def show_new(self, findings: Sequence[Finding]) -> None:
         """Findings that the plan did not have."""
@@ -210,7 +186,7 @@ class Display:
             left = (self.num_steps - step) * spent / done if self.num_steps else 0
             total = f" of {self.num_steps}" if self.num_steps else ""
             self.console.print(
-                Text(
+                as_line(
                     f"step {step}{total}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, "
                     f"{speed}, {left:.0f} s left"
                 )

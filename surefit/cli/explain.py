@@ -28,13 +28,14 @@ def command(
     if os.path.isdir(file):
         return _explain_run(file, trust_code or (), json)
     found = explain(read_text(file))
-    print_json(found.as_dict()) if json else _print(str(found))
+    print_json(found.as_dict()) if json else print(str(found))
     return 0 if found.known else 1
 
 
 def _explain_run(folder: str, trust_code: Sequence[str], json: bool) -> int:
     """Replay the step of a run that was not finite; of other failures, explain the traceback."""
-    from surefit.cli.display import Display, print_json, user_output_to_stderr
+    from surefit.cli.display import Display, print_json
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import UsageError
     from surefit.explainer import explain
     from surefit.run.run_folder import open_run
@@ -49,11 +50,11 @@ def _explain_run(folder: str, trust_code: Sequence[str], json: bool) -> int:
                 f"{folder} has no failed step.", "Pass a file with the traceback or log instead."
             )
         found = explain(read_text(str(bundles[-1])))
-        print_json(found.as_dict()) if json else _print(str(found))
+        print_json(found.as_dict()) if json else print(str(found))
         return 0 if found.known else 1
     with Display() as display, user_output_to_stderr():
         bad = find_bad_rows(run, int(about["step"]), progress=display.progress)
-    print_json(bad.as_dict()) if json else _print(str(bad))
+    print_json(bad.as_dict()) if json else print(str(bad))
     return 0 if bad.rows else 1
 
 
@@ -88,8 +89,13 @@ def _read_stdin() -> bytes:
 
 def _read_file(path: str) -> bytes:
     from surefit.explainer.log_reading import MAX_CHARS
+    from surefit.regular_files import special_kind
 
-    with open(path, "rb") as opened:
+    if special_kind(path) == "a device":
+        raise ValueError("it is a device")
+    # A pipe without a writer is empty: to open it in the usual way would wait for one.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+        os.set_blocking(opened.fileno(), True)
         if opened.seekable():
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - MAX_CHARS))
         return _end_of_stream(opened)
@@ -103,9 +109,3 @@ def _end_of_stream(stream: BinaryIO) -> bytes:
     while part := stream.read(1 << 20):
         end = (end + part)[-MAX_CHARS:]
     return end
-
-
-def _print(text: str) -> None:
-    """Print, with ? for characters that the terminal's encoding does not have."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, errors="replace").decode(encoding))

@@ -19,7 +19,7 @@ def command(
 ) -> int:
     """Print predictions as JSON lines, one per row and in their order."""
     from surefit.api import iter_predictions
-    from surefit.cli.display import user_output_to_stderr
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
     from surefit.run.run_folder import open_run

@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from surefit.cli.guarded_console import as_line
 from surefit.encode.drop_reasons import describe_rows
+from surefit.printable import printable
 
 STYLES = {
     "prompt": "",
@@ -41,7 +43,7 @@ def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
     side = f", {SETS[shown['side']]}" if shown["side"] else ""
     side += f", {len(shown['blocks'])} blocks" if "blocks" in shown else ""
     label = f"; class {shown['class']!r}" if "class" in shown else ""
-    console.print(Text(f"row {shown['row']}{side}: {_count_tokens(shown['tokens'])}{label}"))
+    console.print(as_line(f"row {shown['row']}{side}: {_count_tokens(shown['tokens'])}{label}"))
     legend = Text("legend: ")
     for kind in WORDS:
         legend.append(_written(kind, WORDS[kind], console)).append(" ")
@@ -65,15 +67,15 @@ def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
 def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
     """Why a row is dropped."""
     why = f" ({shown['why']})" if "why" in shown else ""
-    console.print(Text(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
+    console.print(as_line(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
 
 
 def show_values(shown: Mapping[str, Any], console: Console) -> None:
     """A row without tokens: name and value, line by line."""
     for name, value in shown.items():
-        console.print(Text(f"{name}: {value}"))
+        console.print(as_line(f"{name}: {value}"))
 
 
 def _written(kind: str, text: str, console: Console) -> Text:
     written = text if console.is_terminal and kind != "block" else BRACKETS[kind].format(text)
-    return Text(written, style=STYLES[kind] if console.is_terminal else "")
+    return Text(printable(written), style=STYLES[kind] if console.is_terminal else "")

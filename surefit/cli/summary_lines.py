@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from surefit.gigabytes import show_gb
+from surefit.cli.guarded_console import as_line
+from surefit.gigabytes import show_gb, show_size
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
     from surefit.pipeline.job import Job
+    from surefit.plan.choose_rehearsal import Rehearsal
     from surefit.plan.plan import ModelChoice, Plan
+    from surefit.plan.predict_disk import DiskUse
 
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
@@ -44,6 +47,10 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
+    if plan.disk is not None:
+        yield "disk", _disk_line(plan.disk)
+    if plan.rehearsal is not None:
+        yield "rehearsal", _rehearsal_line(plan.rehearsal)
 
 
 def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
@@ -139,7 +146,7 @@ def evaluation_lines(
             parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
             if ends_epoch and name == "token_f1":
                 parts.append(f"Average F1 Score {_figure(value)}")
-    yield Text("  ".join(parts), style="bold")
+    yield as_line("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (
             ("prompt", sample["prompt"]),
@@ -147,7 +154,7 @@ def evaluation_lines(
             ("generated", sample["got"]),
         ):
             if text is not None:
-                yield Text(f"    {name:<11}{_one_line(text)}", style="dim")
+                yield as_line(f"    {name:<11}{_one_line(text)}", style="dim")
 
 
 def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> str:
@@ -206,6 +213,24 @@ def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[
             )
         )
     return lines
+
+
+def _disk_line(disk: DiskUse) -> str:
+    """What the run writes and where, and the largest part of it."""
+    stay, cached = disk.parts["checkpoints"], disk.cache["encoded_bytes"]
+    return (
+        f"up to {show_size(disk.predicted_bytes)} to write (checkpoints {show_size(stay)}, model "
+        f"{show_size(disk.parts['model'])}), {show_size(disk.free_bytes)} free; encoded rows "
+        f"{show_size(cached)} in the cache"
+    )
+
+
+def _rehearsal_line(rehearsal: Rehearsal) -> str:
+    """What is tried before the first step, and what is not."""
+    left_out = "; ".join(f"{phase} ({why})" for phase, why in rehearsal.left_out.items())
+    size = "at true size" if rehearsal.is_whole else "on one batch"
+    done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
+    return f"{done}; left out: {left_out}" if left_out else done
 
 
 def show_seconds(seconds: float) -> str:

@@ -23,7 +23,8 @@ def command(
     trust_code: TrustCode = None,
 ) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
-    from surefit.cli.display import Display, user_output_to_stderr
+    from surefit.cli.display import Display
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
     from surefit.request import make_request

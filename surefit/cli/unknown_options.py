@@ -12,15 +12,15 @@ RUN_COMMANDS = ("train", "check", "encode")
 """Commands that take config keys."""
 
 
-def explain_usage(error: Any, arguments: list[str]) -> tuple[str, str]:
-    """Message and fix of what typer refuses."""
+def explain_usage(error: Any, arguments: list[str]) -> tuple[list[str], str]:
+    """The lines of the message and the fix of what typer refuses."""
     message, fix = str(error.format_message()), "See surefit --help."
     command = arguments[0] if arguments else ""
     if command in KEPT_COMMANDS and "No such command" in message:
-        return f"surefit {command} is not available yet.", fix
+        return [f"surefit {command} is not available yet."], fix
     if getattr(error, "option_name", None) is None or command not in RUN_COMMANDS:
-        return message, fix
-    return _explain_options(arguments[1:], _own_options(error)) or (message, fix)
+        return [message], fix
+    return _explain_options(arguments[1:], _own_options(error)) or ([message], fix)
 
 
 def _own_options(error: Any) -> set[str]:
@@ -29,9 +29,9 @@ def _own_options(error: Any) -> set[str]:
     return {_as_key(option) for each in parameters for option in each.opts}
 
 
-def _explain_options(arguments: list[str], own: set[str]) -> tuple[str, str] | None:
+def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], str] | None:
     """What all unknown options among the arguments are here; None where none is known."""
-    from surefit.config.foreign_keys import answer_key
+    from surefit.config.other_tool_keys import answer_key
     from surefit.config.settings import Fault, describe_faults, known_keys, parse_setting
 
     known = known_keys()
@@ -50,7 +50,7 @@ def _explain_options(arguments: list[str], own: set[str]) -> tuple[str, str] | N
         return None
     described = describe_faults(faults, settings)
     lines = [f"{key} is a config key, without an option of its own." for key in settings]
-    return "\n".join([*lines, *described.message.splitlines(), *others]), described.fix
+    return [*lines, *described.lines, *others], described.fix
 
 
 def _given(arguments: list[str]) -> Iterator[tuple[str, str]]:

@@ -19,13 +19,9 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Check the config, plan, events, checkpoints and model of a run."""
-    from surefit.cli.display import (
-        Display,
-        print_json,
-        show_findings,
-        to_stderr,
-        user_output_to_stderr,
-    )
+    from surefit.cli.display import Display, print_json, show_findings
+    from surefit.cli.guarded_console import to_stderr
+    from surefit.cli.terminal import user_output_to_stderr
     from surefit.findings import has_errors
     from surefit.run.run_folder import open_run
     from surefit.run.verify_run import verify_files

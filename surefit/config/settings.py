@@ -12,24 +12,27 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
+from surefit.config.bounded_yaml import load_yaml
+from surefit.config.other_tool_keys import answer_key, answer_value, is_of_other_tool
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys of a config file; its relative paths stay relative to the working folder."""
+    refuse_special(path)
     if not path.is_file():
         raise UsageError(f"There is no config file {path}.", "Check the path.")
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = load_yaml(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(
             f"{path}{place}: not valid YAML ({error.problem}).", "Correct the YAML there."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
     if loaded is None:
         return {}
@@ -51,8 +54,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UsageError(f"--set expects key=value, found {text!r}.", "Write --set key=value.")
     try:
-        return key.strip().replace("-", "_"), yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key.strip().replace("-", "_"), load_yaml(value)
+    except (yaml.YAMLError, ValueError):
         return key.strip().replace("-", "_"), value
 
 
@@ -144,19 +147,24 @@ def describe_faults(
     options = " ".join(
         f"--set {shlex.quote(f'{key}={_as_yaml(value)}')}" for key, value in better.items()
     )
-    return UsageError("\n".join(lines), f"Use {options}. {listed}" if options else listed)
+    return UsageError(lines, f"Use {options}. {listed}" if options else listed)
 
 
 def _spread(error: Any) -> Iterator[Fault]:
     """One fault of pydantic; a section that surefit does not have is taken key by key."""
     key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
-        message = f"{error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+        what = error["msg"].removeprefix("Value error, ")
+        message = f"{what[0].lower()}{what[1:]}; found {error['input']!r}."
         yield Fault(key, error["input"], message + answer_value(key, error["input"]))
-    elif isinstance(error["input"], Mapping) and answer_key(key, error["input"], ()) is None:
+    elif _is_section(error["input"]) and answer_key(key, error["input"], ()) is None:
         yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())
     else:
         yield Fault(key, error["input"])
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) > 0
 
 
 def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
@@ -165,7 +173,7 @@ def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
         return f"{fault.key}: {fault.message}", {}
     known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
     unknown = f"Unknown key {fault.key!r}."
-    misspelt = not is_foreign(fault.key) and _close(fault.key, known, 0.8)
+    misspelt = not is_of_other_tool(fault.key) and _close(fault.key, known, 0.8)
     answer = None if misspelt else answer_key(fault.key, fault.value, known)
     if answer is not None and answer.settings:
         here = ", ".join(f"{key}: {_as_yaml(value)}" for key, value in answer.settings.items())

@@ -11,6 +11,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
 from surefit.data.class_labels import class_names, named_type, with_names
 from surefit.data.data_rules import CORRUPT_FILE, WRONG_TYPE
+from surefit.data.expansion import check_expansion
 from surefit.data.table import CHUNK_ROWS
 
 FORMAT_VERSION = 2
@@ -114,6 +115,7 @@ def in_cache(
             for batch in batches():
                 for start in range(0, len(batch), CHUNK_ROWS):
                     writer.write_batch(to_plain(batch.slice(start, CHUNK_ROWS), plain, named))
+                    check_expansion(shown, sink.tell())
 
     return open_entry(
         "tables",

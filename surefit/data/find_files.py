@@ -13,6 +13,7 @@ from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
 from surefit.errors import UsageError
 from surefit.findings import Finding
+from surefit.regular_files import refuse_special
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Finder:
                 return hub_files(str(path)), []
             raise UsageError(f"There is no file or folder {path}.", "Check the path.")
         if not path.is_dir():
+            refuse_special(path)
             return [path], []
         splits = self.splits_in(path)
         if splits is None:

@@ -18,6 +18,7 @@ from surefit.data.table import Table
 from surefit.encode.casting import row_length, second_sequence
 from surefit.encode.encode_key import encode_key
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.room_in_cache import check_room
 from surefit.encode.row_encoder import Begun, RowEncoder
 from surefit.encode.store import Store, StoreWriter, new_store
 from surefit.encode.tally import Faults, Tally
@@ -54,6 +55,7 @@ def encode_rows(
     folder = entry_folder("encoded", fingerprint(key, table.place_key))
     if is_sound(folder):
         return Store(folder)
+    check_room(table, rows, encode, copies)
     count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
     notes: dict[str, Any] = {}
 
@@ -74,10 +76,7 @@ def encode_rows(
                 count.done += 1
                 try:
                     made = encode.finish(row, tokens)
-                    others = []
-                    if copies:
-                        again = partial(encode.encode_read, extras=row.extras)
-                        others = list(copies.encode(row.row, number, made, again))
+                    others = _encode_copies(row, number, made, encode, copies) if copies else []
                 except SkipRowError as skip:
                     count.tally.drop_row(number, skip)
                 except RowFaultError as fault:
@@ -90,6 +89,13 @@ def encode_rows(
             raise FindingError(*found)
         notes |= count.tally.notes()
     return Store(folder)
+
+
+def _encode_copies(
+    row: Begun, number: int, made: Any, encode: RowEncoder, copies: AugmentedCopies
+) -> list[Any]:
+    again = partial(encode.encode_read, extras=row.extras)
+    return list(copies.encode(row.row, number, made, again))
 
 
 @dataclass

@@ -14,6 +14,7 @@ from surefit.batches.field import Field
 from surefit.data.roles import role_of_batch_column
 from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
+from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from surefit.encode.text.dialogues import DialogueTokenizer
@@ -74,7 +75,13 @@ class Encoder:
         return DialogueTokenizer(read_template(self.fitted.get("template"), self.tokenizer))
 
     def column_of(self, name: str) -> str:
-        """The user's column of a role or of a column in a batch; else the name itself."""
+        """The user's column of a role or of a column in a batch; else the name itself.
+
+        A field of its objects keeps its name: `messages.image` is `conversations.image`.
+        """
+        role, dot, inner = name.partition(".")
+        if dot and name not in self.roles and role in self.roles:
+            return f"{self.roles[role]}.{inner}"
         return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
 
     def without(self, targets: Iterable[str]) -> Encoder:
@@ -123,11 +130,12 @@ def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
         from surefit.encode.text.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(folder), trust_remote_code)
-    extras = {
-        name: Field(**{**spec, "axes": tuple(spec["axes"])})
-        for name, spec in state.pop("extras").items()
-    }
-    return Encoder(**state, extras=extras, tokenizer=tokenizer)
+    with reading(folder / FILE):
+        extras = {
+            name: Field(**{**spec, "axes": tuple(spec["axes"])})
+            for name, spec in state.pop("extras").items()
+        }
+        return Encoder(**state, extras=extras, tokenizer=tokenizer)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -138,8 +146,10 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
             "Pass the folder of a run, or a model folder that surefit wrote.",
         )
-    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if state.pop("format_version") != FORMAT_VERSION:
+    with reading(path):
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = state.pop("format_version")
+    if version != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )

@@ -18,6 +18,7 @@ from surefit.data.column_types import is_array
 from surefit.data.formats.numpy_files import map_npy, map_npz
 from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
+from surefit.printable import one_line
 from surefit.progress import Progress, silent
 
 CHUNK_VALUES = 1 << 21
@@ -139,7 +140,11 @@ def describe_arrays(reports: Sequence[ArrayReport]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    faults = [f"cannot be read: {report.fault}" for report in reports if report.fault is not None]
+    faults = [
+        f"cannot be read: {one_line(report.fault)}"
+        for report in reports
+        if report.fault is not None
+    ]
     return "\n".join([*(lines if len(rows) > 1 else []), *faults])
 
 
@@ -151,8 +156,8 @@ def _cells(report: ArrayReport) -> tuple[str, ...]:
     if report.infinite:
         faults += f", {report.infinite} infinite"
     return (
-        Path(report.file).name,
-        report.array or "",
+        one_line(Path(report.file).name),
+        one_line(report.array or ""),
         report.shown_shape,
         report.dtype or "",
         values,

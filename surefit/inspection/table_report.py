@@ -12,6 +12,7 @@ from surefit.data.column_types import describe_type
 from surefit.data.split import hash_rows
 from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
+from surefit.printable import one_line
 from surefit.progress import Progress, silent
 from surefit.tasks.column_account import describe_unused
 
@@ -57,9 +58,9 @@ class LayoutReport:
             size = self.width or "differs from row to row"
             lines.append(f"  read as   sequence length {steps}, feature size {size}")
         if self.expects is not None:
-            lines.append(f"  model     {self.expects}")
-        lines += [f"  fix       {fix}" for fix in self.fixes]
-        return "\n".join([*lines, *([f"  unclear   {self.fault}"] if self.fault else [])])
+            lines.append(f"  model     {one_line(self.expects)}")
+        lines += [f"  fix       {one_line(fix)}" for fix in self.fixes]
+        return "\n".join([*lines, *([f"  unclear   {one_line(self.fault)}"] if self.fault else [])])
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class DataReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        files = ", ".join(self.files[:SHOWN_FILES])
+        files = one_line(", ".join(self.files[:SHOWN_FILES]))
         more = f" and {len(self.files) - SHOWN_FILES} more" if len(self.files) > SHOWN_FILES else ""
         parts = [f"{files}{more}: {self.rows} rows, {self.duplicate_rows} duplicates"]
         if self.arrays:
@@ -96,16 +97,16 @@ class DataReport:
         if self.task is not None:
             parts.append(f"task: {self.task}")
             unused = describe_unused(self.roles)
-            parts += [f"columns not used: {unused}"] if unused else []
+            parts += [f"columns not used: {one_line(unused)}"] if unused else []
         elif self.unclear is not None:
-            parts.append(f"task: unclear. {self.unclear}")
+            parts.append(f"task: unclear. {one_line(self.unclear)}")
         parts += [_describe(column) for column in self.columns]
         return "\n".join([*parts, *([str(self.layout)] if self.layout is not None else [])])
 
 
 def _describe(column: ColumnReport) -> str:
     role = f", role {column.role}" if column.role is not None else ""
-    lines = [f"\n{column.name}: {column.type}, {column.empty_rows} empty{role}"]
+    lines = [f"\n{one_line(column.name)}: {one_line(column.type)}, {column.empty_rows} empty{role}"]
     if column.lengths is not None:
         parts = ", ".join(f"{name} {value:g}" for name, value in column.lengths.items())
         lines.append(f"  lengths: {parts}")
@@ -114,7 +115,9 @@ def _describe(column: ColumnReport) -> str:
         bar = "█" * round(BAR_WIDTH * count / most)
         lines.append(f"  {low:>6} … {high:<6} {bar:<{BAR_WIDTH}} {count}")
     if column.distinct is not None:
-        shown = ", ".join(f"{name} ({count})" for name, count in (column.common or {}).items())
+        shown = ", ".join(
+            f"{one_line(name)} ({count})" for name, count in (column.common or {}).items()
+        )
         lines.append(f"  {column.distinct} distinct values; most common: {shown}")
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
 from surefit.tasks.task_spec import Head
 from surefit.user_code import CodeGate
+from surefit.user_code.named_code import source_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,7 +111,7 @@ def open_function(name: str, code: CodeGate) -> ModelSource:
             f"{name} is a {type(function).__name__}, not a function.",
             "Name a function that returns the module.",
         )
-    file = inspect.getsourcefile(function)
+    file = source_file(function)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         size = head.size(encoder) if head is not None and head.size is not None else None
@@ -139,7 +140,7 @@ def call_factory(function: Callable[..., Any], name: str, size: int | None) -> n
         with redirect_stdout(sys.stderr):
             module = function(*arguments[0], **arguments[1])
     except (Exception, SystemExit) as error:
-        place = _innermost(error, inspect.getsourcefile(function))
+        place = _innermost(error, source_file(function))
         raise MODEL_FAILED.error(
             f"{name} raised {describe_error(error)}{place}", fix="Correct the function."
         ) from error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
@@ -40,7 +43,7 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
                 **more,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0]
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         forbidden = find_unreadable(Path(name))
         if forbidden is not None:
             raise UNSUITABLE_MODEL.error(
@@ -58,6 +61,18 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
         shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
         found = (NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}"),)
     return Built(module, found, newly_initialized=tuple(new))
+
+
+@contextmanager
+def building(name: str) -> Iterator[None]:
+    """Report a model that its own config does not allow to build."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise UNSUITABLE_MODEL.error(
+            f"The model {name} cannot be built from its config: {describe_error(error)[:200]}.",
+            fix="Correct its config.json, or download the model again.",
+        ) from error
 
 
 def fit_embeddings(built: Built, tokenizer: Any) -> Built:

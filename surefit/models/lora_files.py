@@ -10,6 +10,7 @@ import copy
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from surefit.models.lora import (
     trainable_names,
 )
 from surefit.models.model_source import ModelSource
+from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,11 +42,21 @@ SAMPLED = 1024
 
 
 def base_name(source: ModelSource) -> str | None:
-    """The hub id or absolute path by which peft finds the base model; None if it has neither."""
+    """The hub id or path by which peft finds the base model; None if it has neither."""
     if source.kind != "pretrained" or source.untrained:
         return None
     folder = Path(source.name)
-    return str(folder.resolve()) if folder.is_dir() else source.name
+    return as_given(folder) if folder.is_dir() else source.name
+
+
+def as_given(folder: Path) -> str:
+    """The path of a folder as the user gave it; a relative one cannot be taken for a hub id.
+
+    >>> as_given(Path("weights/base")), as_given(Path("/weights/base"))
+    ('./weights/base', '/weights/base')
+    """
+    is_bare = not folder.is_absolute() and folder.parts[:1] != ("..",)
+    return f"./{folder.as_posix()}" if is_bare else str(folder)
 
 
 def has_adapters(folder: Path) -> bool:
@@ -79,6 +91,7 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
         "format_version": FORMAT_VERSION,
         "fingerprint": base_fingerprint(module),
         "kept": [] if config.modules_to_save else list(fully_trained_modules(part)),
+        "path": os.path.relpath(base, folder) if Path(base).is_dir() else None,
     }
     atomic.write_json(folder / BASE_FACTS, facts)
 
@@ -88,7 +101,7 @@ def point_to_base(folder: Path, final: Path) -> None:
     if not (folder / BASE).is_dir():
         return
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    config["base_model_name_or_path"] = str(final.resolve() / BASE)
+    config["base_model_name_or_path"] = as_given(final / BASE)
     atomic.write_json(folder / CONFIG, config)
 
 
@@ -96,10 +109,14 @@ def find_base(folder: Path) -> str:
     """The folder or hub id of the base model of a folder's adapters."""
     if (folder / BASE).is_dir():
         return str(folder / BASE)
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    with reading(folder / CONFIG):
+        config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
     name = config.get("base_model_name_or_path")
-    is_path = name is not None and Path(name).is_absolute()
-    if not name or (is_path and not Path(name).is_dir()):
+    beside = _read_facts(folder).get("path")
+    if isinstance(beside, str) and (folder / beside).is_dir():  # from any working folder
+        return os.path.normpath(folder / beside)
+    is_path = isinstance(name, str) and name.startswith((".", "/"))
+    if not isinstance(name, str) or not name or (is_path and not Path(name).is_dir()):
         raise UsageError(
             f"The adapters in {folder} belong to the base model {name}, which was not found.",
             f"Restore it, or set base_model_name_or_path in {folder / CONFIG} to its new path.",
@@ -146,8 +163,10 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / BASE_FACTS
     if not path.is_file():  # adapters that peft wrote
         return {"fingerprint": None, "kept": []}
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    if facts["format_version"] != FORMAT_VERSION:
+    with reading(path):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        version = facts["format_version"]
+    if version != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )

@@ -11,16 +11,17 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
-from surefit.errors import UsageError
+from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
-from surefit.models.load_weights import fit_embeddings, load_weights
+from surefit.models.load_weights import building, fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.regular_files import refuse_special_inside
 from surefit.tasks.task_spec import Head
 from surefit.user_code.remote_code import guard_remote
 
@@ -33,11 +34,15 @@ NO_WEIGHTS = rule(
 )
 
 
+MAX_LAYERS = 10_000
+
+
 def open_pretrained(
     name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task."""
     name = model_place(model_folder(name))
+    refuse_special_inside(name)
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)
@@ -53,14 +58,14 @@ def open_pretrained(
         auto = auto_class(name, config, head)
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
-        with quiet_transformers():
+        with quiet_transformers(), building(name):
             if weightless:
-                return _without_weights(auto, name, config, trust_remote_code)
-            if from_scratch:
+                built = _without_weights(auto, name, config, trust_remote_code)
+            elif from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
                 built = load_weights(auto, name, config, trust_remote_code, **more)
-        return fit_embeddings(built, encoder.tokenizer)
+        return built if weightless else fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
         name,
@@ -134,13 +139,32 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
         raise UsageError(f"{name} is not a model folder.", "Check the path.")
     try:
         with guard_remote(name, trust_remote_code):
-            return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+            config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except SurefitError:
+        raise
+    except Exception as error:  # transformers validates configs in many ways
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if folder.is_dir():
+            raise UsageError(
+                f"{folder / 'config.json'} is not the config of a transformers model: {first}",
+                "Pass the folder that save_pretrained wrote, or download it again.",
+            ) from None
         raise UsageError(
             f"The model {name!r} is neither a local folder nor a model on the hub: {first}",
             "Check the name, or pass a local folder, tiny:ARCH or module:function.",
         ) from None
+    _refuse_endless(name, config)
+    return config
+
+
+def _refuse_endless(name: str, config: Any) -> None:
+    """Refuse a config of so many layers that to build them would never end."""
+    for key, value in config.to_dict().items():
+        if "layer" in key and isinstance(value, int) and value > MAX_LAYERS:
+            raise UsageError(
+                f"The config of {name} has {key}={value:,}; expected up to {MAX_LAYERS:,}.",
+                "Download the model again, or correct its config.json.",
+            )
 
 
 def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:

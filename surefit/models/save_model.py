@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,17 @@ WEIGHTS = "model.safetensors"
 RECIPE = "module.json"
 
 
-def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder: Path) -> None:
-    """Write the model with its Encoder; the folder is written atomically."""
+def save_model(
+    module: nn.Module,
+    encoder: Encoder,
+    source: ModelSource,
+    folder: Path,
+    when_written: Callable[[Path], None] = lambda temporary: None,
+) -> None:
+    """Write the model with its Encoder; the folder is written atomically.
+
+    `when_written` is called with the complete folder before it gets its name.
+    """
     recipe = {**source.recipe, "code": source.code}
     with atomic.new_folder(folder, sealed=True) as temporary:
         if lora.is_adapted(module):
@@ -36,6 +46,7 @@ def save_model(module: nn.Module, encoder: Encoder, source: ModelSource, folder:
         else:
             _save_plain(module, recipe, temporary)
         encoder.save(temporary)
+        when_written(temporary)
 
 
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:

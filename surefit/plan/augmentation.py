@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from surefit.request import Request
 from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import OWN_CODE_RUN, CodeGate
+from surefit.user_code.named_code import source_file
 
 IDENTICAL_COPIES = rule(
     "SF285",
@@ -130,8 +130,8 @@ def own_function(
     function: Callable[..., Any] = code.find(name)
     if not callable(function):
         raise UsageError(f"{key}: {name} is not a function.", "Name one as module:function.")
-    file = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
-    return function, [OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=file)]
+    found = OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=source_file(function))
+    return function, [found]
 
 
 def check_copies(train: Store, copies: AugmentedCopies | None) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.checks.ledger import Ledger
 from surefit.encode.drop_reasons import describe_counts
+from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from surefit.run.run_folder import Run
@@ -30,7 +31,9 @@ WARNING_HEADS = ("code", "step", "warning", "fix")
 
 def write_report(run: Run) -> Path:
     """Write the run's report.html and return its path."""
-    atomic.write_text(run.report_path, render(run))
+    with reading(run.path):
+        page = render(run)
+    atomic.write_text(run.report_path, page)
     return run.report_path
 
 

@@ -169,14 +169,24 @@ def load_checkpoint(
     return saved.state, saved.scaler
 
 
-def _trained(module: nn.Module) -> dict[str, Any]:
-    """What changes while a frozen model's adapters are trained: their weights, and buffers."""
+def saved_tensors(module: nn.Module) -> dict[str, Any]:
+    """What a checkpoint holds of a module: all of it; with adapters, what is trained and buffers.
+
+    The tensors are the module's own.
+    """
+    state = module.state_dict(keep_vars=True)
+    if not is_adapted(module):
+        return dict(state)
     names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     frozen = {name for name, _ in module.named_parameters(remove_duplicate=False)} - names
+    return {name: tensor for name, tensor in state.items() if name not in frozen}
+
+
+def _trained(module: nn.Module) -> dict[str, Any]:
+    """What changes while a frozen model's adapters are trained: their weights, and buffers."""
     return {
         name: tensor.detach().cpu().clone().contiguous()
-        for name, tensor in module.state_dict().items()
-        if name not in frozen
+        for name, tensor in saved_tensors(module).items()
     }
 
 

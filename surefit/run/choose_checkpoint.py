@@ -12,6 +12,7 @@ from surefit import digests
 from surefit.digests import Damage
 from surefit.errors import UsageError
 from surefit.run.checkpoint_state import STATE, State, read_about
+from surefit.stored_files import WRONG_CONTENT
 
 NAME = re.compile(r"step-(\d{8,})")
 SET_ASIDE = ".damaged"
@@ -116,7 +117,7 @@ def _state_damage(path: Path) -> list[Damage]:
         about = read_about(path)
     except PermissionError as error:
         raise _forbidden(error) from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *WRONG_CONTENT):
         return [Damage(path / STATE, "is missing or is not what was written")]
     return _permitted(path, (STATE,)) if about.has_digests else []
 

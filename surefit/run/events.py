@@ -101,7 +101,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """The event of a line; None for what is no event."""
     try:
         event = json.loads(line)
-    except ValueError:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError):  # not JSON, or not UTF-8
         return None
     is_event = isinstance(event, dict) and type(event.get("step")) is int and "event" in event
     return event if is_event else None

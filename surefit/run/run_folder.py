@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +16,10 @@ from surefit.config import RunConfig, config_yaml, make_config, read_yaml
 from surefit.data.cache_use import is_cache
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.regular_files import refuse_special_inside
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
+from surefit.stored_files import reading
 from surefit.tasks.find_task import find_task
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
@@ -28,6 +31,13 @@ if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
 
 BEGINNING = ("config.yaml", "plan.json", digests.FILE)
+PLAN_TYPES: dict[str, type[Any]] = {
+    "task": str,
+    "steps": int,
+    **dict.fromkeys(("model", "ledger", "baselines", "choices", "objects", "config"), dict),
+    **dict.fromkeys(("findings", "spans"), list),
+}
+"""What other parts of surefit rely on in a stored plan."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
 
 
@@ -74,13 +84,18 @@ class Run:
         path = self.path / "plan.json"
         try:
             loaded = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                 "Restore it from a copy of the run; without its plan a run cannot be opened.",
             ) from None
         if not isinstance(loaded, dict) or "model" not in loaded:
             raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
+        for key, kind in PLAN_TYPES.items():
+            if not isinstance(loaded.get(key, kind()), kind):
+                found = type(loaded[key]).__name__
+                message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
+                raise UsageError(message, "Restore the file from a copy of the run.")
         return loaded
 
     @property
@@ -114,7 +129,8 @@ class Run:
         The training loss is the mean over the epoch's steps, the evaluation loss that of its last
         evaluation (None without one), the time that of its steps.
         """
-        return summarise_epochs(self.history)
+        with reading(self.events_path):
+            return summarise_epochs(self.history)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -122,7 +138,8 @@ class Run:
         evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
         best = self.best_step
         chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
-        return dict(chosen["metrics"]) if chosen else {}
+        with reading(self.events_path):
+            return dict(chosen["metrics"]) if chosen else {}
 
     @property
     def best_step(self) -> int | None:
@@ -138,7 +155,8 @@ class Run:
 
     def spans(self, num_steps: int) -> list[tuple[int, int]]:
         """After which step which total number of steps applies; the last total is `num_steps`."""
-        stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
+        with reading(self.path / "plan.json"):
+            stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
         return stored or [(0, num_steps)]
 
     @property
@@ -206,15 +224,16 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return open_pipeline(
-            self.model_path,
-            self.task,
-            self.plan,
-            self.code,
-            self.config.seed,
-            module,
-            self.collate_fn,
-        )
+        with reading(self.model_path):
+            return open_pipeline(
+                self.model_path,
+                self.task,
+                self.plan,
+                self.code,
+                self.config.seed,
+                module,
+                self.collate_fn,
+            )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""
@@ -222,7 +241,8 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        return load_model(self.model_path, self.task, self.code, module)
+        with reading(self.model_path):
+            return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
         if not self.has_model:
@@ -275,6 +295,7 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
+    refuse_special_inside(folder)
     return Run(folder, trust_code=trust_code)
 
 
@@ -288,7 +309,7 @@ def is_unbegun(folder: Path) -> bool:
         return False
     saved = any(NAME.match(path.name) for path in (folder / "checkpoints").iterdir())
     begun = {"config.yaml", "plan.json"}
-    return not saved and not has >= begun and has <= {"checkpoints", *begun}
+    return not saved and not has >= begun and has <= {"checkpoints", *BEGINNING}
 
 
 def choose_folder(output: str | None, name: str) -> Path:
@@ -298,7 +319,7 @@ def choose_folder(output: str | None, name: str) -> Path:
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
-            f"Choose another --output, or go on with: surefit train --resume {folder}",
+            f"Choose another --output, or resume that run: surefit train --resume {folder}",
         )
     check_writable(folder)
     return folder
@@ -324,19 +345,27 @@ def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: Task
     """Make the folder of a new run with its config and plan."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic.sweep(folder)
         (folder / "checkpoints").mkdir(exist_ok=True)
         write_beginning(folder, config, plan)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise UsageError(
-            f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
+            f"Cannot write to {folder}: {error.strerror}.",
+            "Free some space, or choose another --output." if full else "Choose another --output.",
         ) from None
     return Run(folder, task)
 
 
 def write_beginning(folder: Path, config: RunConfig, plan: Mapping[str, Any]) -> None:
-    """Write config and plan with their digests; a folder with config and plan is a run."""
-    known = config.model_dump(mode="json")
-    atomic.write_text(folder / "config.yaml", config_yaml(config))
-    atomic.write_json(folder / "plan.json", {**plan, "config": known})
-    atomic.write_json(folder / digests.FILE, digests.describe(folder, ("config.yaml", "plan.json")))
+    """Write config and plan with their digests; the plan, which makes a folder a run, comes last.
+
+    A process that is killed in between leaves a start to be repeated or, of a run that is resumed,
+    a config.yaml whose difference from the plan is applied again.
+    """
+    contents = {
+        "config.yaml": atomic.encode_text(config_yaml(config)),
+        "plan.json": atomic.encode_json({**plan, "config": config.model_dump(mode="json")}),
+    }
+    atomic.write_bytes(folder / "config.yaml", contents["config.yaml"])
+    atomic.write_json(folder / digests.FILE, digests.describe_contents(contents))
+    atomic.write_bytes(folder / "plan.json", contents["plan.json"])

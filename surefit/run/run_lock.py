@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from surefit import atomic
 from surefit.errors import UsageError
 
 FILE = ".lock"
@@ -24,9 +25,13 @@ _held: set[int] = set()
 
 @contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Hold the run while the block runs; refuses where another process (or block) holds it."""
+    """Hold the run while the block runs; refuses where another process (or block) holds it.
+
+    Who holds it is the only one to write there, so what killed writes left is deleted first.
+    """
     descriptor = _take(folder / FILE)
     if descriptor is None:
+        sweep_run(folder)
         yield
         return
     _held.add(descriptor)
@@ -36,7 +41,9 @@ def lock_run(folder: Path) -> Iterator[None]:
         "since": datetime.now().isoformat(timespec="seconds"),
     }
     try:
-        os.write(descriptor, (json.dumps(about) + "\n").encode())
+        with suppress(OSError):  # a full disk: the lock holds without its text
+            os.write(descriptor, (json.dumps(about) + "\n").encode())
+        sweep_run(folder)
         yield
     finally:
         if descriptor in _held:  # not in a forked worker
@@ -44,6 +51,12 @@ def lock_run(folder: Path) -> Iterator[None]:
                 (folder / FILE).unlink(missing_ok=True)
             _held.discard(descriptor)
             os.close(descriptor)
+
+
+def sweep_run(folder: Path) -> None:
+    """Delete what killed writes left in a run's folder."""
+    for place in (folder, folder / "checkpoints", folder / "failures"):
+        atomic.sweep(place)
 
 
 def _take(path: Path) -> int | None:

@@ -18,7 +18,13 @@ from surefit.encode.encoded_row import (
 from surefit.encode.encoder import Encoder
 from surefit.tasks.baselines import tag_baselines
 from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
-from surefit.tasks.metrics.entities import OUTSIDE, entity_f1_of, find_entities, match_entities
+from surefit.tasks.metrics.entities import (
+    OUTSIDE,
+    entity_f1_of,
+    entity_tags,
+    find_entities,
+    match_entities,
+)
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
@@ -148,7 +154,7 @@ def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
 
 
 def _entity_sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, int]:
-    names = encoder.classes
+    names = entity_tags(encoder.classes)
     sums = {"found": 0, "false": 0, "missed": 0}
     made, labels = outputs.logits.argmax(-1).tolist(), batch["labels"].tolist()
     for row_made, row_labels in zip(made, labels, strict=True):
@@ -164,16 +170,19 @@ ENTITY_F1 = Metric(_entity_sums, entity_f1_of, uses_encoder=True)
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """A tag per word (None for a word beyond the limit), and the entities as spans of words."""
     best = outputs.logits.argmax(-1).tolist()
+    classes, entity_tag = encoder.classes, entity_tags(encoder.classes)
     answers = []
     rows = zip(best, batch["words"].tolist(), batch["num_words"].tolist(), strict=True)
     for tags, words, num_words in rows:
-        names: list[Any] = [None] * num_words
+        found: list[int | None] = [None] * num_words
         for tag, word in zip(tags, words, strict=True):
             if word != NO_WORD:
-                names[word] = encoder.classes[tag]
+                found[word] = tag
+        marked = [None if tag is None else entity_tag[tag] for tag in found]
         spans = [
-            {"type": kind, "start": start, "end": end} for kind, start, end in find_entities(names)
+            {"type": kind, "start": start, "end": end} for kind, start, end in find_entities(marked)
         ]
+        names = [None if tag is None else classes[tag] for tag in found]
         answers.append({"prediction": names, "entities": spans})
     return answers
 

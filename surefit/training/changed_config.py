@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter, getitem
-from pathlib import Path
 from typing import Any
 
 from surefit.config import SHORT_KEYS, RunConfig, known_keys, make_config
@@ -27,6 +26,8 @@ CHANGEABLE = (
     "max_memory_gb",
     "cache",
     "cache_limit_gb",
+    "rehearse",
+    "verify_resume",
     "accept",
     "data",
     "eval_data",
@@ -66,10 +67,6 @@ def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
     keys = sorted(named_keys(named) - settled - set(run.objects) - {"output"})
     by_options = list_differences(edited, asked, keys)
     _refuse(run, [each for each in by_options if each.key not in CHANGEABLE], "you gave")
-    if options.output is not None and Path(options.output).resolve() != run.path.resolve():
-        raise UsageError(
-            f"--resume continues in {run.path}, not in {options.output}.", "Leave --output out."
-        )
     settings = edited.model_dump(mode="json")
     for each in by_options:
         *sections, last = each.key.split(".")
@@ -116,7 +113,7 @@ def _refuse(run: Run, differences: list[Difference], who: str) -> None:
         + "; ".join(lines)
         + ".",
         "A resumed run keeps what it was begun with; put the value back, or start a new run. "
-        f"These may change: {', '.join(key for key in CHANGEABLE if key != 'output')}.",
+        f"These may change: {', '.join(CHANGEABLE)}.",
     )
 
 

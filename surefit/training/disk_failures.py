@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from surefit.errors import RunFailedError, SurefitError, message_of
-from surefit.gigabytes import show_gb
+from surefit.gigabytes import show_size
 from surefit.run.run_folder import Run
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -28,7 +28,7 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     if code in FORBIDDEN and name.startswith(str(run.path)):
         return RunFailedError(
             f"{name} cannot be written: {os.strerror(code or 0)}. {_saved(run)}",
-            f"Make it writable, then go on with: surefit train --resume {run.path}",
+            f"Make it writable, then resume with: surefit train --resume {run.path}",
         )
     return None
 
@@ -50,8 +50,8 @@ def _full(error: BaseException, run: Run) -> RunFailedError:
     place = next((each for each in (name, *name.parents) if each.exists()), run.path)
     free = shutil.disk_usage(place).free
     return RunFailedError(
-        f"The disk of {place} is full ({show_gb(free)} free). {_saved(run)}",
-        f"Free some space, then go on with: surefit train --resume {run.path}. `--set keep=1` "
+        f"The disk of {place} is full ({show_size(free)} free). {_saved(run)}",
+        f"Free some space, then resume with: surefit train --resume {run.path}. `--set keep=1` "
         "keeps one checkpoint besides the best instead of two.",
     )
 

@@ -115,7 +115,7 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
 def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> RunFailedError:
     explained = explain(error)
     if isinstance(error, RunFailedError):
-        lines, fix = [error.message], error.fix
+        lines, fix = list(error.lines), error.fix
     else:
         stage = "Training failed at" if watch.is_training else "Evaluation failed after"
         lines = [f"{stage} step {step}: {type(error).__name__}: {_first_line(error)}"]
@@ -131,7 +131,7 @@ def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> 
         lines.append(f"bundle: {folder} (reproduce.py repeats it)")
     except OSError as fault:
         lines.append(f"bundle: could not be written ({fault})")
-    return RunFailedError("\n".join(lines), fix.replace("explain RUN", f"explain {run.path}"))
+    return RunFailedError(lines, fix.replace("explain RUN", f"explain {run.path}"))
 
 
 def _source_rows(watch: Watch, plan: Plan) -> list[int]:
@@ -262,7 +262,7 @@ def repeat_step(
     run = open_run(folder.parents[1], trust_code)
     plan = make_plan(Request(run.config, PythonObjects(**objects), run.code))
     if plan.job is None:
-        raise UsageError("\n".join(found.message for found in plan.findings), "See surefit check.")
+        raise UsageError([found.message for found in plan.findings], "See surefit check.")
     pipeline = plan.job.pipeline
     if about["checkpoint"] is not None:
         load_checkpoint(run.checkpoints / about["checkpoint"], pipeline.module)

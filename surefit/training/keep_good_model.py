@@ -29,7 +29,7 @@ def keeping_good_model(run: Run, state: State, save_step: Callable[[int], None])
             save_step(step)
             how = "the best evaluation" if step == state.best_step else "the last step saved before"
             kept = f"{run.model_path} holds the model of step {step}, {how}."
-        raise RunFailedError(f"{error.message}\n{kept}", error.fix) from error
+        raise RunFailedError((*error.lines, kept), error.fix) from error
 
 
 def good_step(run: Run, state: State, last_good: int) -> int | None:

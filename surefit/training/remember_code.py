@@ -6,32 +6,35 @@ import logging
 from pathlib import Path
 
 from surefit.plan.plan import Plan
-from surefit.run.run_folder import Run
 from surefit.user_code.code_records import CodeRecord, files_of, hash_folder, remember
 from surefit.user_code.named_code import code_names
 from surefit.user_code.remote_code import names_of
 
 
-def remember_code(plan: Plan, run: Run) -> None:
-    """Record the files of the code that the plan runs, outside the run's folder."""
+def remember_code(plan: Plan, run_id: str, run: Path, model: Path | None = None) -> None:
+    """Record the files of the code that the plan runs, and of `model`, outside the run's folder.
+
+    To be called before the run or its model gets its name: one killed in between could otherwise
+    not be opened by its own user.
+    """
     code = {name: files for name in code_names(plan.config).values() if (files := files_of(name))}
-    remote = _remote_code(plan, run)
+    remote = _remote_code(plan, model)
     if not code and not remote:
         return
     try:
-        remember(str(run.plan["run_id"]), CodeRecord(str(run.path.resolve()), code, remote))
+        remember(run_id, CodeRecord(str(run.resolve()), code, remote))
     except OSError as error:  # the run itself does not depend on it
         logging.getLogger(__name__).warning(
             "The code of %s could not be recorded (%s); opening the run will ask for --trust-code.",
-            run.path,
+            run,
             error,
         )
 
 
-def _remote_code(plan: Plan, run: Run) -> tuple[str, ...]:
+def _remote_code(plan: Plan, model: Path | None) -> tuple[str, ...]:
     """Digests of the model folders whose own code the plan runs, and of the saved model's."""
     if plan.model is None or not plan.model.source.trust_remote_code:
         return ()
-    places = [plan.model.source.name, plan.config.tokenizer or "", str(run.model_path)]
-    found = {hash_folder(Path(place)) for place in places if names_of(place)}
+    places = [plan.model.source.name, plan.config.tokenizer or "", str(model or "")]
+    found = {hash_folder(Path(place)) for place in places if place and names_of(place)}
     return tuple(sorted(digest for digest in found if digest is not None))

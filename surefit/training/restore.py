@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
 from surefit.processes import is_main, main_first
 from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import load_checkpoint
@@ -17,15 +16,13 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(run: Run, notice: Callable[[str], None]) -> Chosen:
-    """The checkpoint to resume from; what killed writes left is deleted, what is damaged renamed.
+    """The checkpoint to resume from; what is damaged is renamed.
 
     The first process does this alone, so that all processes choose the same one.
     """
     with main_first():
         chosen = choose_checkpoint(run.checkpoints)
         if is_main():
-            atomic.sweep(run.path)
-            atomic.sweep(run.checkpoints)
             set_aside(run.checkpoints, chosen.path)
             for text in chosen.notices:
                 notice(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from surefit import __version__
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, rule
+from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
-from surefit.processes import is_main, num_processes
+from surefit.processes import is_main, main_first, num_processes
 from surefit.progress import Progress
 from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
+from surefit.run.copy_run import copy_run
 from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.run.run_lock import lock_run
 from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
@@ -52,12 +54,28 @@ def resume_run(
 ) -> Run:
     """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
 
-    What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run.
+    What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run. With
+    another output, a copy of the run goes on there.
     """
-    run = open_run(path, trust_code)
-    with lock_run(run.path) if is_main() else nullcontext():
+    run = _in_output(open_run(path, trust_code), request.config.output)
+    with _locked(run):
         code = _with_named(run.code, request, named)
         return _resume(run, replace(request, code=code), named, listeners)
+
+
+def _in_output(run: Run, output: str | None) -> Run:
+    """The run, or its copy in another folder if one is asked for."""
+    if output is None or Path(output).resolve() == run.path.resolve():
+        return run
+    with main_first():
+        if not is_main():
+            return Run(Path(output), trust_code=run.trust_code)
+        with _locked(run):
+            return copy_run(run, output)
+
+
+def _locked(run: Run) -> AbstractContextManager[None]:
+    return lock_run(run.path) if is_main() else nullcontext()
 
 
 def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
@@ -76,6 +94,7 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     if plan.job is not None:
         spans = extend_spans(run, spans, plan.job.num_steps)
         plan = plan.found(describe_changes(changes), describe_extension(plan, run, spans))
+        plan = fit_on_disk(plan, run.path)
     listeners.on_plan(plan, run.path)
     refuse_errors(plan)
     _refuse_other_count(run, stored)
@@ -146,7 +165,7 @@ def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
     message = f"The rows of {run.path} are not those it was begun with. " + describe_changed_rows(
         run.plan, plan.job
     )
-    fix = f"{DATA_CHANGED.fix} To go on with these rows: --set accept=[{DATA_CHANGED.code}]."
+    fix = f"{DATA_CHANGED.fix} To resume with these rows: --set accept=[{DATA_CHANGED.code}]."
     return [DATA_CHANGED.finding(message, fix=fix)]
 
 

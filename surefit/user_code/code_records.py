@@ -23,6 +23,8 @@ from surefit import atomic
 from surefit.user_code.named_code import locate, split_name
 
 FORMAT_VERSION = 1
+LEFT_SECONDS = 3600
+"""A temporary file that is older belongs to no process that still writes it."""
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -66,8 +68,14 @@ def remember(run_id: str, record: CodeRecord) -> None:
         record = CodeRecord(record.run, {**known.code, **record.code}, remote)
     folder = records_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    atomic.sweep(folder, LEFT_SECONDS)
     about = {"format_version": FORMAT_VERSION, **asdict(record)}
     atomic.write_json(folder / f"{run_id}.json", about)
+
+
+def forget(run_id: str) -> None:
+    """Remove the record of a run that was only a trial."""
+    (records_folder() / f"{run_id}.json").unlink(missing_ok=True)
 
 
 def files_of(name: str) -> dict[str, dict[str, str]]:

@@ -39,8 +39,8 @@ def guard_remote(place: str, allowed: bool) -> Iterator[None]:
         _refuse_kernels(place)
     try:
         yield
-    except ValueError as error:
-        if allowed or "trust_remote_code" not in str(error):
+    except (ValueError, KeyError) as error:  # also that the config has no architecture of its own
+        if allowed or ("trust_remote_code" not in str(error) and not names_of(place)):
             raise
         raise _refusal(place) from None
 

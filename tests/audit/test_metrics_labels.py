@@ -30,7 +30,7 @@ from surefit.tasks import (
     token_classification,
 )
 from surefit.tasks.classes import CONFUSION, MACRO_F1, accuracy
-from surefit.tasks.metrics.entities import find_entities, match_entities
+from surefit.tasks.metrics.entities import entity_tags, find_entities, match_entities
 from surefit.tasks.token_classification import ENTITY_F1
 
 
@@ -161,6 +161,26 @@ def test_entities_are_those_of_seqeval(seed: int, scheme: str) -> None:
     for true, made in rows:
         totals = {name: totals[name] + n for name, n in match_entities(true, made).items()}
     reference = seqeval.f1_score([true for true, _ in rows], [made for _, made in rows])
+    assert ENTITY_F1.figure(totals) == pytest.approx(reference)
+
+
+@pytest.mark.parametrize("form", ["{mark}", "{mark}_{kind}", "{mark}:{kind}"])
+@pytest.mark.parametrize("marks", ["BI", "BIES"])
+def test_other_forms_of_tags_are_read_as_seqeval_does(form: str, marks: str) -> None:
+    choose = random.Random(len(form))
+    names = sorted({"O", *(form.format(mark=m, kind=k) for m in marks for k in ("LOC", "PER"))})
+    read = dict(zip(names, entity_tags(names), strict=True))
+    rows = [tuple(choose.choices(names, k=9) for _ in range(2)) for _ in range(200)]
+    rows = [
+        (true, [t if choose.random() < 0.7 else m for t, m in zip(true, made, strict=True)])
+        for true, made in rows
+    ]
+    totals = {"found": 0, "false": 0, "missed": 0}
+    for true, made in rows:
+        counts = match_entities([read[tag] for tag in true], [read[tag] for tag in made])
+        totals = {name: totals[name] + n for name, n in counts.items()}
+    reference = seqeval.f1_score([true for true, _ in rows], [made for _, made in rows])
+    assert 0.2 < reference < 0.9
     assert ENTITY_F1.figure(totals) == pytest.approx(reference)
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from surefit.checks import near_copies
 from surefit.checks.near_copies import Side, check_near_copies, shared_words
+from surefit.data.cache import fingerprint
 from surefit.data.row_parts import RowParts
 from surefit.data.table import Source, Table
 from surefit.data.text_sketches import common_pairs, sketch
@@ -23,7 +25,8 @@ def texts(count: int, seed: int = 0) -> list[str]:
 
 
 def side(rows: list[str]) -> Side:
-    table = Table(pa.table({"text": rows, "label": ["a"] * len(rows)}), (Source("f", 0),), "key")
+    values = pa.table({"text": rows, "label": ["a"] * len(rows)})
+    table = Table(values, (Source("f", 0),), fingerprint(rows))
     return Side(table, np.arange(len(rows)), PARTS)
 
 
@@ -40,6 +43,16 @@ def test_every_changed_copy_is_found_and_nothing_else() -> None:
     assert (found.code, found.where["row"]) == ("SF180", 70)
     assert found.message.startswith("30 of 100 validation rows are near-copies")
     assert "replaced" in found.message
+
+
+def test_the_same_rows_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    originals = texts(40)
+    copies = [changed(text, n) for n, text in enumerate(originals[:10])]
+    first = check_near_copies(side(originals), side(copies), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(near_copies, "sketch", None)
+        assert check_near_copies(side(originals), side(copies), 0) == first
+    assert check_near_copies(side(originals), side(texts(10, 1)), 0) == []
 
 
 def test_texts_of_their_own_are_not_copies() -> None:

@@ -573,14 +573,14 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--task", "feature-classification"],
         "SF202",
         {"file": "rows.jsonl"},
-        "needs columns 'features' and 'label'; the columns are features (double array [*, *])",
+        "needs columns 'features' and 'label'; the columns are features (float64 array [*, *])",
     ),
     "unknown column": (
         steps(),
         ["--set", "columns.label=stars"],
         "SF202",
         {"column": "stars"},
-        "columns.label names 'stars'; the data has features, label.",
+        "columns.label names the column 'stars'; the data has features, label.",
     ),
     "columns the wrong way round": (
         steps(),
@@ -720,10 +720,7 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
         (["check", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
         (["train", "--resume", "run", "--batch-size", "9"], "batch_size"),
         (["train", "--resume", "run", "--lr", "0.5"], "lr"),
-        (
-            ["train", "--resume", "run", "--output", "other"],
-            "--resume continues in run, not in other",
-        ),
+        (["train", "--resume", "run", "--output", "."], ". is not empty, so run cannot be"),
         (["check", "--resume", "run"], "check does not take --resume."),
     ):
         assert run(arguments) == 2

@@ -119,7 +119,7 @@ def test_closed_stdin_is_empty(
 
 def test_a_name_that_is_no_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "a\0b"]) == 2
-    assert "Cannot read a\0b" in capsys.readouterr().err
+    assert "Cannot read a\\u0000b" in capsys.readouterr().err
 
 
 def test_a_terminal_without_unicode_gets_the_explanation(tmp_path: Path) -> None:

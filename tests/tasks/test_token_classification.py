@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from surefit.cli import run as command
 from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.tasks import token_classification
 from surefit.tasks.metrics.entities import entity_f1_of, find_entities, match_entities
 from surefit.tasks.token_classification import encode
 
@@ -150,6 +152,32 @@ ROWS: dict[str, tuple[str, list[tuple[str, int, int]]]] = {
 def test_entities_of_a_row(name: str) -> None:
     tags, entities = ROWS[name]
     assert find_entities(tags.split()) == entities
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["O", "B", "I"], [("entity", 0, 2), ("entity", 2, 3)]),
+        (["O", "B_LOC", "I_LOC"], [("LOC", 0, 2), ("LOC", 2, 3)]),
+        (["O", "B-LOC", "I-LOC"], [("LOC", 0, 2), ("LOC", 2, 3)]),
+        (["O", "B", "I", "H"], [("B", 0, 1), ("I", 1, 2), ("B", 2, 3)]),  # letters as classes
+        (["O", "Bird", "Insect"], [("Bird", 0, 1), ("Insect", 1, 2), ("Bird", 2, 3)]),
+    ],
+)
+def test_predictions_and_metrics_read_tags_the_same_way(
+    names: list[str], expected: list[tuple[str, int, int]]
+) -> None:
+    encoder, tags = (
+        Encoder("token-classification", {}, fitted={"classes": names}),
+        torch.tensor([[1, 2, 1, 0]]),
+    )
+    outputs = SimpleNamespace(logits=torch.eye(len(names))[tags])
+    words = {"words": torch.arange(4)[None], "num_words": torch.tensor([4]), "labels": tags}
+    (answer,) = token_classification.decode(outputs, words, encoder)
+    assert [(e["type"], e["start"], e["end"]) for e in answer["entities"]] == expected
+    assert answer["prediction"] == [names[tag] for tag in tags[0]]
+    counts = token_classification.ENTITY_F1.sums(outputs, words, encoder=encoder)
+    assert counts == {"found": len(expected), "false": 0, "missed": 0}
 
 
 def test_entity_f1_by_hand() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,17 @@ def test_items_come_in_their_order(workers: int) -> None:
     assert [int(each["n"]) for each in made] == [n * n for n in items]
     for depth in (0, 1, 5):
         assert list(prefetch(items, lambda n: n * n, depth)) == [n * n for n in items]
+
+
+def test_workers_leave_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.delitem(settings, "tempdir", raising=False)
+    list(from_workers(range(4), lambda n: {"n": torch.tensor(n)}, 2))
+    assert [str(path) for path in tmp_path.iterdir()] == [
+        settings["tempdir"]
+    ]  # its own, till it ends
+    monkeypatch.delitem(settings, "tempdir")
 
 
 def test_an_error_in_a_worker_is_raised_here() -> None:

@@ -18,8 +18,9 @@ from surefit.data.file_identity import content_hashes
 from surefit.data.formats.array_files import are_rows, join_files
 from surefit.data.formats.numpy_files import map_npy, shape_of, to_arrow
 from surefit.data.formats.opened import Opened, read_opened, write_findings
-from surefit.data.formats.text_decoding import TextFile, is_text_file
+from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile, is_text_file, too_long
 from surefit.findings import Finding, rule
+from surefit.regular_files import refuse_special
 
 UNLABELLED_FOLDER = rule(
     "SF174",
@@ -132,6 +133,8 @@ def _write_texts(
             if by_line:
                 yield from ((line.rstrip("\r\n"), label) for _, line in text.lines())
             else:
+                if file.stat().st_size > MAX_LINE_BYTES:
+                    raise too_long(file, 1)
                 yield "".join(text.chunks()).strip("\r\n"), label
             found.extend(text.findings[: 1 - len(found)] if not found else ())
 
@@ -180,4 +183,5 @@ def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         for name in names:
             if not name.startswith("."):
+                refuse_special(os.path.join(place, name))
                 yield Path(place, name)

@@ -20,6 +20,10 @@ UNIVERSAL = (
 """The columns of CoNLL-U; `tags` are the universal parts of speech."""
 
 
+MAX_TOKENS = 1_000_000
+"""The longest sentence that is read: it is held in memory."""
+
+
 def read_records(path: Path, reading: Reading) -> Records:
     """The first line of each sentence, and its columns as lists of text.
 
@@ -43,6 +47,13 @@ def read_records(path: Path, reading: Reading) -> Records:
                 continue  # a multiword token, whose words follow, or an empty node
             begin = begin if sentence else number
             sentence.append(cells)
+            if len(sentence) > MAX_TOKENS:
+                raise CORRUPT_FILE.error(
+                    f"{path.name}, line {begin}: the sentence has more than {MAX_TOKENS:,} tokens.",
+                    fix="Separate sentences by blank lines.",
+                    file=str(path),
+                    line=begin,
+                )
         elif not _is_comment(line):
             raise CORRUPT_FILE.error(
                 f"{path.name}, line {number}: {len(cells)} columns, but {len(names)} in other "

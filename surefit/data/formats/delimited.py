@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,25 +74,44 @@ def _open_cells(
 def _rows(
     path: Path, reader: Reader, names: Sequence[str], layout: DelimitedLayout
 ) -> Iterator[Cells]:
-    with _named_line(path, reader):
+    with _named_line(path, reader) as row:
         for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(names):
-                raise _other_width(path, reader.line_num, len(cells), names, layout)
-            yield reader.line_num, cells
+            if cells and len(cells) != len(names):
+                raise _other_width(path, row.lines(reader), len(cells), names, layout)
+            if cells:
+                yield reader.line_num, cells
+            row.first_line = reader.line_num + 1
+
+
+@dataclass
+class _Row:
+    """Where the row that is being read starts; a cell in quotes can go on for many lines."""
+
+    first_line: int
+
+    def lines(self, reader: Reader) -> range:
+        """The lines of the row so far."""
+        return range(self.first_line, reader.line_num + 1)
 
 
 @contextmanager
-def _named_line(path: Path, reader: Reader) -> Iterator[None]:
+def _named_line(path: Path, reader: Reader) -> Iterator[_Row]:
+    row = _Row(reader.line_num + 1)
     try:
-        yield
+        yield row
     except csv.Error as error:
-        raise CORRUPT_FILE.error(
-            f"{path.name}, line {reader.line_num}: not valid CSV ({error}).",
-            file=str(path),
-            line=reader.line_num,
-        ) from None
+        lines = row.lines(reader)
+        first = lines.start
+        opened = _quote_hint(lines)
+        message = f"{path.name}, line {first}: not valid CSV ({error}){opened}."
+        raise CORRUPT_FILE.error(message, file=str(path), line=first) from None
+
+
+def _quote_hint(lines: range) -> str:
+    """What the error about a row of several lines adds: a quote joins them."""
+    if len(lines) < 2:
+        return ""
+    return f"; a quote that opens in line {lines.start} joins it to line {lines[-1]}"
 
 
 def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]]:
@@ -115,12 +135,14 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
 
 
 def _other_width(
-    path: Path, line: int, width: int, names: Sequence[str], layout: DelimitedLayout
+    path: Path, lines: range, width: int, names: Sequence[str], layout: DelimitedLayout
 ) -> Exception:
+    line = lines.start
     source = "the header names" if layout.names is None else "there are"
     shown = ", ".join(names)[:80]
     return CORRUPT_FILE.error(
-        f"{path.name}, line {line}: {width} cells, but {source} {len(names)} columns ({shown}).",
+        f"{path.name}, line {line}: {width} cells, but {source} {len(names)} columns ({shown})"
+        f"{_quote_hint(lines)}.",
         fix=f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter.",
         file=str(path),
         line=line,

@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from surefit.config import Reading
-from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile
 from surefit.data.formats.text_records import MAX_COLUMNS, too_many_columns
 from surefit.data.numbers import NUMBER
 from surefit.errors import UsageError
@@ -71,7 +71,7 @@ def find_layout(
 ) -> tuple[DelimitedLayout, list[Finding]]:
     """The layout of a file whose ending suggests the delimiter `default`; what was inferred."""
     found: list[Finding] = []
-    csv.field_size_limit(2**31 - 1)
+    csv.field_size_limit(MAX_LINE_BYTES)
     lines = _sample_lines(path, reading)
     delimiter = _chosen_delimiter(reading) or _find_delimiter(lines, default)
     _check_delimiter(path, lines, delimiter)

@@ -63,6 +63,7 @@ class _Reader:
             if self.window.peek():
                 raise self.window.fail("expected the end of the file")
         yield from self.file.findings
+        yield from self.window.json.findings()
 
     def _rows_at(self, keys: list[str]) -> Records:
         """The rows at read.field; the rest of the file is not read."""

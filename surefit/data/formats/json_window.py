@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.json_values import JsonReader
+from surefit.data.formats.text_decoding import MAX_LINE_BYTES, too_long
 from surefit.errors import FindingError
 
 _SPACE = " \t\r\n"
@@ -26,7 +28,7 @@ class JsonWindow:
         self._text = ""
         self._place = 0
         self._line, self._counted = 1, 0
-        self._decoder = json.JSONDecoder()
+        self.json = JsonReader(path)
 
     @property
     def line(self) -> int:
@@ -68,10 +70,12 @@ class JsonWindow:
         while True:
             begin = self._place
             try:
-                value, end = self._decoder.raw_decode(self._text, self._place)
+                value, end = self.json.decoder.raw_decode(self._text, self._place)
             except json.JSONDecodeError as error:
                 open_text = error.msg.startswith("Unterminated string")
                 cut = open_text or error.pos >= len(self._text) - _NEAR_END
+                if cut and len(self._text) - self._place > MAX_LINE_BYTES:
+                    raise too_long(self._path, self.line) from None
                 if not cut or not self._more(double=True):
                     place = self._place + error.pos - begin
                     raise self.fail(f"not valid JSON ({error.msg})", place) from None
@@ -80,6 +84,8 @@ class JsonWindow:
                 raise self.fail(f"not valid JSON ({error})") from None
             if end == len(self._text) and self._more():
                 continue  # a number may continue
+            opened = sum(self._text.count(char, begin, end) for char in "[{")
+            self.json.check(value, self.line, opened)
             self._place += end - begin
             return value
 

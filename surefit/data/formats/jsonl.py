@@ -8,6 +8,7 @@ from typing import Any
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.json_values import JsonReader
 from surefit.data.formats.nested_rows import flatten
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_records import Records
@@ -35,12 +36,12 @@ def read_records(path: Path, reading: Reading) -> Records:
 
 
 def _objects(file: TextFile) -> Records:
-    path = file.path
+    path, reader = file.path, JsonReader(file.path)
     for number, line in file.lines(keep_broken=True):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = reader.decoder.decode(line)
         except (
             ValueError,
             RecursionError,
@@ -52,8 +53,10 @@ def _objects(file: TextFile) -> Records:
             ) from None
         if not isinstance(value, dict):
             raise no_object(path, number, value)
+        reader.check(value, number, line.count("[") + line.count("{"))
         yield number, value
     yield from file.findings
+    yield from reader.findings()
 
 
 def no_object(path: Path, line: int, value: Any) -> FindingError:

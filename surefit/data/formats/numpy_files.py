@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -31,6 +32,7 @@ from surefit.data.data_rules import (
     WRONG_TYPE,
     unequal_rows,
 )
+from surefit.data.expansion import check_expansion
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
@@ -50,6 +52,10 @@ Array = npt.NDArray[Any]
 
 WRITE_AGAIN = "Write the file again, or skip it with --set on_bad_file=skip."
 
+READER_FAULTS = (Exception,)
+"""NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
+ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
+"""Unknown compression, encryption, and damage that `zipfile` does not foresee."""
 HELD_BYTES = 1 << 24
 """The largest concatenated rows that are kept in memory."""
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
@@ -59,7 +65,7 @@ def map_npy(path: Path, shown: str) -> Array:
     """Memory-map a `.npy` file; `shown` is its name in messages."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OSError) as error:
+    except READER_FAULTS as error:
         if "Python objects" in str(error):
             raise PICKLED_DATA.error(
                 f"{shown} contains pickled Python objects, which surefit does not load.",
@@ -93,7 +99,7 @@ def shape_of(path: Path) -> tuple[int, ...] | None:
     """The shape of the array in a `.npy` file; None if it cannot be read."""
     try:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
-    except (ValueError, EOFError, OSError):
+    except READER_FAULTS:
         return None
 
 
@@ -161,15 +167,29 @@ def map_npz(path: Path) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
+            _check_room(path, sum(archive.getinfo(name).file_size for name in names))
             folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise CORRUPT_FILE.error(
-            f"{path.name} is not a readable .npz file: {error}", file=str(path)
-        ) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, *ZIP_FAULTS) as error:
+        what = "it is empty" if path.stat().st_size == 0 else str(error)
+        message = f"{path.name} is not a readable .npz file: {what}"
+        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=str(path)) from None
     return {
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
         for place, name in enumerate(names)
     }
+
+
+def _check_room(path: Path, num_bytes: int) -> None:
+    """Refuse an archive that would fill the disk of the cache: a small one can expand a lot."""
+    check_expansion(path, num_bytes)
+    free = shutil.disk_usage(open_cache()).free
+    if num_bytes > free:
+        raise CORRUPT_FILE.error(
+            f"{path.name} would unpack to {num_bytes / 1e9:,.1f} GB; the disk of the cache has "
+            f"{free / 1e9:,.1f} GB free.",
+            fix="Choose a cache on a larger disk with --set cache=FOLDER, or save less data.",
+            file=str(path),
+        )
 
 
 def _unpack(archive: zipfile.ZipFile, names: Sequence[str], folder: Path) -> None:

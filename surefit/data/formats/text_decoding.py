@@ -25,11 +25,22 @@ READ_AS_WINDOWS_1252 = rule(
 )
 
 
+LINE_TOO_LONG = rule(
+    "SF842",
+    "error",
+    "line too long",
+    why="A row is held in memory as a whole; a small compressed file can hold a line of gigabytes.",
+    fix="Split the line into rows, or save arrays as .npy or .safetensors.",
+)
+
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CODE = (".py", ".ipynb", ".yaml", ".yml", ".toml", ".sh")
 CHUNK_BYTES = 1 << 20
 _PEEK_BYTES = 64 * 1024
+MAX_LINE_BYTES = 1 << 26
+"""The longest line, cell or JSON value that is read; a row of text hardly has a thousandth."""
 _NOT_WESTERN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f\x81\x8d\x8f\x90\x9d\xff]")
 GZIP_FAULTS = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -230,8 +241,10 @@ def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
     with open_bytes(path) as file:
         lines = io.TextIOWrapper(file, encoding, newline="\n")
         try:
-            for line in lines:
+            while line := lines.readline(MAX_LINE_BYTES):
                 number += 1
+                if len(line) == MAX_LINE_BYTES and not line.endswith("\n"):
+                    raise too_long(path, number)
                 yield line
         except (UnicodeError, *GZIP_FAULTS) as error:
             message = f"{path.name}, line {number + 1}: not {encoding.upper()} ({error})."
@@ -240,11 +253,23 @@ def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Lines as bytes, unpacked if the file is a gzip."""
+    number = offset = 0
     with open_bytes(path) as file:
         try:
-            yield from file
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                    raise too_long(path, number, f", which starts at byte {offset:,},")
+                offset += len(line)
+                yield line
         except GZIP_FAULTS as error:
             raise damaged_gzip(path, error) from None
+
+
+def too_long(path: Path, line: int, place: str = "") -> FindingError:
+    """The error about a line, or a value that starts in it, of more than `MAX_LINE_BYTES`."""
+    message = f"{path.name}, line {line}{place} has more than {MAX_LINE_BYTES >> 20} MB."
+    return LINE_TOO_LONG.error(message, file=str(path), line=line)
 
 
 def _read(file: IO[bytes], path: Path) -> bytes:

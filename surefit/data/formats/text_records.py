@@ -15,6 +15,7 @@ from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import open_entry
 from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.expansion import check_expansion
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened, read_opened, write_findings
 from surefit.data.table import CHUNK_ROWS
@@ -78,6 +79,7 @@ def _write(read: Callable[[], Records], source: Path, target: Path) -> list[Find
         with ArrowWriter(target, CORRUPT_FILE, values_of=values_of) as writer:
             for chunk in _chunks(records()):
                 writer.append(_columns(chunk, writer, str(source)), len(chunk))
+                check_expansion(source, target.stat().st_size)
     except ColumnFaultError as fault:
         raise _named(fault, records(), source) from None
     return found

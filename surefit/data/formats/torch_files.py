@@ -34,7 +34,7 @@ def open_safetensors(path: Path, reading: Reading) -> Opened:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
         message = f"{path.name} is not a readable .safetensors file: {error}"
         raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
     return _opened(path, tensors)
@@ -44,19 +44,26 @@ def open_pt(path: Path, reading: Reading) -> Opened:
     """The tensors of a `.pt` file as columns; a file with anything else is refused."""
     import torch
 
-    if not zipfile.is_zipfile(path):
+    if not _is_zip(path):
         raise _not_a_zip(path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         message = f"{path.name} contains pickled objects, which are not loaded: {_reason(error)}"
         raise PICKLED_DATA.error(message, fix=ONLY_TENSORS, file=str(path)) from None
-    except (RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # torch raises all kinds of errors on damaged files
         message = f"{path.name} is not a readable .pt file: {_reason(error)}"
         raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
     if isinstance(loaded, list):
         return _open_list(path, loaded)
     return _opened(path, _named(loaded, path))
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # one that spans several disks, for example
+        return False
 
 
 def _open_list(path: Path, rows: list[Any]) -> Opened:

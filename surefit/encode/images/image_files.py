@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from surefit.data.file_identity import content_hashes
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
+from surefit.regular_files import special_kind
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -68,15 +70,26 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     if isinstance(value, bytes):
         return _opened(io.BytesIO(value), f"{len(value)} bytes", float_range)
     if isinstance(value, str):
+        kind = special_kind(value)
+        if kind is not None:  # to open it could wait for ever
+            raise RowFaultError(UNREADABLE_IMAGE, f"{value} is {kind}, not a file", "image")
         return _opened(value, value, float_range)
     return from_array(value, float_range)
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Those of the `FORMATS` that this Pillow can read."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
     from PIL import Image, ImageOps
 
-    Image.init()
-    formats = [name for name in FORMATS if name in Image.OPEN]
+    formats = readable_formats()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

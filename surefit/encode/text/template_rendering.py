@@ -22,9 +22,11 @@ from surefit.encode.text.answer_openings import (
     structure_of,
     without_calls,
 )
+from surefit.encode.text.bounded_rendering import check_template, render_bounded
 from surefit.encode.text.messages import Message
 from surefit.encode.text.templates import PLAIN, TEMPLATES
 from surefit.encode.text.tool_messages import calls_as_text
+from surefit.errors import FindingError
 from surefit.findings import Rule, rule
 
 TEMPLATE_REFUSES_ROW = rule(
@@ -147,26 +149,20 @@ class Template:
 
     @cached_property
     def _source(self) -> str:
+        check_template(self.text)
         return _NO_CLOCK + self.text if self.asks_for_the_date else self.text
 
     def _render(
         self, messages: Sequence[Message], tools: Any, generation: bool, spans: bool = False
     ) -> tuple[str, list[tuple[int, int]]]:
-        from transformers.utils.chat_template_utils import render_jinja_template
-
+        asked = {"add_generation_prompt": generation, "return_assistant_tokens_mask": spans}
         try:
-            rendered, found = render_jinja_template(
-                [list(messages)],
-                tools=tools,
-                chat_template=self._source,
-                add_generation_prompt=generation,
-                return_assistant_tokens_mask=spans,
-                **self._variables,
-            )
+            return render_bounded(self._source, messages, tools, {**asked, **self._variables})
+        except FindingError:
+            raise
         except Exception as error:  # templates may raise any exception
             what = str(error).strip() or type(error).__name__
             raise TemplateError(TEMPLATE_REFUSES_ROW, what[:200].rstrip(".")) from error
-        return rendered[0], list(found[0]) if found else []
 
     def render(
         self, messages: Sequence[Message], tools: Any = None, generation: bool = False

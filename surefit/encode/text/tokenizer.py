@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from surefit.data.hub import model_place
-from surefit.errors import UsageError
+from surefit.errors import SurefitError, UsageError
+from surefit.regular_files import refuse_special_inside
 from surefit.user_code.remote_code import guard_remote
 
 EOS = "<|end|>"
@@ -21,13 +22,16 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     path = Path(name).absolute()
     name = name if is_gguf else model_place(name)
     folder, more = (str(path.parent), {"gguf_file": str(path)}) if is_gguf else (name, {})
+    refuse_special_inside(folder)
     try:
         with guard_remote(folder, trust_remote_code):
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, trust_remote_code=trust_remote_code, **more
             )
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
+    except SurefitError:
+        raise
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(
             f"No tokenizer could be loaded from {name!r}: {first}",
             "Pass one with --tokenizer.",

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 OUTSIDE = ("O", 0, None)
 """Tags of words that belong to no entity; 0 where tags are numbers."""
 
+MARKS = "BISUEL"
+"""How a tag begins: the first word of an entity, a further one, a single one (S, U), or the last
+(E, L)."""
+_MARKED = re.compile(rf"([{MARKS}])(?:[-_:](.+))?")
+ONLY_TYPE = "entity"
+"""The type of all entities where tags are bare marks: B, I and O."""
+
 Entity = tuple[str, int, int]
 """Its type, its first word, and the word after its last."""
+
+
+def entity_tags(classes: Sequence[Any]) -> list[Any]:
+    """The tag of each class to find entities by, with "-" between mark and type.
+
+    Bare marks (B, I, O) and other separators (B_LOC) are read as seqeval does. They are marks only
+    if all classes begin so, with O and a B among them: a letter may be a class as well.
+
+    >>> entity_tags(["O", "B", "I"]), entity_tags(["O", "B_LOC"]), entity_tags(["O", "B", "H"])
+    (['O', 'B-entity', 'I-entity'], ['O', 'B-LOC'], ['O', 'B', 'H'])
+    """
+    read = {name: _MARKED.fullmatch(str(name)) for name in classes if name != "O"}
+    marks = {found[1] if found is not None else None for found in read.values()}
+    if "O" not in classes or "B" not in marks or None in marks:
+        return list(classes)
+    tags = {name: f"{found[1]}-{found[2] or ONLY_TYPE}" for name, found in read.items() if found}
+    return [tags.get(name, name) for name in classes]
 
 
 def find_entities(tags: Sequence[Any]) -> list[Entity]:
@@ -42,7 +67,7 @@ def _parts(tag: Any) -> tuple[str, str | None]:
         return "O", None
     text = str(tag)
     mark, dash, kind = text.partition("-")
-    if dash and mark in ("B", "I", "S", "U", "E", "L"):
+    if dash and mark in (*MARKS,):
         return mark, kind
     return "I", text
 

@@ -159,6 +159,7 @@ def logged(call: Callable[[], Any]) -> str:
             lines.append(record.getMessage())
 
     transformers.logging.set_verbosity_warning()
+    transformers.utils.logging.warning_once.cache_clear()  # a test before may have been warned
     logger, handler = logging.getLogger("transformers"), Keep()
     logger.addHandler(handler)
     try:

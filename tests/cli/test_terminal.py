@@ -1,0 +1,142 @@
+"""What data brings is shown escaped wherever text leaves for a terminal or pipe."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import surefit
+from builders import write_jsonl
+from surefit.cli import app
+from surefit.cli import run as run_in_process
+from surefit.cli.display import show_findings
+from surefit.cli.guarded_console import GuardedConsole
+from surefit.cli.terminal import GuardedStream
+from surefit.errors import UsageError
+from surefit.findings import Finding
+from surefit.printable import one_line, printable
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028\r\x08\x7f\udc80\U000e0041"
+HARMLESS = "Grüße ☃ 👩‍👩‍👧 میخواهم\ttab"
+
+
+def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "surefit", *arguments]
+    return subprocess.run(command, check=False, timeout=120, **more)
+
+
+def is_clean(text: str) -> bool:
+    return printable(text) == text
+
+
+def without_own_codes(shown: str) -> str:
+    """The text without the colours, bars and cursor movements of rich."""
+    return re.sub(r"\x1b\[(\d+;?)*m|\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r", "", shown)
+
+
+def test_only_control_characters_are_escaped() -> None:
+    assert is_clean(HARMLESS)
+    assert json.loads(f'"{printable(HOSTILE)}"') == HOSTILE  # valid JSON, and the same text
+    assert is_clean(printable(HOSTILE))
+    assert one_line("a\nb") == "a\\nb"
+
+
+def test_json_stays_json_in_a_guarded_stream() -> None:
+    inner = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
+    stream: Any = GuardedStream(inner, ends_command=True)
+    print(json.dumps({HOSTILE: HARMLESS}, ensure_ascii=False), file=stream, flush=True)
+    written = inner.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert is_clean(written)
+    assert json.loads(written) == {HOSTILE: HARMLESS}
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_findings_take_two_lines_whatever_they_quote(is_terminal: bool) -> None:
+    file = io.StringIO()
+    console = GuardedConsole(file=file, force_terminal=is_terminal, soft_wrap=True)
+    text = f"{HOSTILE}\nerror   SF000  spoofed"
+    show_findings([Finding("SF101", "error", text, {"file": text}, fix=text)], console)
+    shown = file.getvalue()
+    assert shown.count("\n") == 2
+    assert is_clean(without_own_codes(shown))
+
+
+def test_inspect_of_hostile_names_and_values_is_clean_on_a_terminal(tmp_path: Path) -> None:
+    name = "\x1b[31m\n\u202e.jsonl"
+    hostile = HOSTILE.replace("\udc80", "")
+    write_jsonl(tmp_path / name, [{f"te\nxt{hostile}": f"{hostile}\n{n}"} for n in range(4)])
+    master, terminal = pty.openpty()
+    for more in ([], ["--row", "1"]):
+        done = run("inspect", name, *more, cwd=tmp_path, stdout=terminal, stderr=terminal)
+        shown = os.read(master, 1 << 16).decode().replace("\r\n", "\n")
+        assert done.returncode == 0, shown
+        assert is_clean(without_own_codes(shown))
+        assert "te\\nxt\\u001b]0;owned\\u0007" in shown
+    os.close(master)
+    os.close(terminal)
+
+
+def test_errors_are_escaped(tmp_path: Path) -> None:
+    done = run(
+        "inspect", f"nowhere{HOSTILE.replace(chr(0), '')}\nfix: spoofed", capture_output=True
+    )
+    shown = done.stderr.decode()
+    assert done.returncode == 2
+    assert is_clean(shown)
+    assert shown.count("\n") == 2
+
+
+def test_lines_of_an_error_are_those_that_surefit_made() -> None:
+    error = UsageError(["one\nspoofed", "two"], "fix")
+    assert error.lines == ("one\nspoofed", "two")
+    assert UsageError("a\nb").lines == ("a\nb",)
+
+
+def test_a_reader_that_is_gone_ends_the_command_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run("tasks", stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_closed_stderr_does_not_stop_a_command(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run("inspect", str(tmp_path / "nothing"), stderr=writing, stdout=subprocess.PIPE)
+    os.close(writing)
+    assert done.returncode == 2
+
+
+def test_no_other_way_leads_to_the_terminal() -> None:
+    """Consoles are made in one place, and nobody takes the streams below the guarded ones."""
+    package = Path(surefit.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            made = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Console")
+            below = isinstance(node, ast.Attribute) and ast.unparse(node) in (
+                *("sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__"),
+            )
+            assert not (made or below) or path.name == "guarded_console.py", path
+
+
+def test_ctrl_c_before_training_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    tasks = next(each for each in app.registered_commands if each.name == "tasks")
+    monkeypatch.setattr(tasks, "callback", interrupted)
+    assert run_in_process(["tasks"]) == 130
+    assert "Stopped before training started" in capsys.readouterr().err

@@ -1,0 +1,322 @@
+"""Real processes without their imports: a parent that has imported everything, and forks.
+
+Each command is a forked child of this process with the file operations of `file_faults.c`, so that
+it can be killed inside the n-th of them. `enter()` starts this program again with that library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Path(__file__).with_name("file_faults.c")
+PHASES = ("starting", "planning", "training", "saving", "evaluation", "end")
+ACTIONS = {"nothing": 0, "kill": 1, "fail once": 2, "fail": 3}
+MODULES = (
+    "torch._dynamo",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.bert.modeling_bert",
+    "peft",
+    "accelerate",
+    "pyarrow.dataset",
+    "sacrebleu",
+    "plotly.offline",
+    "surefit.cli",
+    "surefit.training.resume",
+    "surefit.training.verify_step",
+    "surefit.run.verify_run",
+)
+
+
+def enter() -> None:
+    """Run this program with the library of faults and one thread a process; import everything."""
+    if "file_faults" not in os.environ.get("LD_PRELOAD", ""):
+        library = Path(tempfile.mkdtemp(prefix="file-faults-")) / "file_faults.so"
+        compile_ = ["cc", "-O1", "-shared", "-fPIC", "-w", "-o", str(library), str(SOURCE), "-ldl"]
+        subprocess.run(compile_, check=True)
+        settings = {
+            "LD_PRELOAD": str(library),
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "passive",
+            "TOKENIZERS_PARALLELISM": "false",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": str(ROOT),
+        }
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})
+    library = Path(os.environ.pop("LD_PRELOAD"))
+    library.unlink()
+    library.parent.rmdir()
+    for name in MODULES:
+        importlib.import_module(name)
+
+
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """A temporary folder; forked children that end do not remove it, as TemporaryDirectory would.
+
+    It lies in memory where it can: a run waits for the disk a hundred times, and a kill of a
+    process does not lose what the system was given to write.
+    """
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) and "TMPDIR" not in os.environ else None
+    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+    try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls file operations in the folder of a command."""
+
+    action: str = "nothing"
+    at: int = 0
+    """The operation it befalls, counted from 1."""
+    number: int = 0
+    """The error number it fails with."""
+    inside: str = "."
+    """Only operations under this folder, relative to the command's."""
+    log: bool = False
+    """Whether operations are logged: all, or the one that it befalls."""
+    clock_seconds: int = 0
+    """How far the clock jumps, forward and back."""
+
+
+@dataclass
+class Child:
+    """A command that runs, or its several processes, and the phase of the first."""
+
+    pids: list[int]
+    folder: Path
+    phase_page: mmap.mmap
+    code: int | None = None
+    codes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        """What its first process does now."""
+        return PHASES[self.phase_page[0]]
+
+    @property
+    def times(self) -> list[int]:
+        """How often each phase was entered, modulo 256."""
+        return list(self.phase_page[1 : 1 + len(PHASES)])
+
+    def poll(self) -> int | None:
+        """The exit code if all processes ended: of the first that did not end well, else 0."""
+        self._reap()
+        if any(self.codes.values()) and len(self.codes) < len(self.pids):
+            self._end_others()
+        if len(self.codes) == len(self.pids):
+            self.code = next((code for code in self.codes.values() if code), 0)
+        return self.code
+
+    def _reap(self) -> None:
+        for pid in [pid for pid in self.pids if pid not in self.codes]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.codes[pid] = os.waitstatus_to_exitcode(status)
+
+    def _end_others(self) -> None:
+        """As a launcher does where one process has failed."""
+        for pid in self.pids:
+            if pid not in self.codes:
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and len(self.codes) < len(self.pids):
+            self._reap()
+            time.sleep(0.01)
+        self.kill()
+
+    def wait(self, timeout: float = 600) -> int:
+        """The exit code."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise TimeoutError(
+                    f"{self.folder}: no end after {timeout:.0f} s\n{self.said[-3000:]}"
+                )
+            time.sleep(0.005)
+        assert self.code is not None
+        return self.code
+
+    def kill(self, which: int | None = None) -> None:
+        """SIGKILL to one process (the others end as under a launcher), or to all."""
+        for pid in self.pids if which is None else [self.pids[which]]:
+            if pid not in self.codes:
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def said(self) -> str:
+        """What it printed."""
+        return printed_by(self.folder).read_text(encoding="utf-8", errors="replace")
+
+
+def start(
+    folder: Path,
+    arguments: Sequence[str],
+    fault: Fault | None = None,
+    processes: int = 1,
+    **environment: str,
+) -> Child:
+    """Start `surefit ARGUMENTS` in a folder, which also holds its cache and temporaries."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    (folder / "tmp").mkdir(exist_ok=True)
+    printed_by(folder).write_bytes(b"")
+    sys.stdout.flush()
+    port, pids = _free_port() if processes > 1 else 0, []
+    for rank in range(processes):
+        if processes > 1:
+            environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            environment |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            environment |= {"ACCELERATE_USE_CPU": "true"}
+        pid = os.fork()
+        if pid == 0:
+            _become(folder, arguments, fault if rank == 0 else None, environment, page, rank)
+        pids.append(pid)
+    return Child(pids, folder, page)
+
+
+def printed_by(folder: Path) -> Path:
+    """What the last command in a folder printed; beside it, so that it is no operation in it."""
+    return folder.with_name(f"{folder.name}.printed")
+
+
+def logged_by(folder: Path) -> Path:
+    """The log of file operations, beside the folder."""
+    return folder.with_name(f"{folder.name}.operations")
+
+
+def run(folder: Path, arguments: Sequence[str], fault: Fault | None = None, **more: Any) -> Child:
+    """Run a command to its end."""
+    child = start(folder, arguments, fault, **more)
+    child.wait()
+    return child
+
+
+def _free_port() -> int:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+def _become(
+    folder: Path,
+    arguments: Sequence[str],
+    fault: Fault | None,
+    environment: dict[str, str],
+    page: mmap.mmap,
+    rank: int,
+) -> NoReturn:
+    """Be the command: in the forked process, and never back."""
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.environ |= {
+            "SUREFIT_CACHE": str(folder / "cache"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "TMPDIR": str(folder / "tmp"),
+            **environment,
+        }
+        tempfile.tempdir = None
+        sys.path.insert(0, "")
+        importlib.invalidate_caches()
+        printed = os.open(printed_by(folder), os.O_WRONLY | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if rank == 0:
+            follow_phases(page)
+        if fault is not None:
+            _arm(folder, fault)
+        from surefit.cli import main
+
+        main(list(arguments))
+    except SystemExit as ended:
+        _leave(int(ended.code or 0))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    _leave(99)
+
+
+def _leave(code: int) -> NoReturn:
+    """End as a process ends, with what is to be done at exit, and with the parent's frames left."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _arm(folder: Path, fault: Fault) -> None:
+    library = ctypes.CDLL(None)
+    log = -1
+    if fault.log:
+        log = os.open(logged_by(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    inside = str((folder / fault.inside).resolve()) if fault.inside != "." else str(folder)
+    if fault.log or fault.action != "nothing":
+        library.faults_arm(
+            inside.encode(), ctypes.c_long(fault.at), ACTIONS[fault.action], fault.number, log
+        )
+    library.faults_clock(ctypes.c_long(fault.clock_seconds))
+
+
+def follow_phases(page: mmap.mmap) -> None:
+    """Write the current phase to a shared page, by wrapping the functions that are the phases."""
+    from surefit import atomic
+    from surefit.pipeline.pipeline import Pipeline
+    from surefit.run import checkpoints
+    from surefit.training import resume
+    from surefit.training import start as starting
+
+    def mark(place: Any, name: str, phase: str) -> None:
+        inner, number = getattr(place, name), PHASES.index(phase)
+
+        def marked(*arguments: Any, **named: Any) -> Any:
+            before = page[0]
+            page[1 + number] = (page[1 + number] + 1) % 256
+            page[0] = number
+            try:
+                return inner(*arguments, **named)
+            finally:
+                page[0] = before
+
+        setattr(place, name, marked)
+
+    mark(starting, "make_plan", "planning")
+    mark(resume, "make_plan", "planning")
+    mark(starting, "train", "training")
+    mark(checkpoints, "save_checkpoint", "saving")
+    mark(checkpoints, "prune_checkpoints", "saving")
+    mark(atomic, "_publish", "saving")
+    mark(Pipeline, "evaluate", "evaluation")
+    mark(starting, "_save_step", "end")
+
+
+def operations(folder: Path) -> Iterator[tuple[int, str, str]]:
+    """The logged operations of a command: number, kind, path relative to the folder."""
+    for line in logged_by(folder).read_text().split("\n")[:-1]:
+        number, kind, path = line.split("\t")
+        yield int(number), kind, os.path.relpath(path, folder)

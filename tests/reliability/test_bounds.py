@@ -1,0 +1,274 @@
+"""What would never end, or not fit into memory, is refused with a message that names the place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import surefit
+from builders import fault_of, write_jsonl
+from surefit.cli import run as command
+from surefit.cli.explain import read_text
+from surefit.config import make_config, parse_setting, read_yaml
+from surefit.data import expansion
+from surefit.data.formats import conll, delimited_layout, json_window, numpy_files, text_decoding
+from surefit.data.formats.json_values import MAX_DEPTH
+from surefit.data.open_data import open_table
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.images.image_files import decode
+from surefit.encode.text import bounded_rendering
+from surefit.encode.text.template_rendering import Template
+from surefit.regular_files import refuse_special_inside
+from surefit.run.run_folder import open_run
+
+ROWS = [{"text": f"row {n}"} for n in range(4)]
+DIALOGUE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+Usage = namedtuple("Usage", "free")
+
+
+class FakeTokenizer:
+    eos_token_id = 1
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        return {}
+
+
+def codes(path: Path) -> list[str]:
+    return [found.code for found in open_table(str(path)).findings]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.txt", "x.jsonl.gz"])
+def test_a_line_that_is_too_long_is_refused_with_its_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (text_decoding, json_window, delimited_layout):
+        monkeypatch.setattr(module, "MAX_LINE_BYTES", 1000)
+    raw = b'{"text": "short"}\n' + b'{"text": "' + b"x" * 5000
+    raw = b"[" + raw.replace(b"\n", b",\n") if name == "x.json" else raw
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    found = fault_of(tmp_path / name)
+    assert (found.code, found.where["line"]) == ("SF842", 2)
+    assert name in found.message
+    if name.startswith("x.jsonl"):
+        assert "starts at byte 18" in found.message
+
+
+def test_a_line_of_a_megabyte_is_read(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"text": "x" * (1 << 20)}] * 3)
+    assert codes(path) == []
+
+
+def test_a_cell_that_no_quote_closes_names_the_line_it_opens_in(tmp_path: Path) -> None:
+    rows = [f'{n},"text {n}"' for n in range(40)]
+    rows[7] = '7,"never closed'
+    for tail in (rows[8:], ["8,plain", "9,plain"]):  # a quote closes it in a later line, or none
+        (tmp_path / "x.csv").write_text("\n".join(["number,text", *rows[:8], *tail]) + "\n")
+        found = fault_of(tmp_path / "x.csv")
+        assert (found.code, found.where["line"]) == ("SF102", 9)
+        assert "line 9" in found.message
+        assert "opens in line 9" in found.message
+
+
+def test_a_sentence_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conll, "MAX_TOKENS", 5)
+    (tmp_path / "x.conll").write_text("a O\n\n" + "b O\n" * 6)
+    found = fault_of(tmp_path / "x.conll")
+    assert (found.code, found.where["line"]) == ("SF102", 3)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+def test_deep_json_is_refused_and_usual_nesting_read(name: str, tmp_path: Path) -> None:
+    for depth, fits in ((MAX_DEPTH - 2, True), (MAX_DEPTH + 1, False), (100_000, False)):
+        rows = [f'{{"x": {"[" * depth}1{"]" * depth}}}'] * 2
+        (tmp_path / name).write_text(
+            "\n".join(rows) if name == "x.jsonl" else f"[{','.join(rows)}]"
+        )
+        if fits:
+            assert open_table(str(tmp_path / name)).num_rows == 2
+        else:
+            found = fault_of(tmp_path / name)
+            assert (found.code, found.where["line"]) == ("SF102", 1)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+def test_keys_that_occur_twice_are_reported(name: str, tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a", "m": {"k": 1}}',
+        '{"text": "b", "m": {"k": 1, "k": 2}}',
+        '{"text": "c"}',
+    ]
+    text = "\n".join(lines) if name == "x.jsonl" else "[" + ",\n".join(lines) + "]"
+    (tmp_path / name).write_text(text)
+    found = open_table(str(tmp_path / name)).findings
+    assert [(each.code, each.where["line"], each.where["column"]) for each in found] == [
+        ("SF840", 2, "k")
+    ]
+    (tmp_path / name).write_text(text.replace('"k": 1, "k"', '"k": 1, "kk"'))
+    assert codes(tmp_path / name) == []
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1000, 100)))
+    monkeypatch.setattr(numpy_files.shutil, "disk_usage", lambda _: Usage(700_000))
+    assert "would unpack to 0.0 GB" in fault_of(tmp_path / "x.npz").message
+    monkeypatch.setattr(numpy_files.shutil, "disk_usage", lambda _: Usage(900_000))
+    assert open_table(str(tmp_path / "x.npz")).num_rows == 1000
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet", "x.jsonl.gz"])
+def test_a_file_that_expands_too_much_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "ALLOWED_BYTES", 1 << 20)
+    text = "x" * 20_000
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((10_000, 100)))
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(900, np.int32)), pa.array([text]))
+    pq.write_table(pa.table({"text": column}), tmp_path / "x.parquet")
+    lines = (json.dumps({"a": text}) + "\n").encode() * 900
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines))
+    assert fault_of(tmp_path / name).code == "SF843"
+    monkeypatch.setattr(expansion, "ALLOWED_RATIO", 10**6)
+    assert open_table(str(tmp_path / name)).num_rows >= 900
+
+
+@pytest.mark.parametrize("shape", [f"({2**70},)", "(-1, 4)", "(" + "1," * 100 + ")", "(" * 3000])
+def test_an_array_with_an_absurd_header_is_refused(shape: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    (tmp_path / "x.npy").write_bytes(raw)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", raw)
+    for name in ("x.npy", "x.npz"):
+        assert fault_of(tmp_path / name).code == "SF102"
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x", "cat/x.png"])
+def test_a_pipe_is_never_opened(name: str, tmp_path: Path) -> None:
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.png").touch()
+    os.mkfifo(tmp_path / name)
+    place = tmp_path if "/" in name else tmp_path / name
+    with pytest.raises(surefit.UsageError, match="is a named pipe"):
+        open_table(str(place))
+
+
+def test_pipes_in_configs_images_models_and_runs_are_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(surefit.UsageError, match="is a named pipe"):
+        read_yaml(tmp_path / "plan.json")
+    with pytest.raises(RowFaultError, match="is a named pipe"):
+        decode(str(tmp_path / "plan.json"))
+    with pytest.raises(surefit.UsageError, match="is a named pipe"):
+        refuse_special_inside(tmp_path)
+    with pytest.raises(surefit.UsageError):
+        open_run(tmp_path)
+    with pytest.raises(surefit.UsageError, match="is empty"):
+        read_text(str(tmp_path / "plan.json"))
+    with pytest.raises(surefit.UsageError, match="is a device"):
+        read_text("/dev/zero")
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LAUGHS, "line 6.*more than 100,000 values"),
+        ("data: " + "[" * 5000, "deeper than 32"),
+        ("data: &x [*x]", "an alias stands inside"),
+        ("lr: 1\nepochs: 2\nlr: 3\n", "line 3.*'lr' occurs twice"),
+        ("# " + "x" * (1 << 20), "characters"),
+        ("epochs: " + "9" * 5000, "digits"),
+    ],
+)
+def test_yaml_without_bounds_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(surefit.UsageError, match=says):
+        read_yaml(tmp_path / "run.yaml")
+
+
+def test_usual_yaml_with_aliases_and_merges_is_read(tmp_path: Path) -> None:
+    text = "lora: &a {r: 8}\nearly_stopping: {<<: {patience: 1}, patience: 2}\ngenerate: {}\n"
+    (tmp_path / "run.yaml").write_text(text)
+    config = make_config(read_yaml(tmp_path / "run.yaml"))
+    assert (config.lora.r, config.early_stopping.patience) == (8, 2)
+    assert parse_setting("lora.targets=[a, b]") == ("lora.targets", ["a", "b"])
+    assert parse_setting("x=" + "[" * 5000)[1] == "[" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.2 s"),
+        (
+            "{% macro m(n) %}{% if n %}{{ m(n-1) ~ m(n-1) }}{% endif %}{% endmacro %}{{ m(50) }}",
+            "0.2 s",
+        ),
+        ("{{ 'x' * 99999999999 }}", "GB of memory"),
+        ("{{ '%99999999999d' % 1 }}", "GB of memory"),
+        ("{{ 'x' * 20000000 }}", "20,000,000 characters"),
+        ("{{ 9 ** 9 }}", "power"),
+        ("{{ 1.5 | round(10 * 99999999) }}", "rounds to more"),
+    ],
+)
+def test_a_template_without_bounds_is_refused(
+    text: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if says == "0.2 s":
+        monkeypatch.setattr(bounded_rendering, "MAX_SECONDS", 0.2)
+    with pytest.raises(surefit.FindingError, match=says) as caught:
+        Template(text, tokenizer=FakeTokenizer()).render(DIALOGUE)
+    assert caught.value.findings[0].code == "SF841"
+
+
+def test_usual_templates_are_not_refused() -> None:
+    text = "{{ '%s' % 1.55 | round(1) }}{{ dict(**{'a': 2}) }}{% for m in messages %}{{ m.role }}"
+    assert "user" in Template(text + "{% endfor %}", tokenizer=FakeTokenizer()).render(DIALOGUE)
+    import resource
+
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.getrlimit(resource.RLIMIT_AS)[1]
+
+
+def test_code_of_a_model_is_named_with_the_option_that_allows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "x.jsonl", ROWS)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for config in ({"model_type": "mine"}, {}):
+        mapped = {"AutoModelForCausalLM": "modeling_mine.Model"}
+        (folder / "config.json").write_text(json.dumps({**config, "auto_map": mapped}))
+        data = str(tmp_path / "x.jsonl")
+        assert command(["check", "--data", data, "--model", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert "code of its own" in said
+        assert "modeling_mine:Model" in said
+        assert "--set trust_remote_code=true" in said
+
+
+@pytest.mark.parametrize("change", [{"steps": "7"}, {"objects": 7}, {"spans": [7]}])
+def test_a_plan_of_odd_values_is_named(change: dict[str, Any], tmp_path: Path) -> None:
+    plan = {"task": "sft", "model": {}, "steps": 3, "objects": {}, **change}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "config.yaml").write_text("{}")
+    run = open_run(tmp_path)
+    with pytest.raises(surefit.UsageError, match=r"plan\.json"):
+        run.spans(run.plan["steps"])

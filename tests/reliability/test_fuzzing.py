@@ -1,0 +1,197 @@
+"""No damaged file makes a reader fail in another way than with a message.
+
+A few examples of each in the default tests. By hand, for an hour:
+
+    SUREFIT_FUZZ_MINUTES=60 python -m pytest -q tests/reliability/test_fuzzing.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from reliability.mutations import GOOD, altered, damaged
+
+import surefit
+from builders import MeanPool, feature_rows
+from surefit.config import config_yaml, make_config, parse_setting, read_yaml
+from surefit.data.cache_use import release_leases
+from surefit.data.open_data import open_table
+from surefit.encode.encoder import load_encoder
+from surefit.errors import SurefitError
+from surefit.report.page import render
+from surefit.run.choose_checkpoint import choose_checkpoint, latest_state
+from surefit.run.run_folder import open_run
+from surefit.run.verify_run import verify_files
+
+MINUTES = float(os.environ.get("SUREFIT_FUZZ_MINUTES", "0"))
+TARGETS = len(GOOD) + 6
+NUM_EXAMPLES = 12
+
+
+def fuzz(strategy: st.SearchStrategy[Any], target: Callable[[Any], None]) -> None:
+    """Run examples of one seed; with SUREFIT_FUZZ_MINUTES, of new seeds for a share of the time."""
+    until = time.monotonic() + 60 * MINUTES / TARGETS
+    number = 0
+    while number == 0 or time.monotonic() < until:
+
+        @seed(number if MINUTES == 0 else time.time_ns())
+        @settings(
+            max_examples=NUM_EXAMPLES,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(strategy)
+        def run(example: Any) -> None:
+            said = "read"
+            try:
+                target(example)
+            except SurefitError as error:
+                said = error.message
+            assert said
+
+        run()
+        number += 1
+
+
+@pytest.mark.parametrize("ending", GOOD)
+def test_a_damaged_data_file_is_read_or_refused(ending: str, tmp_path: Path) -> None:
+    def target(data: bytes) -> None:
+        path = tmp_path / f"data{ending}"
+        path.write_bytes(data)
+        try:
+            table = open_table(str(path))
+            for row in range(min(table.num_rows, 50)):
+                table.row(row)
+        finally:
+            if MINUTES:
+                release_leases()
+                shutil.rmtree(os.environ["SUREFIT_CACHE"], ignore_errors=True)
+
+    fuzz(damaged(GOOD[ending]), target)
+
+
+def test_a_damaged_config_is_read_or_refused(tmp_path: Path) -> None:
+    good = config_yaml(make_config({"data": "x.jsonl", "model": "tiny:llama"}))
+
+    def target(data: bytes) -> None:
+        (tmp_path / "run.yaml").write_bytes(data)
+        make_config(read_yaml(tmp_path / "run.yaml"))
+
+    fuzz(damaged(good.encode()), target)
+
+
+def test_a_config_of_odd_values_is_read_or_refused(tmp_path: Path) -> None:
+    good = make_config({"data": "x.jsonl", "model": "tiny:llama"}).model_dump(mode="json")
+
+    def target(value: Any) -> None:
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(value), encoding="utf-8")
+        make_config(read_yaml(tmp_path / "run.yaml"))
+
+    fuzz(altered(good), target)
+
+
+def test_any_setting_is_read_or_refused() -> None:
+    fuzz(
+        st.tuples(st.sampled_from(("lr", "lora", "columns", "a.b", "")), st.text(max_size=60)),
+        lambda pair: make_config(dict([parse_setting("=".join(pair))])),  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two checkpoints."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUREFIT_CACHE", str(folder / "cache"))
+        options = {"batch_size": 4, "epochs": 1, "save_every": 2}
+        model = MeanPool()
+        run = surefit.train(
+            data=feature_rows(16), model=model, output=str(folder / "run"), **options
+        )
+    return run.path
+
+
+def read_run(folder: Path) -> None:
+    """Read all that does not need the model's weights."""
+    run = open_run(folder)
+    assert run.config is not None
+    assert run.objects is not None
+    assert run.finished is not None
+    assert run.metrics is not None
+    assert run.epochs is not None
+    latest_state(run.checkpoints)
+    choose_checkpoint(run.checkpoints)
+    verify_files(run)
+    render_page(run)
+
+
+def render_page(run: Any) -> None:
+    from surefit.stored_files import reading
+
+    with reading(run.path):
+        assert render(run)
+
+
+def files_of(run: Path) -> list[str]:
+    last = sorted((run / "checkpoints").glob("step-*"))[-1].name
+    names = ["plan.json", "config.yaml", "digests.json", "events.jsonl"]
+    return [*names, f"checkpoints/{last}/state.json", f"checkpoints/{last}/digests.json"]
+
+
+def test_a_run_with_a_damaged_file_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    good = {name: (run / name).read_bytes() for name in files_of(run)}
+    strategy = st.sampled_from(sorted(good)).flatmap(
+        lambda name: st.tuples(st.just(name), damaged(good[name]))
+    )
+
+    def target(change: tuple[str, bytes]) -> None:
+        name, data = change
+        (run / name).write_bytes(data)
+        try:
+            read_run(run)
+        finally:
+            (run / name).write_bytes(good[name])
+
+    fuzz(strategy, target)
+
+
+def test_a_run_of_odd_values_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    names = [name for name in files_of(run) if name.endswith(".json")]
+    good = {name: json.loads((run / name).read_text()) for name in names}
+    strategy = st.sampled_from(names).flatmap(
+        lambda name: st.tuples(st.just(name), altered(good[name]))
+    )
+
+    def target(change: tuple[str, Any]) -> None:
+        name, value = change
+        (run / name).write_text(json.dumps(value))
+        try:
+            read_run(run)
+        finally:
+            (run / name).write_text(json.dumps(good[name]))
+
+    fuzz(strategy, target)
+
+
+def test_an_encoder_of_odd_values_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
+    good = json.loads((trained / "model" / "encoder.json").read_text())
+
+    def target(value: Any) -> None:
+        (tmp_path / "encoder.json").write_text(json.dumps(value))
+        load_encoder(tmp_path)
+
+    fuzz(altered(good), target)
