@@ -42,7 +42,7 @@ BOUNDS = {
     "private memory of workers (MB)": 8.0,
     "descriptors": 2.0,
     "threads": 1.0,
-    "files of the run": 4.0,
+    "files of the run": 10.0,
     "temporary files": 1.0,
 }
 """How much the fitted line may grow over the last 80 % of the steps."""
