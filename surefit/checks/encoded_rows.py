@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
+from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import (
     DropReason,
@@ -18,6 +20,8 @@ from surefit.encode.drop_reasons import (
     fix_for,
 )
 from surefit.encode.store import Store
+from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER
+from surefit.encode.text.unreadable_messages import UNREADABLE_MESSAGE
 from surefit.findings import Finding, rule
 
 ROWS_DROPPED = rule(
@@ -119,6 +123,10 @@ NO_VALIDATION_ROWS = rule(
 )
 
 
+CAUSES_OF_LOSS = frozenset(
+    each.code for each in (EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER, UNREADABLE_MESSAGE)
+)
+"""Remarks on rows that are dropped."""
 _CHUNK = 1 << 20
 MANY = 0.1
 """The share of rows from which a loss is worth a warning."""
@@ -200,6 +208,8 @@ def check_ledger(
     """Rows lost: a note for a few, a refusal for too many."""
     lost = ledger.rows - ledger.used_rows
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
+    if all(holds_lines(table) for _, table in sides):  # empty lines part the paragraphs of a text
+        on_purpose += ledger.dropped_rows.get(DropReason.EMPTY, 0)
     share_lost = (lost - on_purpose) / max(ledger.rows, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
@@ -236,24 +246,39 @@ def check_ledger(
         yield UNSEEN_LABEL.finding(message, places[0])
 
 
+def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Finding]:
+    """All findings about rows; where too few rows are left, why each was dropped is part of that.
+
+    `remarks` are about single rows, `lost` about the ledger.
+    """
+    lost = list(lost)
+    refused = {NOTHING_LABELLED.code, TOO_MANY_ROWS_DROPPED.code} & {f.code for f in lost}
+    causes = [f for f in remarks if f.code in CAUSES_OF_LOSS] if refused else []
+    why = "".join(f" {cause.message.rstrip('.')}." for cause in causes)
+    told = [replace(f, message=f.message + why) if f.code in refused else f for f in lost]
+    return [*(f for f in remarks if f not in causes), *told]
+
+
 def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:
     """Rows over the limit: how many tokens are lost if they are truncated, how they are split."""
-    of_rows = f"of {ledger.used_rows} rows are longer than the maximum sequence length"
+    longer = f"of {ledger.used_rows} rows %s longer than the maximum sequence length and %s"
     if ledger.truncated_rows:
+        are = "is" if ledger.truncated_rows == 1 else "are"
         is_many = ledger.truncated_rows >= MANY * ledger.used_rows
         broken = MANY_ROWS_TRUNCATED if is_many else ROWS_TRUNCATED
         lost = ledger.truncated_tokens
         total = lost + sum(side.get("tokens", 0) for side in counts)
         yield broken.finding(
-            f"{ledger.truncated_rows} {of_rows} and are truncated: {lost:,} of {total:,} "
+            f"{ledger.truncated_rows} {longer % (are, are)} truncated: {lost:,} of {total:,} "
             f"{ledger.unit} ({lost / total:.1%}) are lost."
         )
     if ledger.split_rows:
+        are = "is" if ledger.split_rows == 1 else "are"
         blocks = sum(side.get("split_blocks", 0) for side in counts)
         unlabelled = ledger.dropped_blocks
         without = f" {unlabelled:,} more have no labelled token and are dropped." * (unlabelled > 0)
         yield ROWS_SPLIT.finding(
-            f"{ledger.split_rows} {of_rows} and are split into {blocks:,} blocks.{without}"
+            f"{ledger.split_rows} {longer % (are, are)} split into {blocks:,} blocks.{without}"
         )
 
 

@@ -35,6 +35,19 @@ CONTRADICTING_ROWS = rule(
     accept="All of these rows are trained on.",
 )
 
+NOTHING_FOLLOWS_FROM_INPUTS = rule(
+    "SF225",
+    "error",
+    "targets that contradict each other everywhere",
+    why=(
+        "Nearly every input occurs with several targets, none of them more often than the others: "
+        "there is nothing to learn. The targets belong to other rows, or an input is missing."
+    ),
+    fix="Check how targets were joined to inputs, and whether a column of inputs is not read.",
+    accept="The rows are trained on.",
+    covered_by=("SF205",),
+)
+
 SEVERAL_TARGETS = rule(
     "SF224",
     "info",
@@ -44,6 +57,9 @@ SEVERAL_TARGETS = rule(
 )
 
 SHOWN = 3
+NEARLY_ALL = 0.9
+BY_CHANCE = 0.5
+"""Of rows that contradict each other, the share that can be right where two targets are equal."""
 COMMON_SHARE = 0.25
 """An input that a larger share of the training rows has does not tell validation rows apart."""
 
@@ -80,9 +96,17 @@ def check_shared_inputs(
 
 
 def check_contradictions(
-    table: Table, rows: Rows, parts: RowParts, hashes: tuple[Hashes, Hashes], exact: bool
+    table: Table,
+    rows: Rows,
+    parts: RowParts,
+    hashes: tuple[Hashes, Hashes],
+    exact: bool,
+    of_table: bool,
 ) -> list[Finding]:
-    """Rows with one input and several targets, compared exactly, with the first two of them."""
+    """Rows with one input and several targets, compared exactly, with the first two of them.
+
+    `exact` is whether an input has one right target. Rows `of_table`s share inputs by chance.
+    """
     places = np.sort(find_contradictions(*hashes))
     if len(places) == 0:
         return []
@@ -99,9 +123,28 @@ def check_contradictions(
         f"Different inputs among them: {len(numbers):,}."
     )
     one = wheres[0][0]
-    suspicious = exact and 2 * len(found) <= len(rows)
-    rule = CONTRADICTING_ROWS if suspicious else SEVERAL_TARGETS
+    by_chance = of_table or len(numbers) == 1  # equal inputs in all rows are reported as such
+    suspicious = exact and (2 * len(found) <= len(rows) or not by_chance)
+    if not suspicious:
+        return [SEVERAL_TARGETS.finding(message, one)]
+    share = _best_share(inputs[found], whole[found])
+    message += f" No model can be right on more than {share:.0%} of them."
+    hopeless = not by_chance and len(found) >= NEARLY_ALL * len(rows) and share <= BY_CHANCE
+    rule = NOTHING_FOLLOWS_FROM_INPUTS if hopeless else CONTRADICTING_ROWS
     return [rule.finding(message, one)]
+
+
+def _best_share(inputs: Hashes, whole: Hashes) -> float:
+    """The share of rows that have the commonest target of their input.
+
+    >>> _best_share(np.array([7, 7, 7, 8, 8], np.uint64), np.array([1, 1, 2, 3, 4], np.uint64))
+    0.6
+    """
+    _, firsts, counts = np.unique(whole, return_index=True, return_counts=True)
+    _, groups = np.unique(inputs[firsts], return_inverse=True)
+    best = np.zeros(groups.max() + 1, np.int64)
+    np.maximum.at(best, groups, counts)
+    return float(best.sum() / len(inputs))
 
 
 def _contradicting_pair(inputs: Hashes, whole: Hashes, first: int) -> tuple[int, int]:

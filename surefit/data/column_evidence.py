@@ -22,6 +22,7 @@ from surefit.data.column_values import (
     varies,
     words_of,
 )
+from surefit.data.label_columns import describes
 from surefit.data.preference_pairs import CHOSEN, REJECTED
 from surefit.data.roles import get_role
 from surefit.data.table import Table
@@ -70,12 +71,30 @@ def find_second_text(table: Table, column: str, roles: Mapping[str, str]) -> Evi
     return find_further_text(table, column, roles) if "text" in roles else None
 
 
+def find_text_beside(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
+    """A further text beside the only one that is read; titles and the like describe it."""
+    return None if describes(column) else find_second_text(table, column, roles)
+
+
 def find_further_text(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     """Texts that the columns which are read do not contain."""
     read = [name for name in roles.values() if name in table.columns]
     if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
         return None
     return f"it has a text in each row, beside {', '.join(map(repr, read))}"
+
+
+def find_choices(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
+    """Lists of texts of which the label or a short answer names one, without repeating it."""
+    target = roles.get("label") or roles.get("answer")
+    lists = [texts_in(value) for value in sample(table, column)]
+    if target is None or not lists or min(map(len, lists)) < 2:
+        return None
+    longest = max(map(len, lists))
+    named = value_counts(table, target)
+    if not 1 < len(named) <= longest or any(len(str(name)) > 2 for name in named):
+        return None  # the answers are the texts of the choices themselves
+    return f"it has up to {longest} choices, of which {target!r} names one"
 
 
 def find_context(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from surefit.data.column_evidence import (
     Evidence,
+    find_choices,
     find_context,
     find_judgements,
     find_media,
@@ -18,6 +19,7 @@ from surefit.data.column_evidence import (
     find_rival,
     find_scores,
     find_second_text,
+    find_text_beside,
     find_weights,
     rival_of,
 )
@@ -55,7 +57,7 @@ TEXT_NOT_READ = rule(
     "warning",
     "column of text not read",
     why="The task reads one text, or a pair of texts. What only this column says is not learned.",
-    fix="Join the columns in the data, or name the column under ignore.",
+    fix="Join the columns in the data, or leave the column out: --set ignore=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -67,7 +69,7 @@ CONTEXT_NOT_READ = rule(
         "An answer that depends on a text which the model does not see teaches it to guess, and "
         "reasoning in a column of its own is not learned."
     ),
-    fix="Join the column to the prompt or the answer, or name it under ignore.",
+    fix="Join the column to the prompt or the answer, or leave it out: --set ignore=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -94,8 +96,26 @@ WEIGHTS_NOT_READ = rule(
     "warning",
     "weights of the rows not read",
     why="Every row counts alike in the loss.",
-    fix="Repeat or remove rows according to their weights, or name the column under ignore.",
+    fix=(
+        "Repeat or remove rows according to their weights, or leave the column out: "
+        "--set ignore=COLUMN."
+    ),
     accept="Every row counts alike.",
+)
+
+CHOICES_NOT_READ = rule(
+    "SF145",
+    "error",
+    "choices not read",
+    why=(
+        "The rows are multiple choice: the label or the answer names one of the choices, which the "
+        "model does not see. It can only learn how often each is right."
+    ),
+    fix=(
+        "Write the choices into the prompt and the right one into the answer. To train without "
+        "them: --set accept=SF145."
+    ),
+    accept="The rows are trained on without the choices.",
 )
 
 COULD_BE_MEANT = rule(
@@ -103,7 +123,7 @@ COULD_BE_MEANT = rule(
     "warning",
     "another column could be meant",
     why="Two columns have names of one role, and only one of them is read.",
-    fix="Name the right column with columns.<role>, or the other one under ignore.",
+    fix="Name the right column: --set columns.ROLE=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -146,11 +166,11 @@ def check_meanings(
                 break
     file = table.sources[0].file
     for (column, evidence, meaning), *others in found.values():
-        lead = meaning.lead if columns[column] is None else "is not used as what it is"
+        lead = meaning.lead if columns[column] is None else "is read as an input like any other"
         message = f"Column {column!r} {lead}: {evidence}."
         if others:
             message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
-        fix = meaning.fix(column, roles)
+        fix = (meaning.fix(column, roles) or meaning.rule.fix).replace("COLUMN", column)
         yield meaning.rule.finding(message, fix=fix, file=file, column=column)
 
 
@@ -173,7 +193,16 @@ def _as_pair(column: str, roles: Mapping[str, str]) -> str:
     if "text_pair" in roles:
         return ""
     return (
-        f"Read both as a pair of texts: --set columns.text_pair={column}. Or name it under ignore."
+        f"Read both as a pair of texts: --set columns.text_pair={column}. Or leave it out: "
+        f"--set ignore={column}."
+    )
+
+
+def _as_answer(column: str, roles: Mapping[str, str]) -> str:
+    text = roles["text"]
+    return (
+        f"To learn {column!r} as the answer to {text!r}: --task sft --set columns.prompt={text} "
+        f"--set columns.answer={column}. Else name it under ignore: --set ignore={column}."
     )
 
 
@@ -215,9 +244,18 @@ WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_REA
 
 RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
 
+CHOICES = Meaning(
+    word_set("choices options endings alternatives candidates"), find_choices, CHOICES_NOT_READ
+)
+
 USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""
-OF_TEXTS = (FURTHER_TEXT, *USUAL)
+OF_TEXTS = (CHOICES, FURTHER_TEXT, *USUAL)
 """What columns may mean beside a text and its label."""
-OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CONTEXT, *USUAL)
+OF_TEXT_ALONE = (
+    Meaning(frozenset(), find_text_beside, TEXT_NOT_READ, fix=_as_answer),
+    *USUAL,
+)
+"""What columns may mean beside a text that is all that is learned."""
+OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CHOICES, CONTEXT, *USUAL)
 """What columns may mean beside prompts and answers."""

@@ -100,6 +100,11 @@ def is_good(value: Any) -> bool | None:
     return True if word in GOOD else False if word in BAD else None
 
 
+def holds_dates(values: Sequence[str]) -> bool:
+    """Whether all texts are dates, written in one order."""
+    return any(all(read_date(value, order) for value in values) for order in ORDERS)
+
+
 def holds_texts(table: Table, column: str) -> bool:
     """Whether a text column holds texts, rather than a few repeated values, dates, or files."""
     values = sample(table, column, 1000)
@@ -107,9 +112,7 @@ def holds_texts(table: Table, column: str) -> bool:
         return True
     if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
         return False  # numbers, turned into text by a few cells
-    if any(all(read_date(value, order) for value in values) for order in ORDERS):
-        return False
-    if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
+    if holds_dates(values) or (len(values) >= 50 and len(set(values)) < 0.1 * len(values)):
         return False
     return not all(value.lower().endswith(IMAGE_ENDINGS) for value in values)
 

@@ -30,7 +30,7 @@ from surefit.data.formats import (
     time_series,
     torch_files,
 )
-from surefit.data.formats.array_files import SHARDS_OR_ROWS, doubtful_shards, open_per_row
+from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
@@ -39,6 +39,7 @@ from surefit.data.formats.text_classes import label_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
 from surefit.data.formats.text_records import open_records
+from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.dataframes import dict_splits
 from surefit.data.python.objects import open_object
@@ -108,7 +109,7 @@ def open_table(
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
-    return table
+    return spread_columns(table)
 
 
 def as_paths(data: Sequence[str | Path]) -> list[Path]:
@@ -199,6 +200,15 @@ def ending(path: Path) -> str:
     return idx.ENDING if idx.NAME.fullmatch(name) else Path(name).suffix
 
 
+def holds_lines(table: Table) -> bool:
+    """Whether the rows of a table are the lines of plain text files."""
+    endings = [ending(Path(source.file)) for source in table.sources]
+    return table.columns == ("text",) and all(
+        each == ".txt" or (each not in OPENERS and Path(source.file).is_file())
+        for each, source in zip(endings, table.sources, strict=True)
+    )
+
+
 def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
@@ -276,8 +286,7 @@ def _join(
         first += part.arrow.num_rows
     findings = (*notes, *converted, *(found for part in opened for found in part.findings))
     findings += _missing_columns(files, opened, may_differ)
-    doubt = doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ""
-    findings += (SHARDS_OR_ROWS.finding(doubt, file=str(files[0].parent)),) if doubt else ()
+    findings += doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ()
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 

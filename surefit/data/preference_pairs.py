@@ -44,7 +44,7 @@ JUDGES = word_set(
 ANSWERING = frozenset({"assistant", "gpt", "model", "bot", "chatgpt"})
 LEARNED = frozenset({"answer", "messages", "target", "text", "input_ids"})
 """Roles with which the user says what is learned."""
-_NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[012aAbB])")
+_NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[0-9a-eA-EjkJK])")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class Preference:
         """The refusal, with how to train on the better answers alone."""
         fix = f"Train on the better answers alone: --set columns.answer={self.chosen}."
         if self.chosen is None:
-            fix = "Write the better answer of each row into a column of its own, such as 'answer'."
+            fix = (
+                "Write the better answer of each row into a column of its own, such as 'answer'. "
+                f"Or train on those of one column: --set columns.answer={self.columns[0]}."
+            )
         shown = ", ".join(map(repr, self.columns))
         return PREFERENCE_PAIRS.error(
             f"The {table.num_rows} rows are preference data: {self.form} ({shown}). Preference "
@@ -139,17 +142,22 @@ def _answers_named(
 
 
 def _numbered(table: Table) -> Preference | None:
-    """`response_0` and `response_1`, and a column that says which is better."""
+    """`response_0` and `response_1`, and a column that says which is better; or no other answer."""
     judges = [n for n in table.columns if not JUDGES.isdisjoint(words_of(n))]
     stems: dict[str, list[str]] = {}
     for name in table.columns:
         match = _NUMBERED.fullmatch(name)
         if match and holds_answers(table.column_type(name)):
             stems.setdefault(match["stem"].lower(), []).append(name)
+    has_answer = any(name.lower() in get_role("answer").names for name in table.columns)
     for stem, names in stems.items():
         others = [judge for judge in judges if judge not in names]
-        if len(names) > 1 and not ANSWERS.isdisjoint(words_of(stem)) and others:
+        if len(names) < 2 or ANSWERS.isdisjoint(words_of(stem)):
+            continue
+        if others:
             return Preference("several answers, and which is better", (*names, others[0]))
+        if not has_answer and any(_may_be_prompt(table, name) for name in table.columns):
+            return Preference("several answers to each prompt", tuple(names))
     return None
 
 

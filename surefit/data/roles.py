@@ -1,6 +1,7 @@
 """Roles: what a column is used for. The table of roles, and how columns are matched to them.
 
-A column is recognised by its name first, then by its type if only one column is left.
+A column is recognised by its name first, then by the words in its name, then by its type and values
+if only one column is left.
 """
 
 from __future__ import annotations
@@ -26,12 +27,29 @@ from surefit.data.column_types import (
     is_text_list,
     may_hold_images,
 )
-from surefit.data.column_values import holds_texts, is_identifier
+from surefit.data.column_values import (
+    holds_texts,
+    is_derived,
+    is_identifier,
+    is_metadata,
+    is_prose,
+    word_set,
+    words_of,
+)
+from surefit.data.label_columns import is_named_as_label, may_be_label, tags_words
 from surefit.data.stored_messages import as_messages, holds_messages, is_message, is_python_text
 from surefit.data.table import Table
 
 LOOKED_AT = 50
 """How many values of a column are looked at, where its type does not tell its role."""
+NOT_A_PAIR = word_set(
+    "explanation explanations rationale reasoning reason thought thoughts thinking solution hint "
+    "evidence selected clean cleaned raw original processed preprocessed normalized lemmatized "
+    "stemmed tokenized"
+)
+"""Words in the name of a text that explains the label, or repeats the other text."""
+MAY_BE_MISSING = 0.1
+"""The share of rows that may lack the second text of a pair."""
 Accepts = Callable[[pa.DataType, bool], bool]
 """Whether a column of this type can have the role; the second argument is whether its name fits."""
 
@@ -96,8 +114,8 @@ class Role:
 
 
 _TABLE = (
-    Role("prompt", ("prompt", "instruction", "question", "query", "input")),
-    Role("answer", ("completion", "answer", "response", "output", "target")),
+    Role("prompt", ("prompt", "instruction", "question", "query", "input", "problem")),
+    Role("answer", ("completion", "answer", "response", "output", "target", "solution")),
     Role("input", ("input", "context"), may_be_missing=True),
     Role("rejected", accepts=lambda kind, named: False, may_be_missing=True),
     Role(
@@ -152,7 +170,7 @@ _TABLE = (
         by_type=True,
         batch_column="inputs_embeds",
     ),
-    Role("source", ("source", "src", "article", "document"), _text),
+    Role("source", ("source", "src", "article", "document", "dialogue"), _text),
     Role("target", ("target", "tgt", "summary", "highlights"), _text),
     Role(
         "image",
@@ -198,10 +216,14 @@ def resolve_roles(
     needs: Sequence[Sequence[Role]],
     optional: Sequence[Role] = (),
     chosen: Mapping[str, str] | None = None,
+    inferred: bool = False,
+    tables: bool = True,
 ) -> dict[str, str] | None:
     """Role to column for the first of the alternative `needs` that the columns meet.
 
-    An alternative without a chosen role is skipped.
+    An alternative without a chosen role is skipped. If the task is `inferred`, a column under an
+    unknown name becomes the label of a text only if it looks like one. `tables` is whether the
+    model may read rows of numbers, of which a text may be one column.
     """
     chosen = chosen or {}
     extra = {role.name for role in optional}
@@ -209,27 +231,106 @@ def resolve_roles(
         if not set(chosen) <= {role.name for role in roles} | extra:
             continue
         found = dict(chosen)
-        for recognise in (_by_name, _by_type):
+        matching = _Matching(table, frozenset(role.name for role in roles), extra, inferred, tables)
+        for recognise in (matching.by_name, matching.by_words, matching.by_type):
             for role in roles:
                 column = None
                 if role.name not in found:
-                    column = recognise(table, role, set(found.values()))
+                    column = recognise(role, found)
                 if column is not None:
                     found[role.name] = column
         if all(role.name in found for role in roles):
             for role in optional:
-                column = _by_name(table, role, set(found.values()))
+                column = matching.by_name(role, found)
                 if role.name not in found and column is not None:
                     found[role.name] = column
-            return found
+            return found if "text" in chosen else matching.with_pair(found)
     return None
 
 
-def _by_name(table: Table, role: Role, taken: set[str]) -> str | None:
-    free = {name.lower(): name for name in reversed(table.columns) if name not in taken}
-    named = (free[name] for name in role.names if name in free)
-    fitting = (name for name in named if role.accepts(table.column_type(name), True))
-    return next((name for name in fitting if _suits(table, name, role)), None)
+@dataclass(frozen=True)
+class _Matching:
+    """The columns of a table, matched to the roles of one form of a task."""
+
+    table: Table
+    needed: frozenset[str]
+    optional: set[str]
+    inferred: bool
+    tables: bool
+
+    def by_name(self, role: Role, found: Mapping[str, str]) -> str | None:
+        """The first column with a name of the role whose type and values suit."""
+        free = {name.lower(): name for name in reversed(self._free(found))}
+        named = (free[name] for name in role.names if name in free)
+        fitting = (name for name in named if role.accepts(self.table.column_type(name), True))
+        return next((name for name in fitting if _suits(self.table, name, role)), None)
+
+    def by_words(self, role: Role, found: Mapping[str, str]) -> str | None:
+        """The only column beside a text with the words of labels in its name."""
+        if role.name != "label" or "text" not in self.needed:
+            return None
+        named = [
+            name
+            for name in self._free(found)
+            if role.accepts(self.table.column_type(name), True)
+            and is_named_as_label(self.table, name)
+            and not ("text" in found and tags_words(self.table, found["text"], name))
+        ]
+        return named[0] if len(named) == 1 else None
+
+    def by_type(self, role: Role, found: Mapping[str, str]) -> str | None:
+        """The only column left whose type suits the role; None if there are several."""
+        if not role.by_type:
+            return None
+        free = [
+            name for name in self._free(found) if role.accepts(self.table.column_type(name), False)
+        ]
+        if role.name == "text" and len(free) > 1:
+            return self._text_of(free, found)
+        if len(free) != 1 or (role.name == "text" and not self._may_be_text(free[0])):
+            return None
+        if role.name == "label" and is_identifier(free[0]):
+            return None  # an id is not a class
+        if role.name == "label" and self.inferred and "text" in self.needed:
+            return free[0] if may_be_label(self.table, free[0]) else None
+        return free[0]
+
+    def _may_be_text(self, column: str) -> bool:
+        named = self.inferred and is_metadata(column)
+        return not named and holds_texts(self.table, column)
+
+    def _text_of(self, free: Sequence[str], found: Mapping[str, str]) -> str | None:
+        """The only column of prose beside a label, or the first of a pair."""
+        prose = [name for name in free if not is_metadata(name) and is_prose(self.table, name)]
+        if len(prose) == 2 and "label" in found and "text_pair" in self.optional:
+            return prose[0]
+        if len(prose) != 1 or "label" not in self.needed:
+            return None
+        others = [name for name in self._free(found) if not is_identifier(name)]
+        is_table = any(is_number(self.table.column_type(name)) for name in others)
+        return None if is_table and self.inferred and self.tables else prose[0]
+
+    def with_pair(self, found: dict[str, str]) -> dict[str, str]:
+        """The roles, with the only further text beside a text and its label as its pair."""
+        if not {"text", "label"} <= {*found} or "text_pair" not in self.optional - {*found}:
+            return found
+        further = [name for name in self._free(found) if self._may_be_pair(name, found)]
+        if len(further) != 1:
+            return found
+        places = [name for name in self.table.columns if name in (found["text"], further[0])]
+        return {**found, "text": places[0], "text_pair": places[1]}
+
+    def _may_be_pair(self, column: str, found: Mapping[str, str]) -> bool:
+        if is_metadata(column) or not NOT_A_PAIR.isdisjoint(words_of(column)):
+            return False
+        if self.table.arrow[column].null_count > MAY_BE_MISSING * self.table.num_rows:
+            return False  # the text of rows or files in another form
+        read = [name for name in found.values() if is_text(self.table.column_type(name))]
+        return is_prose(self.table, column) and not is_derived(self.table, column, read)
+
+    def _free(self, found: Mapping[str, str]) -> list[str]:
+        taken = {*found.values()}
+        return [name for name in self.table.columns if name not in taken]
 
 
 def _suits(table: Table, column: str, role: Role) -> bool:
@@ -237,22 +338,6 @@ def _suits(table: Table, column: str, role: Role) -> bool:
     if role.holds is None:
         return True
     return role.holds(table.arrow[column].slice(0, LOOKED_AT).to_pylist())
-
-
-def _by_type(table: Table, role: Role, taken: set[str]) -> str | None:
-    """The only column left whose type suits the role; None if there are several."""
-    if not role.by_type:
-        return None
-    free = [
-        name
-        for name in table.columns
-        if name not in taken and role.accepts(table.column_type(name), False)
-    ]
-    if len(free) != 1 or (role.name == "text" and not holds_texts(table, free[0])):
-        return None
-    if role.name == "label" and is_identifier(free[0]):
-        return None  # an id is not a class
-    return free[0]
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:

@@ -75,7 +75,13 @@ class Encoder:
         return DialogueTokenizer(read_template(self.fitted.get("template"), self.tokenizer))
 
     def column_of(self, name: str) -> str:
-        """The user's column of a role or of a column in a batch; else the name itself."""
+        """The user's column of a role or of a column in a batch; else the name itself.
+
+        A field of its objects keeps its name: `messages.image` is `conversations.image`.
+        """
+        role, dot, inner = name.partition(".")
+        if dot and name not in self.roles and role in self.roles:
+            return f"{self.roles[role]}.{inner}"
         return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
 
     def without(self, targets: Iterable[str]) -> Encoder:

@@ -11,6 +11,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
 from surefit.encode.images.image_files import with_files
 from surefit.findings import Finding
+from surefit.tasks.source_forms import read_as_known
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -26,9 +27,11 @@ class Accepted:
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
     table = _named_as_read(table, task, encoder)
+    table, roles, found = read_as_known(table, task, encoder.roles)
+    encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
     encoder, notes = adapt_layout(encoder, table)
-    return Accepted(with_files(table, encoder.roles), encoder, tuple(notes))
+    return Accepted(with_files(table, encoder.roles), encoder, (*found, *notes))
 
 
 def check_columns(

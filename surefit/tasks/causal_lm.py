@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_meanings import OF_TEXT_ALONE
+from surefit.data.column_values import is_metadata, is_prose
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
@@ -104,8 +106,21 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
     column = roles.get("text")
     if column is None or "text" in chosen or column.lower() not in get_role("prompt").names:
         return
-    message = f"Column {column!r} has {table.num_rows} prompts, and no column has answers."
-    yield PROMPTS_WITHOUT_ANSWERS.finding(message, file=table.sources[0].file, column=column)
+    others = [name for name in table.columns if name != column and not is_metadata(name)]
+    known = f"is known to have the answers (besides it: {', '.join(others)})"
+    message = (
+        f"Column {column!r} has {table.num_rows} prompts, and no column "
+        f"{known if others else 'has answers'}."
+    )
+    texts = [name for name in others if is_prose(table, name)]
+    named = f", or name their column: --task sft --set columns.answer={texts[0]}" if texts else ""
+    yield PROMPTS_WITHOUT_ANSWERS.finding(
+        message,
+        fix=f"Add a column 'answer' with the answers{named}. To train on the prompts as text: "
+        "--set accept=SF133.",
+        file=table.sources[0].file,
+        column=column,
+    )
 
 
 SPEC = TaskSpec(
@@ -117,6 +132,7 @@ SPEC = TaskSpec(
     exact_targets=False,
     splits_rows=True,
     last_resort=True,
+    meanings=OF_TEXT_ALONE,
     misread=misread,
     fields={
         "input_ids": Field(("time",), "int64", 0),

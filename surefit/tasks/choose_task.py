@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from surefit.data.column_types import describe_type
 from surefit.data.column_values import holds_answers
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.label_columns import likely_targets
 from surefit.data.preference_pairs import read_whole_answers, refuse_preference
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
 from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
+from surefit.tasks.suggest_columns import ask_for_target, suggest
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -36,24 +38,40 @@ def choose_task(
     if not able:
         raise _unknown_role(chosen, candidates)
     for role, column in chosen.items():
-        if column not in table.columns:
-            raise MISSING_COLUMN.error(
-                f"columns.{role} names {column!r}; the data has {', '.join(table.columns)}.",
-                column=column,
-            )
+        table.require_column(f"columns.{role}", column)
     fitting = []
     for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        roles = roles_for(task, table, chosen)
+        roles = roles_for(task, table, chosen, inferred=wanted is None, tables=not auto_classes)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
+    known = [task for task in able if _has_head(task, auto_classes)]
     if not fitting:
-        raise _nothing_fits(table, able)
+        raise _nothing_fits(table, able, known)
     fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
-    suited = (pair for pair in fitting if _has_head(pair[0], auto_classes))
-    return next(suited, fitting[0])
+    suited = [pair for pair in fitting if _has_head(pair[0], auto_classes)]
+    task, roles = [*suited, *fitting][0]
+    if wanted is None:
+        _refuse_guess(table, task, roles, known)
+    return task, roles
+
+
+def _refuse_guess(
+    table: Table, task: TaskSpec, roles: Mapping[str, str], known: Sequence[TaskSpec]
+) -> None:
+    """Ask where an inferred task would leave unread what may be meant."""
+    targets = likely_targets(table, {*roles.values()}) if task.last_resort else []
+    if targets and "text" in roles:
+        raise ask_for_target(table, task, roles, targets)
+    lines = suggest(table, known) if "source" in roles and task not in known else []
+    if lines:
+        raise MISSING_COLUMN.error(
+            f"The columns {_columns(table)} suit {task.name}, and the model does not.",
+            fix=f"{_either(lines)} Or choose a model for {task.name}.",
+            file=table.sources[0].file,
+        )
 
 
 def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
@@ -63,14 +81,19 @@ def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
 
 
 def roles_for(
-    task: TaskSpec, table: Table, chosen: Mapping[str, str], by_type: bool = True
+    task: TaskSpec,
+    table: Table,
+    chosen: Mapping[str, str],
+    by_type: bool = True,
+    inferred: bool = False,
+    tables: bool = True,
 ) -> dict[str, str] | None:
     """Role to column for the first of the task's forms that the columns have; None for none."""
     needs = [[task.role(name) for name in names] for names in task.needs]
     if not by_type:
         needs = [[replace(role, by_type=False) for role in roles] for roles in needs]
     optional = [task.role(name) for name in task.optional]
-    return resolve_roles(table, needs, optional, chosen)
+    return resolve_roles(table, needs, optional, chosen, inferred, tables)
 
 
 def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
@@ -86,8 +109,8 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
     if unknown is None:  # each is known to some task, but none has all of them
         named = ", ".join(f"columns.{role}" for role in chosen)
         return UsageError(f"No task has all of the roles {named}.", "Give --task.")
-    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-    hint = f" Did you mean columns.{close[0]}?" if close else ""
+    close = _nearest_role(unknown, candidates)
+    hint = f" Did you mean columns.{close}?" if close else ""
     has = "has no" if len(candidates) == 1 else "has a"
     return UsageError(
         f"columns.{unknown}: {whose} {has} role {unknown!r}.{hint}",
@@ -97,29 +120,54 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
     )
 
 
-def _nothing_fits(table: Table, candidates: Iterable[TaskSpec]) -> FindingError:
-    file, tasks = table.sources[0].file, list(candidates)
-    prompt = next(
-        (name for name in table.columns if name.lower() in get_role("prompt").names), None
-    )
+def _nearest_role(name: str, candidates: Sequence[TaskSpec]) -> str | None:
+    """The role that a wrong name may stand for: one that recognises such columns, else by spelling.
+
+    >>> _nearest_role("target", [TASKS["regression"]]), _nearest_role("txt", [TASKS["regression"]])
+    ('label', 'text')
+    """
+    roles = [task.role(role) for task in candidates for role in task.role_names]
+    recognised = next((role.name for role in roles if name.lower() in role.names), None)
+    spelt = difflib.get_close_matches(name, [role.name for role in roles], n=1, cutoff=0.5)
+    return recognised or next(iter(spelt), None)
+
+
+def _nothing_fits(
+    table: Table, tasks: Sequence[TaskSpec], known: Sequence[TaskSpec]
+) -> FindingError:
+    """What is missing, and options that would work; `known` are tasks that the model can learn."""
+    file, lines = table.sources[0].file, suggest(table, known, tasks)
     if len(tasks) == 1:
         return MISSING_COLUMN.error(
             f"{tasks[0].name} needs {_needed(tasks[0])}; the columns are {_columns(table)}.",
-            fix="Name the column of each role: --set columns.<role>=<column>.",
+            fix=f"Name the column of each role: {_either(lines or [ANY_ROLE])}",
             file=file,
         )
+    prompt = next(
+        (name for name in table.columns if name.lower() in get_role("prompt").names), None
+    )
     if prompt is not None and holds_answers(table.column_type(prompt)):
         return PROMPTS_WITHOUT_ANSWERS.error(
-            f"Column {prompt!r} has prompts, and no column has answers: {_columns(table)}.",
-            fix="Add the answers, or name their column: --set columns.answer=<column>.",
+            f"Column {prompt!r} has prompts, and no column is known to have the answers: "
+            f"{_columns(table)}.",
+            fix=f"Add the answers, or name their column: {_either(lines or [ANY_ROLE])}",
             file=file,
             column=prompt,
         )
+    fix = f"Name the task and its columns: {_either(lines)}" if lines else ""
     return MISSING_COLUMN.error(
         f"No task could be inferred from the columns {_columns(table)}.",
-        fix=f"Give --task ({', '.join(TASKS)}), and --set columns.<role>=<column> if needed.",
+        fix=fix or f"Give --task ({', '.join(TASKS)}), and {ANY_ROLE} if needed.",
         file=file,
     )
+
+
+ANY_ROLE = "--set columns.<role>=<column>"
+
+
+def _either(lines: Sequence[str]) -> str:
+    """Options of which one is to be chosen, as a sentence."""
+    return f"{'; or '.join(lines)}."
 
 
 def _needed(task: TaskSpec) -> str:

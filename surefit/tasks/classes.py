@@ -10,16 +10,14 @@ import ast
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from surefit.batches.field import Field
-from surefit.data.column_types import is_number
+from surefit.data.label_columns import MAX_SHARE_OF_CLASSES
 from surefit.data.numbers import read_number
-from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
@@ -36,10 +34,6 @@ UNSUITABLE_LABEL = rule(
     why="A classifier needs a small set of classes, each seen in training.",
     fix="Choose another label column with columns.label, or another task.",
 )
-
-
-MAX_SHARE_OF_CLASSES = 0.5
-"""More classes than this share of the rows means that the column is no class label."""
 
 
 def class_name(value: Any) -> Any:
@@ -61,9 +55,12 @@ def class_name(value: Any) -> Any:
     )
 
 
-def _no_class_list(value: Any, expected: str) -> RowFaultError:
+ONE_CLASS = "Save one class per row; where the lists are one-hot, that is labels.argmax(-1)."
+EACH_ONCE = "Write each class of a row once, or a list of 0 and 1 with a place for each class."
+
+
+def _no_class_list(value: Any, expected: str, fix: str = ONE_CLASS) -> RowFaultError:
     shown = str(np.asarray(value).tolist())[:40]
-    fix = "Save one class per row; where the lists are one-hot, that is labels.argmax(-1)."
     return RowFaultError(
         UNSUITABLE_LABEL, f"the label is the list {shown}; {expected}", "label", fix=fix
     )
@@ -91,18 +88,62 @@ def class_list(value: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def is_continuous(table: Table, column: str) -> bool:
-    """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
-    kind = table.column_type(column)
-    if not is_number(kind) or pa.types.is_boolean(kind):
-        return False
-    values = table.arrow[column].drop_null()
-    if pa.types.is_floating(kind):
-        sample = np.asarray(values.slice(0, 10_000))
-        if (sample[np.isfinite(sample)] % 1 != 0).any():
-            return True
-    distinct = pc.count_distinct(values).as_py()
-    return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+@dataclass
+class _Labels:
+    """The labels of the training rows, counted; lists of 0 and 1 have a place for each class."""
+
+    several: bool | None
+    """Whether the rows have lists of classes; None until the first label is seen."""
+    counts: Counter[Any] = field(default_factory=Counter)
+    places: Counter[int] = field(default_factory=Counter)
+    size: int | None = None
+    """The length of the lists, as long as all of them are of 0 and 1 and of one length."""
+    one_each: bool = True
+    repeated: bool = False
+
+    def add(self, value: Any) -> None:
+        """Count the label of a row."""
+        if self.several is None:
+            self.several = class_list(value) is not None
+            self.size = _hot_size(value)
+        if self.size is not None and _hot_size(value) == self.size:
+            ones = hot_places(value)
+            self.places.update(ones)
+            self.one_each = self.one_each and len(ones) == 1
+            self.repeated = self.repeated or self.size > 2 or len(ones) != 1
+            if not self.repeated:  # [0, 1] may name two classes
+                self.counts.update(class_name(label) for label in _values(value, True))
+            return
+        if self.size is not None and self.repeated:
+            expected = f"the lists of 0 and 1 before it have {self.size} values"
+            raise _no_class_list(value, expected, EACH_ONCE)
+        self.size = None
+        self.counts.update(class_name(label) for label in _values(value, bool(self.several)))
+
+    def fitted(self) -> tuple[Counter[Any], dict[str, Any]]:
+        """How often each class occurs, and how a label is read."""
+        if self.size is None:
+            return self.counts, {"multi_label": True} if self.several else {}
+        read: dict[str, Any] = {"hot_size": self.size}
+        return self.places, read if self.one_each else {**read, "multi_label": True}
+
+
+def _hot_size(value: Any) -> int | None:
+    """The length of a list of 0 and 1, with a place for each of several classes."""
+    labels = class_list(value)
+    if labels is None or len(labels) < 2:
+        return None
+    numbers = all(isinstance(label, bool | int | float) and label in (0, 1) for label in labels)
+    return len(labels) if numbers else None
+
+
+def hot_places(value: Any) -> list[int]:
+    """The places of a list of 0 and 1 that have 1.
+
+    >>> hot_places([0, 1, 1])
+    [1, 2]
+    """
+    return [place for place, label in enumerate(class_list(value) or ()) if label == 1]
 
 
 def fit_classes(
@@ -110,17 +151,16 @@ def fit_classes(
 ) -> dict[str, Any]:
     """The class names of the training rows, sorted, with how often each occurs.
 
-    With `lists`, a first label that is a list means several labels for every row.
+    With `lists`, a first label that is a list means several labels for every row. Where all lists
+    are of 0 and 1 and of one length, the classes are the places of the lists.
     """
-    counts: Counter[Any] = Counter()
-    several = None if lists else False
+    labels = _Labels(None if lists else False)
     for row in rows:
-        if _is_missing(row.get("label")):
-            continue
-        several = class_list(row["label"]) is not None if several is None else several
-        counts.update(class_name(value) for value in _values(row["label"], several))
+        if not _is_missing(row.get("label")):
+            labels.add(row["label"])
+    counts, read = labels.fitted()
     total, column = counts.total(), encoder.roles["label"]
-    if len(counts) < (1 if several else 2):
+    if len(counts) < (1 if labels.several else 2):
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
             f"{total} training rows; at least 2 are needed.",
@@ -134,8 +174,7 @@ def fit_classes(
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
-    fitted = {"classes": names, "class_counts": [counts[name] for name in names]}
-    return {**fitted, "multi_label": True} if several else fitted
+    return {"classes": names, "class_counts": [counts[name] for name in names], **read}
 
 
 def _but_for(names: Iterable[Any]) -> str:
@@ -158,7 +197,7 @@ def _values(value: Any, several: bool) -> list[Any]:
             "label",
         )
     if len({str(name) for name in labels}) < len(labels):
-        raise _no_class_list(labels, "expected each of the row's classes once")
+        raise _no_class_list(labels, "expected each of the row's classes once", EACH_ONCE)
     return labels
 
 
@@ -180,6 +219,11 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     value = row["label"]
     if _is_missing(value):
         raise SkipRowError(DropReason.NO_LABEL)
+    size = encoder.fitted.get("hot_size")
+    if size is not None:
+        if _hot_size(value) != size:
+            raise _no_class_list(value, f"expected {size} values of 0 and 1", EACH_ONCE)
+        value = hot_places(value)
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:

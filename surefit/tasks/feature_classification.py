@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from surefit.batches.field import Field
+from surefit.data.label_columns import is_continuous
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding
 from surefit.encode.encoder import Encoder
@@ -20,7 +21,6 @@ from surefit.tasks.classes import (
     class_loss,
     decode_classes,
     fit_classes,
-    is_continuous,
 )
 from surefit.tasks.feature_sequences import FIELDS, Reader, encode_steps
 from surefit.tasks.task_spec import Head, TaskSpec

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_meanings import OF_TEXT_ALONE
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
@@ -122,6 +123,7 @@ SPEC = TaskSpec(
     optional=("mask",),
     targets=(),
     last_resort=True,
+    meanings=OF_TEXT_ALONE,
     special_tokens=("mask_token",),
     fields={
         "input_ids": Field(("time",), "int64", 0),

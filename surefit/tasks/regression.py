@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import NOT_FINITE
+from surefit.data.label_columns import is_continuous
 from surefit.data.numbers import read_number
 from surefit.data.roles import get_role
 from surefit.data.table import Table, is_fractional
@@ -18,10 +19,9 @@ from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.baselines import number_baselines
-from surefit.tasks.classes import is_continuous
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
-from surefit.tasks.text_classification import encode_text, text_fields
+from surefit.tasks.text_classification import encode_text, misread, text_fields
 
 if TYPE_CHECKING:
     import torch
@@ -184,6 +184,7 @@ SPEC = TaskSpec(
     augments=("text", "text_pair"),
     takes=takes,
     meanings=OF_TEXTS,
+    misread=misread,
     whole_rows=True,
     columns_read=tabular.columns_read,
     fields={"features": tabular.FIELD, "labels": TARGET},

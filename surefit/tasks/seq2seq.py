@@ -14,7 +14,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.tasks.baselines import token_baselines
-from surefit.tasks.causal_text import can_generate, is_overlong, read_text
+from surefit.tasks.causal_text import can_generate, is_overlong, read_text, takes_answers
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
 from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
@@ -134,6 +134,7 @@ SPEC = TaskSpec(
     optional=("input",),
     targets=("target", "answer"),
     exact_targets=False,
+    takes=takes_answers,
     meanings=(JUDGEMENT, CONTEXT, *USUAL),
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends

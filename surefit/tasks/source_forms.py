@@ -1,4 +1,4 @@
-"""Files of different forms in one data set: each is read by its own form.
+"""Files and rows of different forms in one data set: each is read by its own form.
 
 Columns of one role get one name, so that all rows are read alike. Where the task can read several
 forms (prompts and answers, messages), a row is read by the one that it has.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from surefit.data.cache import fingerprint
 from surefit.data.data_rules import FILES_DO_NOT_MATCH
@@ -21,17 +22,17 @@ from surefit.tasks.task_spec import TaskSpec
 READ_BY_OWN_FORM = rule(
     "SF140",
     "info",
-    "files of different forms",
-    why="Each file is read by its own form: the columns of one role are one column to the task.",
+    "files or rows of different forms",
+    why="Each is read by its own form: the columns of one role are one column to the task.",
     fix="Nothing to do if the named columns mean the same.",
 )
 
 FORMS_CANNOT_BE_MIXED = rule(
     "SF141",
     "error",
-    "files of forms that cannot be mixed",
+    "forms that cannot be mixed",
     why="The task reads either form, but not both in one run.",
-    fix="Convert the files to one form, or train on them in two runs.",
+    fix="Convert the rows to one form, or train on them in two runs.",
 )
 
 
@@ -54,7 +55,8 @@ def unify_forms(
     chosen: Mapping[str, str],
 ) -> tuple[Forms, list[Finding]]:
     """Give the columns of each role one name in all files; refuse files that cannot be read."""
-    unifier = _Unifier(task, chosen, table.sources[0].file, dict(roles))
+    named = (s.file for s in table.sources if {*roles.values()} <= {*(s.columns or table.columns)})
+    unifier = _Unifier(task, chosen, next(named, table.sources[0].file), dict(roles))
     table = unifier.unify(table)
     if eval_table is not None:
         eval_table = unifier.unify(eval_table)
@@ -62,6 +64,21 @@ def unify_forms(
         names = [*unifier.known.values()]
         table, eval_table = _filled(table, eval_table, names), _filled(eval_table, table, names)
     return Forms(table, eval_table, unifier.known, unifier.read_as), unifier.found
+
+
+def read_as_known(
+    table: Table, task: TaskSpec, roles: Mapping[str, str]
+) -> tuple[Table, dict[str, str], list[Finding]]:
+    """A table to evaluate or predict, with the columns that were read in training.
+
+    Of roles that training did not have, those of forms that the task can mix are added.
+    """
+    targets = {role for role in task.targets if role not in roles}
+    needs = tuple(tuple(r for r in names if r not in targets) for names in task.needs)
+    unifier = _Unifier(replace(task, needs=needs), {}, "training", dict(roles))
+    table = unifier.unify(table)
+    known = {role: c for role, c in unifier.known.items() if role in roles or role in task.mixes}
+    return table, known, unifier.found
 
 
 @dataclass
@@ -77,18 +94,20 @@ class _Unifier:
 
     def unify(self, table: Table) -> Table:
         """The table with one name for the columns of each role."""
-        parts = _parts(table)
+        files = _parts(table)
+        parts = [self._joined(part) for part in files]
         renamed = [self._renamed(part, len(parts) > 1) for part in parts]
-        if all(new is part.arrow for new, part in zip(renamed, parts, strict=True)):
+        if all(new is part.arrow for new, part in zip(renamed, files, strict=True)):
             return table
         try:
             joined = pa.concat_tables(renamed, promote_options="permissive")
         except pa.ArrowException as error:
             reason = str(error).removeprefix("Unable to merge: ")
-            files = " and ".join(part.sources[0].file for part in parts)
-            message = f"{files} cannot be read together: {reason}."
+            shown = " and ".join(part.sources[0].file for part in parts)
+            message = f"{shown} cannot be read together: {reason}."
             raise FORMS_CANNOT_BE_MIXED.error(message, file=parts[-1].sources[0].file) from None
-        key = fingerprint(table.key, [new.column_names for new in renamed])
+        names = [new.column_names for new in renamed]
+        key = fingerprint(table.key, names, [part.key for part in parts])
         return replace(table, arrow=joined, key=key)
 
     def _renamed(self, part: Table, is_one_of_several: bool) -> pa.Table:
@@ -111,6 +130,56 @@ class _Unifier:
         message = f"{file} is read by its own form: {_shown(own)}."
         self.found.append(READ_BY_OWN_FORM.finding(message, file=file))
         return part.arrow.rename_columns([names.get(c, c) for c in part.arrow.column_names])
+
+    def _joined(self, part: Table) -> Table:
+        """The rows of one file, with those of another form read by it."""
+        for _ in self.task.needs:
+            others = self._rows_of_other_form(part)
+            own = None if others is None else roles_for(self.task, others, {}, by_type=False)
+            if others is None or own is None:
+                break
+            file = part.sources[0].file
+            self._check_mix(own, file)
+            part = self._with_form(part, own, file)
+            message = (
+                f"{others.num_rows:,} of {part.num_rows:,} rows of {file} are read by their own "
+                f"form: {_shown(own)}."
+            )
+            self.found.append(READ_BY_OWN_FORM.finding(message, file=file))
+        return part
+
+    def _rows_of_other_form(self, part: Table) -> Table | None:
+        """Rows in which all columns of the known forms are missing; None if there are none."""
+        forms = [names for names in self.task.needs if {*names} <= {*self.known}]
+        needed = {self.known[role] for names in forms for role in names} & {*part.columns}
+        if self.chosen or not needed or not all(part.arrow[c].null_count for c in needed):
+            return None
+        lacking = pc.is_null(part.arrow[needed.pop()])
+        for column in needed:
+            lacking = pc.and_(lacking, pc.is_null(part.arrow[column]))
+        rows = part.arrow.filter(lacking)
+        filled = [c for c in rows.column_names if rows[c].null_count < rows.num_rows]
+        return Table(rows.select(filled), part.sources[:1], part.key) if filled else None
+
+    def _with_form(self, part: Table, own: Mapping[str, str], file: str) -> Table:
+        """The table with the columns of another form in those of the known roles."""
+        arrow = part.arrow
+        for role, column in own.items():
+            known = self.known.setdefault(role, column)
+            self.read_as[column] = role
+            if known == column or known not in arrow.column_names:
+                continue
+            try:
+                both = pc.coalesce(arrow[known], arrow[column])
+            except pa.ArrowException:
+                message = (
+                    f"{file}: the columns {known!r} and {column!r} are both the {role}, and have "
+                    "different types."
+                )
+                raise FORMS_CANNOT_BE_MIXED.error(message, file=file, column=column) from None
+            arrow = arrow.set_column(arrow.column_names.index(known), known, both)
+        key = fingerprint(part.key, [*own.items()])
+        return replace(part, arrow=arrow, key=key)
 
     def _own_roles(self, part: Table) -> dict[str, str] | None:
         """The roles of a file in another form; None if it has the known form, or no form."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.data.label_columns import is_continuous
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
@@ -19,7 +20,6 @@ from surefit.tasks.classes import (
     class_loss,
     decode_classes,
     fit_classes,
-    is_continuous,
     label_field,
 )
 from surefit.tasks.task_spec import Head, TaskSpec

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import WRONG_TYPE
+from surefit.data.label_columns import is_continuous
+from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
@@ -20,6 +22,7 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.findings import Finding, rule
 from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
@@ -29,11 +32,18 @@ from surefit.tasks.classes import (
     class_loss,
     decode_classes,
     fit_classes,
-    is_continuous,
     is_multi_label,
     label_field,
 )
 from surefit.tasks.task_spec import Head, TaskSpec
+
+READ_AS_PAIR = rule(
+    "SF144",
+    "info",
+    "two texts read as a pair",
+    why="The data has two columns of text beside the label, and the model gets both.",
+    fix="To read one of them alone, name the other: --set ignore=<column>.",
+)
 
 TOKENS = Field(("time",), "int64", 0)
 SEGMENTS = Field(("time",), "int64", 0, "input_ids")
@@ -98,6 +108,19 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     return not is_continuous(table, roles["label"])
 
 
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """The texts of a pair whose names do not say that they are one."""
+    pair = roles.get("text_pair")
+    if pair is None or "text_pair" in chosen or pair.lower() in get_role("text_pair").names:
+        return
+    yield READ_AS_PAIR.finding(
+        f"Columns {roles['text']!r} and {pair!r} are read as a pair of texts.",
+        fix=f"To read {roles['text']!r} alone: --set ignore={pair}.",
+        file=table.sources[0].file,
+        column=pair,
+    )
+
+
 SPEC = TaskSpec(
     name="text-classification",
     summary="one class per text or pair of texts; several where the label is a list",
@@ -106,6 +129,7 @@ SPEC = TaskSpec(
     augments=("text", "text_pair"),
     takes=takes,
     meanings=OF_TEXTS,
+    misread=misread,
     fields={"input_ids": TOKENS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     encode=encode,

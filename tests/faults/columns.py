@@ -192,20 +192,24 @@ CASES = [
         options="--task causal-lm",
     ),
     Case(
-        "title beside the text",
+        "title and summary beside the text",
         "SF134",
-        {"a.jsonl": classed(title=lambda n: f"The news of day {n}")},
+        {
+            "a.jsonl": classed(
+                title=lambda n: f"The news of day {n}", summary=lambda n: f"On day {n} it rained."
+            )
+        },
         BERT,
         column="title",
         exits=0,
     ),
     Case(
-        "passage beside the question",
+        "explanation of the class",
         "SF134",
-        {"a.jsonl": classed(passage=lambda n: f"Once there were {n} small houses.")},
+        {"a.jsonl": classed(explanation=lambda n: f"Because there were {n} small houses.")},
         BERT,
         ALL,
-        column="passage",
+        column="explanation",
         exits=0,
     ),
     Case(

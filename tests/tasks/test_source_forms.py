@@ -10,7 +10,10 @@ import pytest
 
 import surefit
 from faults.columns import CHATS, OTHERS, asked
+from surefit.data.python.rows_to_arrow import open_rows
 from surefit.errors import FindingError
+from surefit.tasks import TASKS
+from surefit.tasks.source_forms import read_as_known
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -64,3 +67,49 @@ def test_a_run_of_two_forms_evaluates_and_predicts_either(tmp_path: Path) -> Non
         assert len(surefit.predict(run, data)) == 24
     with pytest.raises(FindingError, match="has no column"):
         surefit.evaluate(run, [{"completion": "a"}])
+
+
+def test_rows_of_two_forms_in_one_file_are_learned(tmp_path: Path) -> None:
+    rows = [row for pair in zip(asked(), CHATS, strict=True) for row in pair]
+    plan = surefit.check(data=written(tmp_path / "a.jsonl", rows), model="tiny:llama")
+    assert plan.ok
+    assert plan.ledger is not None
+    assert plan.ledger.used_rows == len(rows)
+    expected = [
+        answer
+        for row, chat in zip(asked(), CHATS, strict=True)
+        for answer in (row["completion"], chat["conversations"][1]["value"])
+    ]
+    assert learned(plan) == expected
+
+
+def known(rows: list[dict[str, Any]], task: str, **roles: str) -> tuple[Any, dict[str, str]]:
+    """The first row and the roles, as a run reads a table that was trained with `roles`."""
+    table, found, _ = read_as_known(open_rows(rows), TASKS[task], roles)
+    return table.row(0), found
+
+
+def test_a_table_under_other_names_is_evaluated() -> None:
+    roles = {"text": "body_of_it", "label": "kind"}
+    row, found = known([{"sentence": "a b", "label": 1}], "text-classification", **roles)
+    assert row == {"body_of_it": "a b", "kind": 1}
+    assert found == roles
+
+
+def test_a_table_without_labels_is_predicted_under_other_names() -> None:
+    row, _ = known([{"id": 3, "sentence": "a b"}], "text-classification", text="body_of_it")
+    assert row == {"id": 3, "body_of_it": "a b"}
+
+
+def test_dialogues_are_evaluated_by_a_run_of_prompts() -> None:
+    _, found = known([CHATS[0]], "sft", prompt="prompt", answer="completion")
+    assert found == {"prompt": "prompt", "answer": "completion", "messages": "conversations"}
+
+
+def test_a_table_with_the_known_columns_stays() -> None:
+    table = open_rows([{"text": "a", "label": 1, "sentence": "b"}])
+    read, found, notes = read_as_known(
+        table, TASKS["text-classification"], {"text": "text", "label": "label"}
+    )
+    assert read is table
+    assert (found, notes) == ({"text": "text", "label": "label"}, [])

@@ -1,0 +1,122 @@
+"""Which columns may hold the label of their row, judged by their names and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.data.column_types import is_list, is_number, is_text
+from surefit.data.column_values import METADATA, holds_dates, word_set, words_of
+from surefit.data.table import Table
+
+LABEL_WORDS = word_set(
+    "label labels class classes category categories sentiment intent target tag tags topic topics "
+    "genre genres emotion emotions polarity stars toxicity verdict"
+)
+"""Words in the name of a column of labels."""
+JUDGING = frozenset({"is", "has"})
+"""Words with which the name of a column of true and false begins: `is_duplicate`."""
+DESCRIPTION = METADATA | word_set(
+    "source sources origin dataset corpus domain dump subset split meta metadata info title titles "
+    "headline tokens words chars characters bytes lines size n nsfw"
+)
+"""Words in the name of a column that describes a text rather than being learned from it."""
+
+AMOUNTS = word_set("count counts num n length len size date time timestamp url")
+"""Words in a name that is no label's, whatever its other words are: `max_stars_count`."""
+
+MAX_SHARE_OF_CLASSES = 0.5
+"""More classes than this share of the rows means that the column is no class label."""
+FEW_ROWS = 10
+"""Up to so many rows, values need not repeat to be classes."""
+SAMPLE_ROWS = 10_000
+
+
+def is_continuous(table: Table, column: str) -> bool:
+    """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
+    kind = table.column_type(column)
+    if not is_number(kind) or pa.types.is_boolean(kind):
+        return False
+    values = table.arrow[column].drop_null()
+    if pa.types.is_floating(kind):
+        sample = np.asarray(values.slice(0, SAMPLE_ROWS))
+        if (sample[np.isfinite(sample)] % 1 != 0).any():
+            return True
+    distinct = pc.count_distinct(values).as_py()
+    return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+
+
+def holds_classes(table: Table, column: str) -> bool:
+    """Whether a column holds classes: a few values that repeat, or lists of such values."""
+    kind = table.column_type(column)
+    values: Any = table.arrow[column].slice(0, SAMPLE_ROWS).combine_chunks()
+    while is_list(kind):
+        kind, values = kind.value_type, values.flatten()
+    values = values.drop_null()
+    if not (is_text(kind) or is_number(kind)) or is_continuous(table, column):
+        return False
+    distinct = int(pc.count_distinct(values).as_py())
+    if len(values) <= FEW_ROWS:
+        return True
+    if distinct < 2 or distinct > MAX_SHARE_OF_CLASSES * len(values):
+        return False
+    return not is_text(kind) or not _is_described(values.unique().to_pylist())
+
+
+def _is_described(names: list[str]) -> bool:
+    """Whether texts are dates or JSON, which are no names of classes."""
+    return holds_dates(names) or all(name.lstrip().startswith("{") for name in names)
+
+
+def is_binary(table: Table, column: str) -> bool:
+    """Whether a column holds true and false, or 0 and 1, and both occur."""
+    kind = table.column_type(column)
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind)):
+        return False
+    found = {*pc.unique(table.arrow[column].slice(0, SAMPLE_ROWS)).drop_null().to_pylist()}
+    return found == {0, 1}
+
+
+def describes(column: str) -> bool:
+    """Whether a column's name says that it describes the text: a source, a date, a count."""
+    return not DESCRIPTION.isdisjoint(words_of(column))
+
+
+def is_named_as_label(table: Table, column: str) -> bool:
+    """Whether the words in a column's name call it a label, and its values suit."""
+    words = words_of(column)
+    if not AMOUNTS.isdisjoint(words):
+        return False
+    if LABEL_WORDS.isdisjoint(words):
+        answers = "answer" in words and pa.types.is_boolean(table.column_type(column))
+        return answers or (words[:1] != () and words[0] in JUDGING and is_binary(table, column))
+    return holds_classes(table, column) or is_continuous(table, column)
+
+
+def tags_words(table: Table, text: str, column: str) -> bool:
+    """Whether a column has a list with a tag for each word of a text."""
+    if not is_list(table.column_type(column)) or not is_text(table.column_type(text)):
+        return False
+    rows = table.arrow.select([text, column]).slice(0, 200).to_pylist()
+    sizes = [(len((row[text] or "").split()), len(row[column] or ())) for row in rows]
+    aligned = sum(words == tags for words, tags in sizes)
+    return len({tags for _, tags in sizes}) > 1 and aligned >= 0.9 * len(sizes)
+
+
+def may_be_label(table: Table, column: str) -> bool:
+    """Whether the only column beside a text is its label: classes, under a name that allows it."""
+    return not describes(column) and holds_classes(table, column)
+
+
+def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
+    """Columns beside a text that may be what is to be learned of it."""
+    free = [name for name in table.columns if name not in taken]
+    named = [name for name in free if is_named_as_label(table, name)]
+    free = [name for name in free if not describes(name)]
+    alone = [name for name in free if len(free) == 1 and is_continuous(table, name)]
+    binary = [name for name in free if is_binary(table, name)]
+    return list(dict.fromkeys([*named, *alone, *binary]))
