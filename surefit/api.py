@@ -50,19 +50,20 @@ def check(*, trainer: Any = None, **options: Any) -> Plan | Checkup:
 
 
 def check_request(request: Request, progress: Progress = silent) -> Plan:
-    """Plan a run; with `fit` measured, also send its largest batch through the model."""
+    """Plan a run; `fit` measured tries its largest batch, `rehearse` also its later phases."""
     from surefit.plan.fit_on_disk import fit_on_disk
     from surefit.plan.stages import make_plan
 
     folder = choose_folder(request.config.output, "run")  # refused as `train` would
     plan = fit_on_disk(make_plan(request, progress), folder)
-    if request.config.fit == "predicted" or not plan.ok:
+    rehearsed = request.config.rehearse
+    if (request.config.fit == "predicted" and not rehearsed) or not plan.ok:
         return plan
     from surefit.training.prove_plan import measure_plan
-    from surefit.training.start import refuse_weightless
+    from surefit.training.start import refuse_weightless, rehearse_check
 
     refuse_weightless(plan)
-    return measure_plan(plan)
+    return measure_plan(plan, rehearse_check if rehearsed else None)
 
 
 def train(

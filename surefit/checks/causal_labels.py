@@ -33,7 +33,7 @@ LABELS_ON_PADDING = rule(
     "error",
     "labels on padding",
     why="The model learns to write padding, and the loss is mostly that of padding tokens.",
-    fix="Set the labels of padding to -100, or leave the padding out: surefit pads by itself.",
+    fix="Set the labels of padding to -100, or store rows without padding.",
     accept="The labels on padding are trained on.",
 )
 
@@ -192,9 +192,10 @@ class LabelTally:
             unlike = np.where(is_shifted, 0, unlike)
         self.other.add(unlike, numbers)
         self._count_ends(rows, real, ~labelled & rows.mask & ~padding)
-        if int(sizes.max()) > self.longest:
-            self.longest, self.longest_rows = int(sizes.max()), 0
-        self.longest_rows += int((sizes == self.longest).sum())
+        lengths = _per_row(rows.mask & ~padding, rows)
+        if int(lengths.max()) > self.longest:
+            self.longest, self.longest_rows = int(lengths.max()), 0
+        self.longest_rows += int((lengths == self.longest).sum())
 
     def _count_ends(
         self, rows: TokenRows, real: npt.NDArray[np.bool_], unlabelled: npt.NDArray[np.bool_]
@@ -271,11 +272,13 @@ def _outside(
 def infer_pad(rows: TokenRows) -> int | None:
     """The token that rows of one length are filled up with, if there is one.
 
+    An attention mask that leaves positions out says itself what is padding.
+
     >>> infer_pad(TokenRows.of_batch([[5, 6, 0, 0], [5, 6, 7, 8], [5, 0, 0, 0]], [[1] * 4] * 3))
     0
     """
     sizes, behind = np.diff(rows.starts), rows.starts[1:]
-    if len(sizes) < 2 or int(sizes.min()) != int(sizes.max()):
+    if len(sizes) < 2 or int(sizes.min()) != int(sizes.max()) or not rows.mask.all():
         return None
     values, counts = np.unique(rows.ids[behind - 1], return_counts=True)
     pad = int(values[np.argmax(counts)])

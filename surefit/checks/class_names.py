@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,10 +88,13 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     if not names or column is None:
         return
     counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
-    yield from _check_alike({**_written(table, column), **counts}, table, column)
+    written = {**_written(table, column), **counts}
+    groups = _alike(written)
+    yield from _report_alike(groups, written, table, column)
     yield from _check_markers(names, counts, table, column)
     if counts and not encoder.fitted.get("multi_label"):
-        yield from _check_rare(counts, table, column)
+        named = {name for group in groups for name in group}
+        yield from _check_rare(counts, named, table, column)
 
 
 def _written(table: Table, column: str) -> dict[Any, int]:
@@ -105,15 +108,21 @@ def _written(table: Table, column: str) -> dict[Any, int]:
     return {name: count for name, count in found.items() if name and not name.startswith("[")}
 
 
-def _check_alike(counts: Mapping[Any, int], table: Table, column: str) -> Iterator[Finding]:
+def _alike(names: Iterable[Any]) -> list[list[Any]]:
+    """Groups of names that differ by case or spaces only."""
     alike: dict[str, list[Any]] = {}
-    for name in counts:
+    for name in names:
         alike.setdefault(folded(name), []).append(name)
-    groups = [group for group in alike.values() if len(group) > 1]
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def _report_alike(
+    groups: Sequence[list[Any]], counts: Mapping[Any, int], table: Table, column: str
+) -> Iterator[Finding]:
     if not groups:
         return
     shown = "; ".join(
-        ", ".join(f"{name!r} in {_number(counts[name], 'row', 'rows')}" for name in group)
+        ", ".join(f"{name!r} in {_number(counts[name], 'row')}" for name in group)
         for group in groups[:SHOWN]
     )
     rarest = min(groups[0], key=counts.__getitem__)
@@ -151,8 +160,9 @@ def _check_markers(
     if found and len(names) - len(found) >= 2:
         rows = sum(counts.get(name, 0) for name in found)
         shown = ", ".join(repr(name) for name in found[:SHOWN])
-        message = f"column {column!r}: {shown} is read as a class with {rows:,} training rows"
-        message += f"{_rows(table, column, found[0])}."
+        are = "is read as a class" if len(found) == 1 else "are read as classes"
+        message = f"column {column!r}: {shown} {are} with {_number(rows, 'training row')}"
+        message += f"{_rows(table, column, found[0], len(found) > 1)}."
         yield MISSING_AS_CLASS.finding(message, _where(table, column, found[0]), column=column)
 
 
@@ -203,8 +213,11 @@ def _check_gaps(numbers: Sequence[int], column: str) -> Iterator[Finding]:
     yield CLASS_NUMBERS_WITH_GAPS.finding(message, column=column)
 
 
-def _check_rare(counts: Mapping[Any, int], table: Table, column: str) -> Iterator[Finding]:
-    single = [name for name, count in counts.items() if count == 1]
+def _check_rare(
+    counts: Mapping[Any, int], named: Collection[Any], table: Table, column: str
+) -> Iterator[Finding]:
+    """Classes with one row, but for those that another finding has named."""
+    single = [name for name, count in counts.items() if count == 1 and name not in named]
     if not single:
         return
     few = len(single) <= max(1, 0.2 * len(counts))
@@ -213,14 +226,14 @@ def _check_rare(counts: Mapping[Any, int], table: Table, column: str) -> Iterato
     message = (
         f"column {column!r}: {_number(len(single), 'class has', 'classes have')} one training row "
         f"(of {sum(counts.values()):,} rows in {len(counts)} classes): {shown}"
-        f"{_rows(table, column, single[0])}."
+        f"{_rows(table, column, single[0], len(single) > 1)}."
     )
     broken = SINGLE_ROW_CLASS if odd else RARE_CLASSES
     yield broken.finding(message, _where(table, column, single[0]), column=column)
 
 
-def _number(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
+def _number(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def first_rows(table: Table, column: str, name: Any) -> list[int]:
@@ -235,11 +248,12 @@ def first_rows(table: Table, column: str, name: Any) -> list[int]:
     return [int(row) for row in np.flatnonzero(np.asarray(equal.fill_null(False)))[:SHOWN]]
 
 
-def _rows(table: Table, column: str, name: Any) -> str:
+def _rows(table: Table, column: str, name: Any, is_named: bool = True) -> str:
     rows = [table.where(row) for row in first_rows(table, column, name)]
     if not rows:
         return ""
-    return f" ({name!r} in row{'s' * (len(rows) > 1)} {', '.join(str(r['row']) for r in rows)})"
+    shown = f"row{'s' * (len(rows) > 1)} {', '.join(str(r['row']) for r in rows)}"
+    return f" ({name!r} in {shown})" if is_named else f" ({shown})"
 
 
 def _where(table: Table, column: str, name: Any) -> dict[str, str | int]:

@@ -96,7 +96,9 @@ def compare_classes(train: Classes, validation: Classes, file: str) -> list[Find
         return []
     most = np.argsort(-np.abs(shares - theirs), kind="stable")[:3]
     parts = ", ".join(
-        f"{train.names[at]!r} {shares[at]:.0%} and {theirs[at]:.0%}" for at in most.tolist()
+        f"{train.names[at]!r} has {shares[at]:.0%} of the training rows and {theirs[at]:.0%} of "
+        "the validation rows"
+        for at in most.tolist()
     )
-    message = f"Shares of classes in training and in validation rows: {parts}."
+    message = f"The shares of the classes differ: {parts}."
     return [CLASSES_SHIFTED.finding(message, file=file)]

@@ -261,22 +261,24 @@ def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Fi
 
 def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:
     """Rows over the limit: how many tokens are lost if they are truncated, how they are split."""
-    of_rows = f"of {ledger.used_rows} rows are longer than the maximum sequence length"
+    longer = f"of {ledger.used_rows} rows %s longer than the maximum sequence length and %s"
     if ledger.truncated_rows:
+        are = "is" if ledger.truncated_rows == 1 else "are"
         is_many = ledger.truncated_rows >= MANY * ledger.used_rows
         broken = MANY_ROWS_TRUNCATED if is_many else ROWS_TRUNCATED
         lost = ledger.truncated_tokens
         total = lost + sum(side.get("tokens", 0) for side in counts)
         yield broken.finding(
-            f"{ledger.truncated_rows} {of_rows} and are truncated: {lost:,} of {total:,} "
+            f"{ledger.truncated_rows} {longer % (are, are)} truncated: {lost:,} of {total:,} "
             f"{ledger.unit} ({lost / total:.1%}) are lost."
         )
     if ledger.split_rows:
+        are = "is" if ledger.split_rows == 1 else "are"
         blocks = sum(side.get("split_blocks", 0) for side in counts)
         unlabelled = ledger.dropped_blocks
         without = f" {unlabelled:,} more have no labelled token and are dropped." * (unlabelled > 0)
         yield ROWS_SPLIT.finding(
-            f"{ledger.split_rows} {of_rows} and are split into {blocks:,} blocks.{without}"
+            f"{ledger.split_rows} {longer % (are, are)} split into {blocks:,} blocks.{without}"
         )
 
 

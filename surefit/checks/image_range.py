@@ -31,6 +31,7 @@ NEARLY_BLACK = rule(
     why="8-bit images range to 255, so that 1 is black to a model that was trained on images.",
     fix="Multiply the pixels by 255 before they are saved as 8-bit images.",
     accept="The images are trained on as they are.",
+    covered_by=("SF240",),
 )
 
 MAX_IMAGES = 256
@@ -100,8 +101,9 @@ def check_black_images(store: Store, table: Table, encoder: Encoder) -> Iterator
         return
     wheres = [table.where(int(store.source_row[place])) for place in black[:SHOWN]]
     numbers = ", ".join(str(where["row"]) for where in wheres)
+    only = "has" if len(black) == 1 else "have"
     message = (
         f"column {encoder.roles['image']!r}: {len(black):,} of {len(sample):,} images looked at "
-        f"hold only the pixel values 0 and 1 of 255 (row{'s' * (len(wheres) > 1)} {numbers})."
+        f"{only} only the pixel values 0 and 1 of 255 (row{'s' * (len(wheres) > 1)} {numbers})."
     )
     yield NEARLY_BLACK.finding(message, wheres[0], column=encoder.roles["image"])

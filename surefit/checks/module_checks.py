@@ -74,7 +74,8 @@ def check_registered(module: nn.Module) -> Iterator[Finding]:
     if stray:
         shown = ", ".join(repr(name) for name in stray[:3])
         yield UNREGISTERED_LAYERS.finding(
-            f"Not part of {type(module).__name__}: what is held in {shown}."
+            f"{type(module).__name__} keeps layers or weights in {shown}, where torch does not see "
+            "them: they are neither trained nor saved."
         )
 
 

@@ -251,7 +251,8 @@ def _report_leak(train: Side, side: Side, copies: Copies) -> list[Finding]:
         return []
     about = "about " if copies.compared < copies.candidates else ""
     count = f"{about}{copies.count} of {len(side.rows)} validation rows"
-    message = f"{count} are near-copies of training rows. {_shown(train, side, copies.pairs)}"
+    are = "is a near-copy" if copies.count == 1 else "are near-copies"
+    message = f"{count} {are} of training rows: {_shown(train, side, copies.pairs)}"
     notable = copies.count >= max(NOTABLE_ROWS, NOTABLE_SHARE * len(side.rows))
     where = side.table.where(int(side.rows[copies.pairs[0][0]]))
     return [(NEAR_COPIES if notable else FEW_NEAR_COPIES).finding(message, where)]
@@ -262,9 +263,10 @@ def _report_within(train: Side, copies: Copies) -> list[Finding]:
         return []
     is_sample = copies.searched < len(train.rows)
     sample = f" in a sample of {copies.searched} rows" if is_sample else ""
+    once = {frozenset(pair[:2]): pair for pair in reversed(copies.pairs)}  # not (1, 0) and (0, 1)
     message = (
-        f"{copies.count} training rows{sample} are near-copies of others. "
-        f"{_shown(train, train, copies.pairs)}"
+        f"{copies.count} training rows{sample} are near-copies of other training rows: "
+        f"{_shown(train, train, [*reversed(once.values())])}"
     )
     where = train.table.where(int(train.rows[copies.pairs[0][0]]))
     return [FEW_NEAR_COPIES.finding(message, where)]

@@ -45,6 +45,7 @@ NOTHING_FOLLOWS_FROM_INPUTS = rule(
     ),
     fix="Check how targets were joined to inputs, and whether a column of inputs is not read.",
     accept="The rows are trained on.",
+    covered_by=("SF205",),
 )
 
 SEVERAL_TARGETS = rule(

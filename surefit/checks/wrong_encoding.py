@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -196,6 +196,14 @@ def _piece(text: str, place: int) -> str:
     return text[start : end if 0 < end <= place + 30 else place + 30]
 
 
+def _undoes(codec: str, repaired: Iterable[tuple[str, str, str]]) -> bool:
+    """Whether Python's codec knows all characters of the texts, as undoing it requires."""
+    try:
+        return all(piece.encode(codec) for piece, _, _ in repaired)
+    except UnicodeEncodeError:
+        return False
+
+
 def _judge(table: Table, column: str, found: _Garbled) -> Iterator[Finding]:
     of_rows = f"of {found.looked_at:,} rows looked at"
     if found.is_many(len(found.repaired)):
@@ -210,9 +218,11 @@ def _judge(table: Table, column: str, found: _Garbled) -> Iterator[Finding]:
             f"column {column!r}: {len(rows):,} {of_rows} are UTF-8 that was read as {codec}: "
             f"{shown}."
         )
+        codecs = [name for name in (codec, "latin-1") if _undoes(name, found.repaired.values())]
+        by_hand = f"text.encode({codecs[0]!r}).decode('utf-8'), or with " if codecs else ""
         fix = (
-            f"Repair each text with text.encode({codec!r}).decode('utf-8'), or with ftfy.fix_text "
-            "(pip install ftfy). If it is the reading of this file: --set read.encoding=utf-8."
+            f"Repair each text with {by_hand}ftfy.fix_text (pip install ftfy). If the file itself "
+            "is sound and read in the wrong encoding: --set read.encoding=utf-8."
         )
         yield WRONG_ENCODING.finding(message, table.where(rows[0]), fix=fix, column=column)
     if found.is_many(len(found.lost)):

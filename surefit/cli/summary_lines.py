@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
     from surefit.pipeline.job import Job
+    from surefit.plan.choose_rehearsal import Rehearsal
     from surefit.plan.plan import ModelChoice, Plan
     from surefit.plan.predict_disk import DiskUse
 
@@ -48,6 +49,8 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
     if plan.disk is not None:
         yield "disk", _disk_line(plan.disk)
+    if plan.rehearsal is not None:
+        yield "rehearsal", _rehearsal_line(plan.rehearsal)
 
 
 def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
@@ -220,6 +223,14 @@ def _disk_line(disk: DiskUse) -> str:
         f"{show_size(disk.parts['model'])}), {show_size(disk.free_bytes)} free; encoded rows "
         f"{show_size(cached)} in the cache"
     )
+
+
+def _rehearsal_line(rehearsal: Rehearsal) -> str:
+    """What is tried before the first step, and what is not."""
+    left_out = "; ".join(f"{phase} ({why})" for phase, why in rehearsal.left_out.items())
+    size = "at true size" if rehearsal.is_whole else "on one batch"
+    done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
+    return f"{done}; left out: {left_out}" if left_out else done
 
 
 def show_seconds(seconds: float) -> str:

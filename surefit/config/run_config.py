@@ -332,6 +332,13 @@ class RunConfig(_Section):
 
     probes: Literal["quick", "all"] = "quick"
     """Tests on the model before training; all: also overfit one batch."""
+    rehearse: bool = False
+    """Dress rehearsal: before step 1, evaluate, generate, save, load, export and write the report
+    once at their true size, in a scratch folder that is removed. `train` always rehearses the
+    parts that take little time."""
+    verify_resume: bool = False
+    """Before training, prove in child processes that a run which is killed and resumed equals an
+    undisturbed one to the bit."""
     workers: int = Field(0, ge=0)
     """Worker processes that make batches; 0 for a thread, which is enough unless collating is
     slow."""

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from surefit.config.bounded_yaml import load_yaml
-from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
+from surefit.config.other_tool_keys import answer_key, answer_value, is_of_other_tool
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
 from surefit.regular_files import refuse_special
@@ -154,7 +154,8 @@ def _spread(error: Any) -> Iterator[Fault]:
     """One fault of pydantic; a section that surefit does not have is taken key by key."""
     key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
-        message = f"{error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+        what = error["msg"].removeprefix("Value error, ")
+        message = f"{what[0].lower()}{what[1:]}; found {error['input']!r}."
         yield Fault(key, error["input"], message + answer_value(key, error["input"]))
     elif _is_section(error["input"]) and answer_key(key, error["input"], ()) is None:
         yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())
@@ -172,7 +173,7 @@ def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
         return f"{fault.key}: {fault.message}", {}
     known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
     unknown = f"Unknown key {fault.key!r}."
-    misspelt = not is_foreign(fault.key) and _close(fault.key, known, 0.8)
+    misspelt = not is_of_other_tool(fault.key) and _close(fault.key, known, 0.8)
     answer = None if misspelt else answer_key(fault.key, fault.value, known)
     if answer is not None and answer.settings:
         here = ", ".join(f"{key}: {_as_yaml(value)}" for key, value in answer.settings.items())

@@ -57,7 +57,7 @@ TEXT_NOT_READ = rule(
     "warning",
     "column of text not read",
     why="The task reads one text, or a pair of texts. What only this column says is not learned.",
-    fix="Join the columns in the data, or name the column under ignore.",
+    fix="Join the columns in the data, or leave the column out: --set ignore=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -69,7 +69,7 @@ CONTEXT_NOT_READ = rule(
         "An answer that depends on a text which the model does not see teaches it to guess, and "
         "reasoning in a column of its own is not learned."
     ),
-    fix="Join the column to the prompt or the answer, or name it under ignore.",
+    fix="Join the column to the prompt or the answer, or leave it out: --set ignore=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -96,7 +96,10 @@ WEIGHTS_NOT_READ = rule(
     "warning",
     "weights of the rows not read",
     why="Every row counts alike in the loss.",
-    fix="Repeat or remove rows according to their weights, or name the column under ignore.",
+    fix=(
+        "Repeat or remove rows according to their weights, or leave the column out: "
+        "--set ignore=COLUMN."
+    ),
     accept="Every row counts alike.",
 )
 
@@ -120,7 +123,7 @@ COULD_BE_MEANT = rule(
     "warning",
     "another column could be meant",
     why="Two columns have names of one role, and only one of them is read.",
-    fix="Name the right column with columns.<role>, or the other one under ignore.",
+    fix="Name the right column: --set columns.ROLE=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -163,11 +166,11 @@ def check_meanings(
                 break
     file = table.sources[0].file
     for (column, evidence, meaning), *others in found.values():
-        lead = meaning.lead if columns[column] is None else "is not used as what it is"
+        lead = meaning.lead if columns[column] is None else "is read as an input like any other"
         message = f"Column {column!r} {lead}: {evidence}."
         if others:
             message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
-        fix = meaning.fix(column, roles)
+        fix = (meaning.fix(column, roles) or meaning.rule.fix).replace("COLUMN", column)
         yield meaning.rule.finding(message, fix=fix, file=file, column=column)
 
 
@@ -190,7 +193,8 @@ def _as_pair(column: str, roles: Mapping[str, str]) -> str:
     if "text_pair" in roles:
         return ""
     return (
-        f"Read both as a pair of texts: --set columns.text_pair={column}. Or name it under ignore."
+        f"Read both as a pair of texts: --set columns.text_pair={column}. Or leave it out: "
+        f"--set ignore={column}."
     )
 
 

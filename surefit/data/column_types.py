@@ -93,13 +93,17 @@ def may_hold_images(kind: pa.DataType, named: bool) -> bool:
     return len(axes) in (2, 3) and (named or value == pa.uint8())
 
 
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Arrow's names of floating-point types, and the usual ones."""
+
+
 def describe_type(kind: pa.DataType) -> str:
     """An Arrow type in plain words.
 
     >>> describe_type(pa.list_(pa.list_(pa.float32(), 12)))
-    'float array [*, 12]'
+    'float32 array [*, 12]'
     """
     axes, value = list_axes(kind)
-    name = "text" if is_text(value) else str(value)
+    name = "text" if is_text(value) else _FLOATS.get(str(value), str(value))
     shown = ", ".join("*" if size is None else str(size) for size in axes)
     return f"{name} array [{shown}]" if axes else name

@@ -19,7 +19,7 @@ CORRUPT_FILE = rule(
     "error",
     "corrupt line or file",
     why="A line that cannot be read is lost data, or the sign of a damaged file.",
-    fix="Correct or delete the named line.",
+    fix="Correct or delete the named line; write or download a damaged file again.",
 )
 
 MIXED_TYPES = rule(
@@ -61,6 +61,7 @@ DIFFERENT_COLUMNS = rule(
     why="A row has no value in a column that its file lacks; if the task needs it, it is dropped.",
     fix="Pass files with the same columns.",
     accept="A row has no value in the columns that its file lacks.",
+    covered_by=("SF106", "SF140", "SF141"),
 )
 
 

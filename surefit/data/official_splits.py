@@ -85,8 +85,9 @@ class Splits:
         """The entries of a part; validation and test stand in for each other, then training."""
         if part == "train" and "train" not in self.parts:
             first, second = self.parts["validation"][0], self.parts["test"][0]
-            shown = f"{first.parent} has {first.name} and {second.name}"
-            raise NO_TRAINING_PART.error(f"{shown}, but no file for training.", file=str(first))
+            shown = f"{first.parent} has {first.name} and {second.name}, but nothing for training."
+            fix = f"Pass what is to be trained on: --data {first}, for example."
+            raise NO_TRAINING_PART.error(shown, fix=fix, file=str(first))
         order: tuple[Part, ...] = (part, "validation", "test", "train")
         return next(self.parts[each] for each in order if each in self.parts)
 
@@ -139,7 +140,10 @@ def find_splits(entries: Iterable[Path]) -> Splits | None:
 
 
 def folder_splits(path: Path) -> Splits | None:
-    """The official split of a folder whose folders are all named for splits."""
+    """The official split of a folder whose folders are all named for splits.
+
+    A folder of one part alone, such as a test set that was downloaded alone, is simply the data.
+    """
     folders = sorted(e for e in path.iterdir() if e.is_dir() and not e.name.startswith((".", "_")))
     by_part: dict[Part, tuple[Path, ...]] = {}
     for folder in folders:
@@ -147,9 +151,9 @@ def folder_splits(path: Path) -> Splits | None:
         if part is None:
             return None
         by_part[part] = (*by_part.get(part, ()), folder)
-    if "train" not in by_part:
-        return None
-    return Splits({part: by_part[part] for part in _NAMES if part in by_part})
+    if len(by_part) == 1 and "train" not in by_part:
+        return Splits({"train": next(iter(by_part.values()))})
+    return Splits({part: by_part[part] for part in _NAMES if part in by_part}) if by_part else None
 
 
 def named_splits(names: Iterable[str]) -> dict[Part, str]:
@@ -167,8 +171,14 @@ def check_named(paths: Sequence[Path]) -> list[Finding]:
     tests = [path for path in paths if part_of(path.name) == "test"]
     if not tests or len(tests) == len(paths):
         return []
-    message = f"{_listed(tests)}: named for a test, and trained on with {len(paths)} files in all."
-    return [TEST_IN_TRAINING.finding(message, file=str(tests[0]))]
+    others = [path for path in paths if path not in tests]
+    message = (
+        f"{_listed(tests)} {'is' if len(tests) == 1 else 'are'} named for a test set, and trained "
+        f"on together with {_listed(others)}."
+    )
+    fix = f"Train on the others alone: {' '.join(f'--data {path}' for path in others[:3])}"
+    fix += " …" if len(others) > 3 else f", with --eval-data {tests[0]} to measure on the test set."
+    return [TEST_IN_TRAINING.finding(message, fix=fix, file=str(tests[0]))]
 
 
 def _stem(path: Path) -> str:

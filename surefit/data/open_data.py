@@ -30,7 +30,7 @@ from surefit.data.formats import (
     time_series,
     torch_files,
 )
-from surefit.data.formats.array_files import SHARDS_OR_ROWS, doubtful_shards, open_per_row
+from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
@@ -286,8 +286,7 @@ def _join(
         first += part.arrow.num_rows
     findings = (*notes, *converted, *(found for part in opened for found in part.findings))
     findings += _missing_columns(files, opened, may_differ)
-    doubt = doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ""
-    findings += (SHARDS_OR_ROWS.finding(doubt, file=str(files[0].parent)),) if doubt else ()
+    findings += doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ()
     return Table(_concatenate(files, opened), tuple(sources), key, findings)
 
 

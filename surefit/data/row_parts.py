@@ -1,6 +1,6 @@
 """The two parts of a row, input and target, hashed: rows with equal inputs stay in one set.
 
-Texts are compared without case, spaces and punctuation around words, image files by content.
+Texts are compared without case, spaces and punctuation around words, files by their content.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ class RowParts:
     """Names of the values that are the target; all others are the input."""
     divide: Divide | None = None
     """The task's own division, where it is not by column, such as that of a dialogue."""
+    content: Callable[[Any], Any] | None = None
+    """What stands for a file that a cell names or holds; a hash of its bytes without one."""
 
     @property
     def key(self) -> str | None:
         """A key of how rows are divided; None for a task's own function, which may change."""
         if self.divide is not None and not self.divide.__module__.startswith("surefit."):
             return None
-        return fingerprint("parts", HASH_VERSION, dict(self.columns), self.targets)
+        by = None if self.content is None else self.content.__qualname__
+        return fingerprint("parts", HASH_VERSION, dict(self.columns), self.targets, by)
 
     def hashes(self, row: Mapping[str, Any], fold: bool = True) -> tuple[int, int]:
         """64-bit hashes of the input and of the whole row, which has the values by name."""
@@ -105,9 +108,10 @@ class RowParts:
             table.key,
             files=table.files,
         )
+        read = self.content or file_content
         for row in chosen.rows(rows):  # type: ignore[arg-type]
             yield {
-                name: _file_content(row[column]) if column in table.files else row[column]
+                name: read(row[column]) if column in table.files else row[column]
                 for name, column in known.items()
             }
 
@@ -141,8 +145,8 @@ def _number(digest: hashlib.blake2b) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def _file_content(value: Any) -> Any:
-    """A hash of the image that a cell names or holds; the cell itself if there is no such file."""
+def file_content(value: Any) -> Any:
+    """A hash of the file that a cell names or holds; the cell itself if there is no such file."""
     if isinstance(value, Mapping):
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     if not isinstance(value, str):

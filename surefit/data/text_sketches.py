@@ -47,9 +47,9 @@ class Sketches:
 
 
 def text_columns(table: Table, columns: Mapping[str, str]) -> list[str]:
-    """The columns that hold texts, lists of texts or dialogues."""
-    known = (name for name in dict.fromkeys(columns.values()) if name in table.columns)
-    return [name for name in known if _reads(table.column_type(name))]
+    """The columns that hold texts, lists of texts or dialogues; names of files are no texts."""
+    known = [name for name in dict.fromkeys(columns.values()) if name in table.columns]
+    return [n for n in known if _reads(table.column_type(n)) and n not in table.files]
 
 
 def _reads(kind: pa.DataType) -> bool:

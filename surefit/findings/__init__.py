@@ -12,6 +12,7 @@ from surefit.findings.finding import (
     load_rules,
     refuse_fixes,
     rule,
+    without_covered,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "load_rules",
     "refuse_fixes",
     "rule",
+    "without_covered",
 ]

@@ -46,6 +46,8 @@ class Rule:
     fix: str
     accept: str = ""
     """What happens if the code is listed in `accept`; empty where it cannot be accepted."""
+    covered_by: tuple[str, ...] = ()
+    """Codes of findings that name the same cause better, so that this one is left out."""
 
     def finding(
         self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
@@ -67,11 +69,18 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    code: str, severity: Severity, title: str, *, why: str, fix: str, accept: str = ""
+    code: str,
+    severity: Severity,
+    title: str,
+    *,
+    why: str,
+    fix: str,
+    accept: str = "",
+    covered_by: tuple[str, ...] = (),
 ) -> Rule:
     """Declare a rule; its code must be new. `accept` says what accepting its findings does."""
     assert code not in RULES, f"{code} is declared twice"
-    RULES[code] = Rule(code, severity, title, why, fix, accept)
+    RULES[code] = Rule(code, severity, title, why, fix, accept, covered_by)
     return RULES[code]
 
 
@@ -126,6 +135,14 @@ def accept_findings(findings: Iterable[Finding], codes: Collection[str]) -> tupl
         else found
         for found in findings
     )
+
+
+def without_covered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings without those whose cause another one names: one finding per cause."""
+    findings = tuple(findings)
+    codes = {found.code for found in findings}
+    covers = {code: known.covered_by for code, known in RULES.items()}
+    return tuple(f for f in findings if codes.isdisjoint(covers.get(f.code, ())))
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

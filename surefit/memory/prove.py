@@ -63,9 +63,8 @@ def prove(
     _reset_peak()
     try:
         with restoring_state(job.pipeline.module, optimizer, fresh):
-            update_seconds = (
-                _create_optimizer_state(job.pipeline.module, optimizer) if fresh else 0.0
-            )
+            module = job.pipeline.module
+            update_seconds = create_optimizer_state(module, optimizer) if fresh else 0.0
             forward, whole = _time_passes(job, worst, backward)
             _, median_whole = _time_passes(job, median, backward)
             token_seconds = _decode_seconds(job, worst) if job.generates else 0.0
@@ -147,7 +146,7 @@ def _decode_seconds(job: Job, batch: Any) -> float:
     return best
 
 
-def _create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
+def create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
     """Create the optimizer state from zero gradients at learning rate 0, which change no weight."""
     import torch
 

@@ -14,6 +14,7 @@ from surefit.batches.order import Batches
 from surefit.data.roles import get_role
 from surefit.data.row_parts import RowParts
 from surefit.data.split import split_by_input
+from surefit.encode.images.image_content import image_content
 from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import rule
@@ -120,7 +121,8 @@ def loaders(
     targets = tuple(name for name in known if name.lower() in labels)
     image = next((name for name in known if name.lower() in get_role("image").names), None)
     table = with_files(data.table, {"image": image} if image is not None else {})
-    parts = RowParts({name: name for name in known}, targets if len(targets) < len(known) else ())
+    targets = targets if len(targets) < len(known) else ()
+    parts = RowParts({name: name for name in known}, targets, content=image_content)
     split = split_by_input(*parts.hash_table(table), eval_share, seed)
     lengths = data.lengths()
     return tuple(  # type: ignore[return-value]

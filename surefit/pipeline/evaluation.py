@@ -44,6 +44,8 @@ class EvaluationSettings:
     max_tokens: int | None = None
     generate_rows: int = 0
     max_new_tokens: int = 64
+    max_batches: int | None = None
+    """Only so many batches per process, those with the longest rows first; None for all."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _measure(
     together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
     groups = group_store(store, together)
     chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
-    mine = chunks[group.index :: group.size]
+    mine = chunks[group.index :: group.size][: settings.max_batches]
     weight = 1 if mine else 0  # a process without rows still takes part in the sums
     for done, batch in enumerate(prefetch(mine or chunks[:1], partial(pipeline.batch, store))):
         progress("evaluating", done, len(mine))
@@ -130,7 +132,7 @@ def _generate(
     groups = groups[:wanted] if groups is not None else None
     lengths = store.lengths[:wanted]
     chunks = row_chunks(lengths, settings.batch_size, settings.max_tokens, groups)
-    mine = chunks[group.index :: group.size]
+    mine = chunks[group.index :: group.size][: settings.max_batches]
     for done, rows in enumerate(mine):
         progress("generating", done, len(mine))
         with quiet_transformers(), without_router_logits(pipeline.module):

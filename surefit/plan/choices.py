@@ -150,7 +150,7 @@ def _why_not_padding_free(
     """Why padding-free batches would not compute what padded ones do; None if they do."""
     fields, module = pipeline.fields, pipeline.module
     if not layout.body_only and not _in_one_sequence(fields):
-        return "its columns are not all aligned with one sequence"
+        return "the task's columns are not all aligned with one sequence"
     if "attention_mask" not in pipeline.call.arguments:
         return "the model has no argument attention_mask"
     limit = find_attention_limit(module, longest)

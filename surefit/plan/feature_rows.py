@@ -19,7 +19,7 @@ RAGGED_ROWS = rule(
     "info",
     "rows of different lengths",
     why="They are padded within their batch; the attention mask excludes padding.",
-    fix="",
+    fix="Nothing to do.",
 )
 
 BATCH_TOO_LARGE = rule(

@@ -13,6 +13,7 @@ from surefit.findings import Finding, accept_findings, rule
 from surefit.gigabytes import show_size
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_name
+from surefit.plan.choose_rehearsal import choose_rehearsal
 from surefit.plan.plan import Plan
 from surefit.plan.predict_disk import (
     DiskUse,
@@ -49,13 +50,21 @@ ADVISED_RANK = 8
 
 
 def fit_on_disk(plan: Plan, folder: Path) -> Plan:
-    """The plan with what it writes to `folder`, and the finding that it does not fit."""
+    """The plan with what it writes to `folder` and rehearses; the finding that it does not fit."""
     if plan.job is None or plan.model is None:
         return plan
     config, source = plan.config, plan.model.source
     saving = Saving(config.keep, config.save_every)
     with use_cache(config.cache):
         use = predict_disk(plan.job, source, saving, folder)
+        rehearsal = choose_rehearsal(
+            plan.job,
+            plan.fit,
+            use,
+            whole=config.rehearse,
+            evaluates_first=config.eval_at_start and not config.rehearse,
+        )
+        plan = replace(plan, rehearsal=rehearsal)
         if use.predicted_bytes <= TIGHT_SHARE * use.free_bytes:
             return replace(plan, disk=use)
         use = replace(use, advice=tuple(_advise(plan, use)))
@@ -113,8 +122,7 @@ def _smaller(plan: Plan, use: DiskUse) -> Iterator[tuple[dict[str, Any], dict[st
     assert plan.model is not None
     saving = Saving(config.keep, config.save_every)
     saves, module = num_saves(job, saving), job.pipeline.module
-    stay = max(min(saves, saving.keep + bool(len(job.validation))), 1)
-    one = use.parts["checkpoints"] // stay
+    one = use.parts["checkpoints"] // max(use.num_kept, 1)
     rest = {k: v for k, v in use.parts.items() if k not in ("checkpoints", "temporary")}
     fewer = Saving(1, config.save_every)
     if config.keep > 1:

@@ -10,11 +10,12 @@ from surefit import __version__
 from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
 from surefit.config import RunConfig
-from surefit.findings import Finding, has_errors
+from surefit.findings import Finding, has_errors, without_covered
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.job import Job
+from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.predict_disk import DiskUse
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
@@ -56,6 +57,7 @@ class Plan:
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
     disk: DiskUse | None = None
+    rehearsal: Rehearsal | None = None
     planning_peak_bytes: int | None = None
     """Peak memory of this process while it made the plan, without mapped files."""
 
@@ -75,9 +77,9 @@ class Plan:
         return self.job is not None and not has_errors(self.findings)
 
     def found(self, *findings: Iterable[Finding]) -> Plan:
-        """The plan with further findings."""
+        """The plan with further findings, one for each cause."""
         more = (finding for group in findings for finding in group)
-        return replace(self, findings=(*self.findings, *more))
+        return replace(self, findings=without_covered((*self.findings, *more)))
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""
@@ -94,6 +96,7 @@ class Plan:
                 "planning_peak_bytes": self.planning_peak_bytes,
             },
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
+            "rehearsal": self.rehearsal.as_dict() if self.rehearsal else None,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model) if self.job and self.model else None,

@@ -51,6 +51,8 @@ class DiskUse:
     free_bytes: int = 0
     cache: Mapping[str, Any] = field(default_factory=dict)
     advice: tuple[Mapping[str, Any], ...] = ()
+    num_kept: int = 1
+    """How many checkpoints a finished run has."""
 
     @property
     def predicted_bytes(self) -> int:
@@ -101,13 +103,15 @@ def predict_disk(job: Job, source: ModelSource, saving: Saving, folder: Path) ->
         "events": events,
         "config_and_plan": BEGINNING_BYTES,
     }
-    parts = spread_checkpoints(parts, checkpoint_bytes(module), num_saves(job, saving), job, saving)
+    saves = num_saves(job, saving)
+    parts = spread_checkpoints(parts, checkpoint_bytes(module), saves, job, saving)
     return DiskUse(
         folder,
         parts,
         sum(size_of(folder / name) for name in ("checkpoints", "events.jsonl", "plan.json")),
         free_bytes(folder),
         describe_cache(job),
+        num_kept=num_kept(saves, job, saving),
     )
 
 
@@ -115,11 +119,16 @@ def spread_checkpoints(
     parts: Mapping[str, int], one: int, saves: int, job: Job, saving: Saving
 ) -> dict[str, int]:
     """The parts with the checkpoints that stay, and with what is there for a while."""
-    stay = min(saves, saving.keep + bool(len(job.validation)))
+    stay = num_kept(saves, job, saving)
     at_once = min(saves, stay + 1)
     after = parts["model"] + parts["tokenizer"] + parts["report"]
     temporary = max((at_once - stay) * one - after, 0)
     return {"checkpoints": stay * one, **parts, "temporary": temporary}
+
+
+def num_kept(saves: int, job: Job, saving: Saving) -> int:
+    """How many checkpoints stay: the latest, and the best where rows are evaluated."""
+    return min(saves, saving.keep + bool(len(job.validation)))
 
 
 def num_saves(job: Job, saving: Saving) -> int:
@@ -189,13 +198,19 @@ def _evaluation_bytes(job: Job) -> int:
     return EVALUATION_BYTES + 6 * classes * classes + samples
 
 
-def tensors_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """A safetensors file of these tensors; those that share their memory are written once."""
+def tensors_bytes(values: Mapping[str, Any]) -> int:
+    """A safetensors file of these tensors; those that share their memory are written once.
+
+    What else a module has in its state is not counted: it cannot be saved.
+    """
+    import torch
+
     seen: dict[Any, int] = {}
     names = 0
-    for name, tensor in tensors.items():
+    for name, tensor in values.items():
         names += len(name) + TENSOR_NAME_BYTES
-        seen[_identity(tensor)] = tensor.nbytes
+        if isinstance(tensor, torch.Tensor):
+            seen[_identity(tensor)] = tensor.nbytes
     return sum(seen.values()) + names
 
 

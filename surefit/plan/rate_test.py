@@ -176,7 +176,7 @@ def _fix(rates: Rates, works: float | None) -> str:
     if rates.passed is not None:
         return "Make the optimizer with a lower lr."
     if works is None:
-        return "Use a far lower --lr."
+        return f"Use a far lower rate: --lr {rates.lr / 1e5:.0e}, for example.".replace("e-0", "e-")
     return f"Use --lr {works:.0e}; at that rate the loss does not rise.".replace("e-0", "e-")
 
 

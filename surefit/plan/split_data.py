@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
 from surefit.data.column_types import is_text
-from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
     NO_CONTENT,
@@ -26,6 +26,7 @@ from surefit.data.split import (
     split_by_input,
 )
 from surefit.data.table import Table
+from surefit.encode.images.image_content import image_content
 from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -150,11 +151,11 @@ def split_tables(
 def _check_group_column(table: Table, by: str | None) -> None:
     if by is None:
         return
-    if by not in table.columns:
-        message = f"split.by names the column {by!r}; the data has {', '.join(table.columns)}."
-        raise MISSING_COLUMN.error(message, fix="Name a column of the data.", column=by)
-    if pc.count_distinct(table.arrow[by], mode="all").as_py() < 2:
-        message = f"split.by is {by!r}, and all {table.num_rows} rows have one value of it."
+    table.require_column("split.by", by)
+    groups = _group_names(table, by)
+    if len(groups) < 2:
+        held = f"the value {next(iter(groups.values()))!r}" if groups else "no value"
+        message = f"split.by is {by!r}, but all {table.num_rows} rows have {held} in this column."
         raise ONE_GROUP.error(message, column=by)
 
 
@@ -195,14 +196,14 @@ def _note_split(
     found = note_repeats(hashes[1], "rows")
     if by is not None:
         message = (
-            f"split.by: rows with one value of {by!r} are in one set, {len(split.evaluation)} of "
-            f"{num_rows} rows in the validation set."
+            f"Rows with the same value in {by!r} are in the same set (split.by); the validation "
+            f"set has {len(split.evaluation)} of {num_rows} rows."
         )
         found.append(SPLIT_BY_GROUP.finding(message, column=by))
     if split.num_shared:
         message = (
-            f"{split.num_shared} of {len(split.evaluation)} validation rows have an input that "
-            f"training rows have, too: {num_rows} rows have {len(np.unique(hashes[0]))} inputs."
+            f"{split.num_shared} of {len(split.evaluation)} validation rows have the input of a "
+            f"training row. Different inputs of all {num_rows} rows: {len(np.unique(hashes[0]))}."
         )
         found.append(SHARED_INPUTS.finding(message))
     return found
@@ -212,14 +213,28 @@ def _shared_groups(table: Table, eval_table: Table, by: str | None) -> list[Find
     """Groups that are in both of two given sets."""
     if by is None or by not in eval_table.columns:
         return []
-    known = pc.unique(table.arrow[by]).drop_null()
-    theirs = pc.unique(eval_table.arrow[by]).drop_null()
-    shared = theirs.filter(pc.is_in(theirs, known)).to_pylist()
+    known, theirs = _group_names(table, by), _group_names(eval_table, by)
+    shared = [value for name, value in theirs.items() if name in known]
     if not shared:
         return []
     named = ", ".join(repr(value) for value in shared[:3])
-    message = f"{len(shared)} of {len(theirs)} groups by {by!r} are in both sets, such as {named}."
+    message = (
+        f"{len(shared)} of the {len(theirs)} groups of validation rows, by {by!r}, are in the "
+        f"training set as well: {named}{' …' if len(shared) > 3 else '.'}"
+    )
     return [GROUPS_IN_BOTH.finding(message, file=eval_table.sources[0].file, column=by)]
+
+
+def _group_names(table: Table, by: str) -> dict[str, Any]:
+    """The groups in a column by their names as text: files may write 7, 7.0 and "7" for one."""
+    column = table.arrow[by]
+    nested = pa.types.is_nested(column.type)
+    values = (column if nested else pc.unique(column)).to_pylist()
+    return {_group_name(value): value for value in values if value is not None}
+
+
+def _group_name(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _compare_sides(
@@ -244,13 +259,13 @@ def row_parts(
     """
     targets = tuple(role for role in task.targets if role in roles)
     if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide)
+        return RowParts(roles, targets, task.divide, image_content)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide)
+    return RowParts({name: name for name in columns}, targets, task.divide, image_content)
 
 
 def _numbers_rows(table: Table, column: str) -> bool:

@@ -32,7 +32,6 @@ from surefit.checks.module_checks import (
 from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
-from surefit.data.data_rules import DIFFERENT_COLUMNS
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -98,6 +97,7 @@ from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import report_code
 
 Made = TypeVar("Made")
 
@@ -149,6 +149,7 @@ class _Planner:
         wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
         if wanted is None and config.task is not None:
             wanted = find_task(config.task, code)
+            self.note(report_code("task", config.task))
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),
@@ -172,9 +173,6 @@ class _Planner:
         names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
         forms = self.keep(unify_forms(table, eval_table, task, roles, config.columns))
         table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
-        if forms.read_as:
-            findings = [f for f in self.plan.findings if f.code != DIFFERENT_COLUMNS.code]
-            self.plan = replace(self.plan, findings=tuple(findings))
         self._account(names, Encoder(task.name, roles), forms.read_as)
         self.note(check_file_names(table, roles))
         if has_errors(self.plan.findings):
@@ -413,7 +411,8 @@ class _Planner:
             built = self.keep(freeze_unreached(built, train))
             choices = {name: earlier[name] for name in OWN_CHOICES if name in earlier}
             if not earlier:
-                choices = self.keep(choose_row_groups(probed, train))
+                generates = config.generate.rows > 0 and len(validation) > 0
+                choices = self.keep(choose_row_groups(probed, train, generates))
             if own_loss_fn:
                 choices |= {"rows": "padded", "rows_reason": "loss_fn computes the loss"}
                 return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices

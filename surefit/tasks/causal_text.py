@@ -13,7 +13,8 @@ from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.task_spec import Sample
@@ -54,8 +55,9 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         if values.ndim != 1:
             raise RowFaultError(
                 WRONG_SHAPE,
-                f"column {name!r} has {values.ndim} axes; expected one list of ids",
+                f"column {name!r} has {_describe_axes(values.ndim)}; expected one list of ids",
                 name,
+                fix=f"Store one list of ids in each row, such as {name}: [5, 17, 2].",
             )
     mask = row.get("mask")
     for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
@@ -68,7 +70,13 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     if mask is None:
         return ids, labels
     kept = np.asarray(mask) != 0
+    if not kept.any():
+        raise SkipRowError(DropReason.MASKED)
     return ids[kept], labels[kept]
+
+
+def _describe_axes(num_axes: int) -> str:
+    return f"lists nested {num_axes} deep in each row" if num_axes else "one number in each row"
 
 
 def is_overlong(length: int, encoder: Encoder) -> bool:

@@ -16,7 +16,7 @@ TARGET_LEAKAGE = rule(
     "warning",
     "columns that give the target away",
     why="The model would read the answer off them, and fail where they are not known yet.",
-    fix="Leave them out with ignore, unless they are known before the target is.",
+    fix="Leave the columns out (--set ignore=COLUMN), unless they are known before the target is.",
     accept="The columns are used as inputs.",
 )
 
@@ -80,14 +80,14 @@ def _check_numbers(cells: Mapping[str, list[Any]], target: Any, label: str) -> I
         alike = float(np.corrcoef(values, target)[0, 1])
         if abs(alike) > NEARLY_ONE:
             message = f"column {name!r} and the target {label!r} have the correlation {alike:.4f}."
-            yield TARGET_LEAKAGE.finding(message, column=name)
+            yield _leak(message, name)
     close = 1e-6 * max(1.0, float(np.abs(target).max()))
     for place, values in enumerate(matrix):
         sums = (np.abs(matrix[place + 1 :] + values - target) <= close).all(1)
         for other in np.flatnonzero(sums):
-            pair = f"{names[place]!r} and {names[place + 1 + int(other)]!r}"
-            message = f"columns {pair} add up to the target {label!r}."
-            yield TARGET_LEAKAGE.finding(message, column=names[place])
+            pair = names[place], names[place + 1 + int(other)]
+            message = f"columns {pair[0]!r} and {pair[1]!r} add up to the target {label!r}."
+            yield _leak(message, *pair)
 
 
 def _check_classes(
@@ -99,7 +99,16 @@ def _check_classes(
             found = _thresholds(values, targets)
         if found:
             message = f"column {name!r} decides {label!r} in all {len(targets)} rows looked at"
-            yield TARGET_LEAKAGE.finding(f"{message}: {found}.", column=name)
+            yield _leak(f"{message}: {found}.", name)
+
+
+def _leak(message: str, *columns: str) -> Finding:
+    one = len(columns) == 1
+    fix = (
+        f"Leave {'it' if one else 'them'} out: --set 'ignore=[{', '.join(columns)}]', unless "
+        f"{'it is' if one else 'they are'} known before the target is."
+    )
+    return TARGET_LEAKAGE.finding(message, fix=fix, column=columns[0])
 
 
 def _code(values: list[Any], targets: list[str]) -> str:

@@ -25,19 +25,16 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.dialogues import (
-    TOKENIZED_IN_PARTS,
-    Dialogue,
-    DialogueTokens,
-    fit_template,
-)
+from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
 from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
+from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
 from surefit.encode.text.unrendered import (
     EARLIER_REASONING_NOT_RENDERED,
     MESSAGE_NOT_RENDERED,
     REASONING_NOT_RENDERED,
+    DialogueColumns,
 )
 from surefit.findings import Finding, rule
 from surefit.tasks.baselines import token_baselines
@@ -155,7 +152,7 @@ def _encoded(
         except TemplateError as fault:
             raise _unsuited(fault) from None
         except SkipRowError as skip:
-            lost = _lost(dialogue, turns_of(row)[0], encoder)
+            lost = _lost(row, dialogue, encoder)
             raise SkipRowError(skip.reason, skip.remark, *lost) from None
     ids = np.array(tokens.ids, np.int64)
     labels = _labels(ids, tokens, "nothing" if predicting else encoder.settings["loss_on"])
@@ -202,9 +199,13 @@ def _labels(
     return np.where(np.array(tokens.labelled, bool), ids, IGNORE_INDEX)
 
 
-def _lost(dialogue: Dialogue, column: str, encoder: Encoder) -> tuple[Remark, ...]:
+def _lost(row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder) -> tuple[Remark, ...]:
     """What the template does not write of a row; a row that is dropped counts as well."""
-    return encoder.dialogues.unrendered.find(*dialogue, (column, "tools"))
+    column = turns_of(row)[0]
+    system = "system" if row.get("system") else column
+    earlier = "history" if row.get("history") is not None else column
+    columns = DialogueColumns(column, system, earlier)
+    return encoder.dialogues.unrendered.find(*dialogue, columns)
 
 
 def _remarks(
@@ -213,7 +214,7 @@ def _remarks(
     """What the user should know of a row that is used."""
     messages, template = dialogue[0], encoder.dialogues.template
     column, given = turns_of(row)
-    lost = _lost(dialogue, column, encoder)
+    lost = _lost(row, dialogue, encoder)
     yield from lost
     if tokens.in_parts:
         yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")

@@ -55,7 +55,8 @@ def unify_forms(
     chosen: Mapping[str, str],
 ) -> tuple[Forms, list[Finding]]:
     """Give the columns of each role one name in all files; refuse files that cannot be read."""
-    unifier = _Unifier(task, chosen, table.sources[0].file, dict(roles))
+    named = (s.file for s in table.sources if {*roles.values()} <= {*(s.columns or table.columns)})
+    unifier = _Unifier(task, chosen, next(named, table.sources[0].file), dict(roles))
     table = unifier.unify(table)
     if eval_table is not None:
         eval_table = unifier.unify(eval_table)

@@ -195,7 +195,7 @@ class Gathered:
             raise NO_INPUT_COLUMN.error(
                 f"Besides the target {label!r}, no column can be used: {shown or 'there is none'}."
             )
-        found = [COLUMNS_LEFT_OUT.finding(f"Left out: {shown}.")] if left_out else []
+        found = [COLUMNS_LEFT_OUT.finding(f"Columns not used: {shown}.")] if left_out else []
         used = list(dict.fromkeys(part["column"] for part in parts))
         found += check_leakage(self.sample, used, label)
         return {"columns": parts, "width": sum(map(_width, parts)), "findings": found}

@@ -26,6 +26,8 @@ CHANGEABLE = (
     "max_memory_gb",
     "cache",
     "cache_limit_gb",
+    "rehearse",
+    "verify_resume",
     "accept",
     "data",
     "eval_data",

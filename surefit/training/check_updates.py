@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from surefit.errors import RunFailedError
 from surefit.run.events import Event, Observer
+from surefit.training.after_steps import after_steps
 
 if TYPE_CHECKING:
     import torch
@@ -40,25 +41,18 @@ def watch_moves(
     """`emit`, which also requires that two steps with a rate above zero move each parameter."""
     named = {name: p for name, p in module.named_parameters() if name in meant}
     before: dict[str, torch.Tensor] = {name: p.detach().clone() for name, p in named.items()}
-    counted = 0
 
-    def observe(event: Event) -> None:
-        nonlocal counted
-        emit(event)
-        if counted >= STEPS or event["event"] != "step" or not event["lr"] or was_skipped():
-            return
-        counted += 1
-        if counted == STEPS:
-            still = [name for name, start in before.items() if start.equal(named[name])]
-            before.clear()
-            if still:
-                raise RunFailedError(
-                    f"After {STEPS} steps {len(still)} of {len(named)} weights that are to be "
-                    f"trained have not moved: {_shown(still)}.",
-                    "Raise --lr, use precision=fp32, or check the optimizer's parameters.",
-                )
+    def require_moves(event: Event) -> None:
+        still = [name for name, start in before.items() if start.equal(named[name])]
+        before.clear()
+        if still:
+            raise RunFailedError(
+                f"After {STEPS} steps {len(still)} of {len(named)} weights that are to be "
+                f"trained have not moved: {_shown(still)}.",
+                "Raise --lr, use precision=fp32, or check the optimizer's parameters.",
+            )
 
-    return observe
+    return after_steps(STEPS, was_skipped, emit, require_moves)
 
 
 def _shown(names: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.errors import RunFailedError
 from surefit.findings import rule
 from surefit.run.events import Event, Observer
+from surefit.training.after_steps import after_steps
 from surefit.training.run_warnings import warning_event
 
 if TYPE_CHECKING:
@@ -57,20 +58,14 @@ def watch_first_steps(
     register = getattr(optimizer, "register_step_pre_hook", None)
     if register is None:  # an optimizer that is not torch's
         return emit
-    seen, counted = _Seen(module), 0
+    seen = _Seen(module)
     hook = register(seen.look)
 
-    def observe(event: Event) -> None:
-        nonlocal counted
-        emit(event)
-        if counted >= STEPS or event["event"] != "step" or not event["lr"] or was_skipped():
-            return
-        counted += 1
-        if counted == STEPS:
-            hook.remove()
-            _conclude(seen, event, emit)
+    def conclude(event: Event) -> None:
+        hook.remove()
+        _conclude(seen, event, emit)
 
-    return observe
+    return after_steps(STEPS, was_skipped, emit, conclude)
 
 
 def _conclude(seen: _Seen, event: Event, emit: Observer) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError
+from surefit.findings import Finding
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
@@ -21,9 +23,15 @@ from surefit.training.engine import (
     make_engine,
 )
 
+Trial = Callable[[Plan, Engine], list[Finding]]
+"""Tries something else with the engine, and returns what it found."""
 
-def measure_plan(plan: Plan) -> Plan:
-    """The plan with its peak and time measured by a real step; nothing is kept of the step."""
+
+def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
+    """The plan with its peak and time measured by a real step; nothing is kept of the step.
+
+    `trial` is called after it, where the run fits.
+    """
     assert plan.job is not None
     assert plan.model is not None
     assert plan.fit is not None
@@ -37,10 +45,11 @@ def measure_plan(plan: Plan) -> Plan:
             deterministic_algorithms(config.deterministic),
             guard.enforced(),
         ):
-            fit = prove_plan(plan, make_engine(accelerator, module, optimizer), fresh=True)
+            engine = make_engine(accelerator, module, optimizer)
+            plan = replace(plan, fit=prove_plan(plan, engine, fresh=True))
+            return plan.found(trial(plan, engine)) if trial is not None else plan
     except FindingError as error:
         return plan.found(error.findings)
-    return replace(plan, fit=fit)
 
 
 def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:

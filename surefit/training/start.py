@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.loading import from_workers, prefetch
-from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
+from surefit.findings import Finding, has_errors
 from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
@@ -25,15 +25,16 @@ from surefit.pipeline.job import Job
 from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
-from surefit.processes import is_main, num_processes
+from surefit.processes import is_main
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
-from surefit.run.checkpoints import Saver, load_checkpoint
+from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
-from surefit.run.run_folder import Run, choose_folder, create_run
+from surefit.run.run_folder import Run, choose_folder
 from surefit.run.run_lock import lock_run
+from surefit.training.begin_run import begin_run
 from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.disk_failures import report_disk
 from surefit.training.engine import (
@@ -47,13 +48,14 @@ from surefit.training.first_steps import watch_first_steps
 from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
+from surefit.training.rehearse import copy_beginning, rehearse
 from surefit.training.remember_code import remember_code
-from surefit.training.resolved_config import resolve_config
 from surefit.training.restore import find_checkpoint, go_on, restore
 from surefit.training.schedule import lr_by_step
 from surefit.training.signals import report_interrupt, stop_on_signal
 from surefit.training.step_gradients import Feed
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
+from surefit.training.verify_resume import refuse_unverifiable, verify_resume
 from surefit.training.watch_loss import LossWatch
 
 if TYPE_CHECKING:
@@ -85,29 +87,28 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
         raise UsageError(
             f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
         )
+    refuse_unverifiable(request)
     folder = choose_folder(config.output, "run")
     plan = fit_on_disk(make_plan(request, listeners.progress), folder)
     listeners.on_plan(plan, folder)
     refuse_errors(plan)
     refuse_weightless(plan)
     assert plan.task is not None
-    precision = resolve_precision(config.precision)
-    stored = {
-        **plan.as_dict(),
-        "run_id": uuid.uuid4().hex,
-        "num_processes": num_processes(),
-        "precision": precision,
-    }
-    resolved = resolve_config(plan, folder)
+    if config.verify_resume:
+        found = verify_resume(plan, folder, listeners.progress)
+        plan = plan.found(found)
+        refuse_errors(plan)
+        listeners.notice(found[0].message)
     if not is_main():
         return run_plan(plan, Run(folder, plan.task), listeners)
     choose_folder(str(folder), "run")  # another command may have begun a run there meanwhile
-    remember_code(plan, stored["run_id"], folder)
-    run = create_run(folder, resolved, stored, plan.task)
+    run_id = uuid.uuid4().hex
+    remember_code(plan, run_id, folder)
+    run = begin_run(plan, run_id, folder)
     try:
         with lock_run(folder):
             return run_plan(plan, run, listeners)
-    except FindingError:  # the largest batch did not go through: there is no run
+    except (FindingError, KeyboardInterrupt):  # before the first step: there is no run
         run.discard()  # after the lock, whose file is in the folder
         raise
 
@@ -146,6 +147,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
+        prune_checkpoints(run.checkpoints, config.keep, state.best_step)  # a kill may prevent it
     observers = (*listeners.observers, *plan.objects.callbacks)
     with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
         emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
@@ -155,6 +157,8 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         with bundled(watch, plan, run, state):
             fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
+        if chosen.path is None:
+            _rehearse(plan, engine, run, listeners)
         guard.free()  # what planning and the measured step have freed
         pace = _pace(plan, run)
         evaluate = None
@@ -194,6 +198,22 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return Run(run.path, plan.task, module, plan.objects.collate_fn)
+
+
+def _rehearse(plan: Plan, engine: Engine, run: Run, listeners: Listeners) -> None:
+    """Try the later phases of a run that begins; what fails and is not accepted is raised."""
+    settings = evaluation_settings(plan.config)
+    found = rehearse(plan, engine, copy_beginning(run), settings)
+    if has_errors(found):
+        raise FindingError(*found)
+    for each in found:
+        listeners.notice(each.message)
+
+
+def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
+    """Try the later phases of a run that is only planned."""
+    settings = evaluation_settings(plan.config)
+    return rehearse(plan, engine, partial(begin_run, plan, uuid.uuid4().hex), settings)
 
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:

@@ -73,6 +73,11 @@ def remember(run_id: str, record: CodeRecord) -> None:
     atomic.write_json(folder / f"{run_id}.json", about)
 
 
+def forget(run_id: str) -> None:
+    """Remove the record of a run that was only a trial."""
+    (records_folder() / f"{run_id}.json").unlink(missing_ok=True)
+
+
 def files_of(name: str) -> dict[str, dict[str, str]]:
     """The files of the imported `module:object`, and of the modules beside it that they import."""
     module_name, _ = split_name(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks.trainers import CLEAN, FAULTY, Stream, plain, settings, token_rows
+from checks.trainers import CLEAN, FAULTY, SIZES, Stream, plain, settings, token_rows
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -25,14 +25,6 @@ from builders import WORDS
 from surefit.checks.hf_trainer import Checkup
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.errors import UsageError
-
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 64,
-}
 
 
 @pytest.fixture(scope="module")

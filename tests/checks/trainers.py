@@ -246,6 +246,23 @@ def mixing() -> Mixing:
     return Mixing(inner)
 
 
+class Misfit(Mixing):
+    """A model whose last layer has another width than its body."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.last = nn.Linear(7, 5)
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
+        return self.last(self.inner(input_ids, attention_mask).logits)
+
+
+def misfit() -> Misfit:
+    inner = causal()
+    inner.config.architectures = ["LlamaForCausalLM"]
+    return Misfit(inner)
+
+
 def frozen() -> Any:
     return causal().requires_grad_(False)
 
@@ -372,6 +389,10 @@ FAULTY: dict[str, tuple[str, Make]] = {
             lambda rows: {**pad_rows(rows, -100), "extra": torch.ones(len(rows))},
             model=mixing(),
         ),
+    ),
+    "last layer of another width than the body": (
+        "SF750",
+        lambda f: plain(f, token_rows(), lambda rows: pad_rows(rows, -100), model=misfit()),
     ),
 }  # fmt: skip
 """Trainers with one fault, and its code."""

@@ -109,6 +109,6 @@ def test_what_is_no_official_split() -> None:
 def test_validation_and_test_alone_are_refused(tmp_path: Path) -> None:
     for part in ("valid", "test"):
         (tmp_path / f"{part}.txt").write_text("a\nb\n")
-    with pytest.raises(FindingError, match="no file for training"):
+    with pytest.raises(FindingError, match="nothing for training"):
         open_table(tmp_path)
     assert open_table(tmp_path, part="validation").num_rows == 2

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pictures import draw
+from pictures import SHAPES, draw
 from PIL import Image
 
 from surefit.data.open_data import open_table
+from surefit.data.row_parts import RowParts
 from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.images.image_content import image_content
 from surefit.encode.images.image_files import decode, names_images, with_files
 from surefit.encode.images.pixel_format import PixelFormat, PixelSample, from_processor
 
@@ -314,3 +316,26 @@ def test_text_columns_that_name_pictures(tmp_path: Path) -> None:
     assert names_images(table, "path")
     assert names_images(table, "name")
     assert not names_images(table, "other")
+
+
+def test_images_of_equal_pixels_stay_in_one_set_whatever_their_format(tmp_path: Path) -> None:
+    for number in range(12):
+        pixels = Image.fromarray(draw(SHAPES[number % 3], number, 16, 16))
+        folder = tmp_path / SHAPES[number % 3]
+        folder.mkdir(exist_ok=True)
+        pixels.save(folder / f"{number}.png", compress_level=9)
+        pixels.save(folder / f"{number}-again.png", compress_level=1)
+        pixels.save(folder / f"{number}.bmp")
+    table = with_files(open_table(tmp_path), {"image": "image"})
+    parts = RowParts({"image": "image", "label": "label"}, ("label",), content=image_content)
+    inputs, _ = parts.hash_table(table)
+    assert len({*inputs.tolist()}) == 12
+
+
+def test_large_and_damaged_images_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    large = Image.new("RGB", (300, 300))
+    large.save(tmp_path / "a.png", compress_level=9)
+    large.save(tmp_path / "b.png", compress_level=0)
+    (tmp_path / "c.png").write_bytes(b"no image")
+    contents = {image_content(str(tmp_path / name)) for name in ("a.png", "b.png", "c.png")}
+    assert len(contents) == 3

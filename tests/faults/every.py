@@ -18,6 +18,7 @@ from faults import (
     scale,
     sequences,
     settings,
+    splits,
     tokens,
     unrendered,
 )
@@ -34,6 +35,7 @@ FAULTS: dict[str, list[Case]] = {
     "pictures": sequences.PICTURES,
     "misread files": misread.FILES,
     "leaks": misread.LEAKS,
+    "splits": splits.CASES,
     "models": models.CASES,
     "learning": learning.MODELS,
     "rates": learning.RATES,
@@ -53,4 +55,5 @@ HEALTHY = [
     *columns.HEALTHY,
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
+    *splits.HEALTHY,
 ]

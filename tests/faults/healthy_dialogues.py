@@ -24,6 +24,11 @@ WRITES_REASONING = WRITES_ALL.replace(
     LOOP, LOOP + "{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
 )
 OWN = "--tokenizer tok --set template=t.jinja"
+END_AFTER_MARKS = LOOP + (
+    "{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 CASES = [
     Case(
         "many turns without tools",
@@ -124,6 +129,16 @@ CASES = [
                 for row in filled(12, 0, mask=True)
             ]
         },
+    ),
+    Case(
+        "end after the generation marks",
+        None,
+        {
+            "a.jsonl": rows("messages", lambda n: said(f"Hello {n}", "Hi.")),
+            "tok": Chat("chatml"),
+            "t.jinja": END_AFTER_MARKS,
+        },
+        options=OWN,
     ),
     Case(
         "messages with a field that is always null",

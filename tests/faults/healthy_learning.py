@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from faults.case import Case
-from faults.learning import BERT, classes
+from faults.learning import BERT, MLP, classes
+from faults.misread import measured
 from faults.models import DATA, MAKE, TEXT, language_model, net
+from faults.splits import TO_KIND, VIT, images
 
 ZERO_HEAD = (
     "made = Net(num_classes)\n    nn.init.zeros_(made.head.weight)\n"
@@ -28,6 +32,46 @@ CASES = [
         classes(lambda n, label: (3, 5, 8)[n % 3]),
         BERT,
         also=("SF236",),
+    ),
+    Case(
+        "image classes of a subset",
+        None,
+        {"a.npz": images(60, lambda n: (0, 2, 5)[n % 3])},
+        VIT,
+        also=("SF236",),
+    ),
+    Case(
+        "rare image classes",
+        None,
+        {
+            "a.npz": images(80, lambda n: n % 24 if n < 72 else 100 + n),
+            "e.npz": images(20, lambda n: n, 1),
+        },
+        VIT,
+        "--eval-data e.npz",
+        also=("SF238",),
+    ),
+    Case(
+        "table with one class in nine tenths of the rows",
+        None,
+        {"a.jsonl": [{**r, "kind": "x" if n % 10 else "y"} for n, r in enumerate(measured())]},
+        MLP,
+        TO_KIND,
+        also=("SF239",),
+    ),
+    Case(
+        "argument of forward that it does not use",
+        None,
+        {"a.npz": {**DATA["a.npz"], "extra": np.arange(30, dtype=np.float32) % 7}},
+        module=net("attention_mask):", "attention_mask, extra):"),
+        also=("SF731",),
+    ),
+    Case(
+        "high rate for a small table",
+        None,
+        {"a.jsonl": measured()},
+        MLP,
+        f"{TO_KIND} --lr 0.02",
     ),
     Case(
         "many rare classes",

@@ -35,7 +35,6 @@ def table(count: int = 80, **columns: Any) -> dict[str, Any]:
 
 TO_PRICE = "--task regression --set columns.label=price"
 HIDDEN = "hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))"
-TWO_INPUTS = net("attention_mask):", "attention_mask, extra):")
 
 MODELS = [
     Case("outputs times zero", "SF733", DATA, module=net(RETURNS, RETURNS + " * 0")),

@@ -1,4 +1,4 @@
-"""Files that are misread, splits, copies and leaks: what is learned is not what was meant."""
+"""Files that are misread, copies and leaks: what is learned is not what was meant."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import random
 from typing import Any
 
 import numpy as np
+from pictures import draw
 
-from builders import WORDS, sentiment_rows
+from builders import WORDS
 from faults.case import Case
 
 BERT = "tiny:bert"
@@ -86,21 +87,6 @@ FILES = [
         column="prompt",
     ),
     Case(
-        "only validation and test files",
-        "SF170",
-        {"d/val.jsonl": sentiment_rows(20), "d/test.jsonl": sentiment_rows(20, 1)},
-        BERT,
-        data="d",
-    ),
-    Case(
-        "test file among the training files",
-        "SF171",
-        {"train.jsonl": sentiment_rows(20), "test.jsonl": sentiment_rows(20, 1)},
-        BERT,
-        data="train.jsonl test.jsonl",
-        exits=0,
-    ),
-    Case(
         "matrices that may be rows or shards",
         "SF173",
         {f"d/rec{n}.npy": np.random.default_rng(n).normal(size=(12, 3)) for n in range(9)},
@@ -131,6 +117,19 @@ LEAKS = [
         exits=0,
     ),
     Case(
+        "instructions augmented before the split",
+        "SF180",
+        {
+            "a.jsonl": [
+                {"prompt": made["text"], "completion": made["label"]}
+                for row in prose(40)
+                for made in (row, retold(row))
+            ]
+        },
+        also=("SF181",),
+        exits=0,
+    ),
+    Case(
         "class codes beside class names",
         "SF232",
         {"a.jsonl": measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes"))},
@@ -148,79 +147,9 @@ LEAKS = [
         column="score",
         exits=0,
     ),
-    Case(
-        "class without validation rows",
-        "SF184",
-        {
-            "a.jsonl": sentiment_rows(60),
-            "e.jsonl": [row for row in prose(80, 3) if row["label"] == "bad"],
-        },
-        BERT,
-        "--eval-data e.jsonl",
-        exits=0,
-    ),
-    Case(
-        "classes with other shares in validation",
-        "SF185",
-        {
-            "a.jsonl": prose(80),
-            "e.jsonl": [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
-        },
-        BERT,
-        "--eval-data e.jsonl",
-        exits=0,
-    ),
-    Case(
-        "groups in both sets",
-        "SF188",
-        {
-            "a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(40))],
-            "e.jsonl": [{**row, "patient": 5 + n % 9} for n, row in enumerate(prose(30, 1))],
-        },
-        BERT,
-        "--eval-data e.jsonl --set split.by=patient",
-        column="patient",
-        exits=0,
-    ),
-    Case(
-        "one group only",
-        "SF186",
-        {"a.jsonl": [{**row, "patient": 1} for row in prose(30)]},
-        BERT,
-        "--set split.by=patient",
-        column="patient",
-    ),
-    Case(
-        "groups by a column that is not there",
-        "SF202",
-        {"a.jsonl": prose(30)},
-        BERT,
-        "--set split.by=patient",
-        column="patient",
-    ),
 ]
 
 HEALTHY = [
-    Case(
-        "training, validation and test files in a folder",
-        None,
-        {f"d/{part}.jsonl": prose(40, n) for n, part in enumerate(("train", "val", "test"))},
-        BERT,
-        data="d",
-        also=("SF121",),
-    ),
-    Case(
-        "class folders of texts with official splits",
-        None,
-        {
-            f"d/{part}/{row['label']}/{n}.txt": row["text"]
-            for part, seed in (("train", 0), ("test", 1))
-            for n, row in enumerate(prose(30, seed))
-        },
-        BERT,
-        data="d",
-        also=("SF121",),
-    ),
     Case(
         "class folders of arrays",
         None,
@@ -246,6 +175,57 @@ HEALTHY = [
         BERT,
         CLASSES,
         data="rt.pos rt.neg",
+        also=("SF175",),
+    ),
+    Case(
+        "one image per array file",
+        None,
+        {f"d/{'ab'[n % 2]}/{n}.npy": draw("disc", n, 16, 16) for n in range(20)},
+        "tiny:vit",
+        data="d",
+    ),
+    Case(
+        "one vector per array file",
+        None,
+        {f"d/{n}.npy": series(n)[0] for n in range(20)},
+        BERT,
+        "--task feature-pretraining --set features.width=1",
+        data="d",
+        also=("SF172",),
+    ),
+    Case(
+        "unlabelled texts beside the classes",
+        None,
+        {
+            **{f"d/{row['label']}/{n}.txt": row["text"] for n, row in enumerate(prose(30))},
+            **{f"d/unsup/{n}.txt": row["text"] for n, row in enumerate(prose(9, 1))},
+        },
+        BERT,
+        data="d",
+        also=("SF174",),
+    ),
+    Case(
+        "unlabelled images beside the classes",
+        None,
+        {
+            f"d/{folder}/{n}.png": draw(shape, n, 16, 16)
+            for folder, shape in (("a", "disc"), ("b", "frame"), ("Unlabeled", "stripes"))
+            for n in range(8)
+        },
+        "tiny:vit",
+        data="d",
+        also=("SF174",),
+    ),
+    Case(
+        "folder of a text file per class",
+        None,
+        {
+            f"d/{name}.txt": "".join(f"{row['text']}\n" for row in prose(20, seed))
+            for seed, name in enumerate(("mail", "news", "talk"))
+        },
+        BERT,
+        CLASSES,
+        data="d",
         also=("SF175",),
     ),
     Case(
@@ -319,20 +299,5 @@ HEALTHY = [
         {"a.jsonl": measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes"))},
         MLP,
         "--task tabular-classification --set columns.label=kind",
-    ),
-    Case(
-        "few validation rows of few classes",
-        None,
-        {"a.jsonl": prose(60), "e.jsonl": prose(12, 5)},
-        BERT,
-        "--eval-data e.jsonl",
-    ),
-    Case(
-        "rows split by group",
-        None,
-        {"a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(60))]},
-        BERT,
-        "--set split.by=patient",
-        also=("SF187",),
     ),
 ]

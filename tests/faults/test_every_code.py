@@ -1,22 +1,54 @@
-"""Every code of the registry is triggered by a test."""
+"""Every code of the registry is triggered by a test; those of meaning in two forms, at least."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from faults.every import FAULTS, HEALTHY
+from faults.look_alikes import IN_TESTS, LOOK_ALIKES
 from surefit.findings import load_rules
 
 TESTS = Path(__file__).parents[1]
+OF_MEANING = (range(130, 190), range(234, 250), range(730, 770))
+"""Numbers of the codes that are about what is learned, not about shapes."""
+
+
+def _of_meaning() -> dict[str, str]:
+    """Codes about what is learned, and their severities."""
+    rules = load_rules().items()
+    return {c: rule.severity for c, rule in rules if any(int(c[2:]) in r for r in OF_MEANING)}
+
+
+def _in_cases() -> Counter[str]:
+    """How many cases trigger each code."""
+    cases = [case for cases in FAULTS.values() for case in cases] + HEALTHY
+    return Counter(code for case in cases for code in {case.code, *case.also} if code)
+
+
+def _in_tests() -> Counter[str]:
+    """How many test functions, and faulty Trainers of tests/checks/trainers.py, name each code."""
+    named: Counter[str] = Counter()
+    for path in TESTS.rglob("test_*.py"):
+        for function in path.read_text(encoding="utf-8").split("\ndef test_"):
+            named.update({*re.findall(r'"(SF\d{3})\b', function)})
+    trainers = (TESTS / "checks" / "trainers.py").read_text(encoding="utf-8")
+    return named + Counter(re.findall(r'\(\s*"(SF\d{3})"', trainers))
 
 
 def test_every_code_is_triggered_by_a_case_or_named_by_a_test() -> None:
-    cases = [case for cases in FAULTS.values() for case in cases] + HEALTHY
-    triggered = {code for case in cases for code in (case.code, *case.also) if code}
-    named = {
-        code
-        for path in TESTS.rglob("test_*.py")
-        for code in re.findall(r'"(SF\d{3})\b', path.read_text(encoding="utf-8"))
-    }
-    assert sorted(set(load_rules()) - triggered - named) == []
+    assert sorted(set(load_rules()) - {*_in_cases()} - {*_in_tests()}) == []
+
+
+def test_codes_of_meaning_have_two_forms() -> None:
+    forms = _in_cases() + _in_tests()
+    assert [code for code in _of_meaning() if forms[code] < 2] == []
+
+
+def test_codes_of_meaning_have_a_healthy_look_alike() -> None:
+    loud = {code for code, severity in _of_meaning().items() if severity in ("error", "warning")}
+    assert sorted(loud - {*LOOK_ALIKES} - {*IN_TESTS}) == []
+    assert sorted(({*LOOK_ALIKES} | {*IN_TESTS}) - loud) == []
+    named = {case.name for case in HEALTHY}
+    assert sorted({*LOOK_ALIKES.values()} - named) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from faults.case import Case, Chat
 
 
@@ -50,6 +52,14 @@ def filled(length: int, pad: int, mask: bool = False) -> list[dict[str, Any]]:
 
 
 TOK = "--tokenizer tok --set eval_share=0"
+PADS = [number % 3 for number in range(20)]
+FILLED = np.array([[0] * n + [5, 6, 7, *[9] * (5 - n)] for n in PADS])
+LEFT = {
+    "input_ids": FILLED,
+    "labels": FILLED,
+    "attention_mask": np.array([[0] * n + [1] * (8 - n) for n in PADS]),
+}
+"""Rows that are filled up on the left, with labels everywhere."""
 LABELS = [
     Case(
         "labels shifted already",
@@ -105,12 +115,27 @@ LABELS = [
         column="labels",
     ),
     Case(
+        "attention_mask used as the mask of the loss",
+        "SF152",
+        {
+            "a.npz": {
+                "input_ids": np.array(TEXTS),
+                "labels": np.array(TEXTS),
+                "attention_mask": np.array([[0, 0, 1, 1, 1]] * len(TEXTS)),
+            }
+        },
+        options=ALL,
+        row=0,
+        column="labels",
+    ),
+    Case(
         "labels on padding with a mask of 0",
         "SF153",
         {"a.jsonl": filled(12, 0, mask=True)},
         options=ALL,
         exits=0,
     ),
+    Case("labels on padding on the left", "SF153", {"a.npz": LEFT}, options=ALL, exits=0),
     Case(
         "answers without their end",
         "SF155",
@@ -127,6 +152,37 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=TOK,
+    ),
+    Case(
+        "ends masked as if they were padding",
+        "SF154",
+        {
+            "a.jsonl": [
+                {
+                    "input_ids": [*ids, *[7] * (n % 3), *[EOS] * (4 - n % 3)],
+                    "labels": [*ids, *[7] * (n % 3), *[-100] * (4 - n % 3)],
+                    "attention_mask": [1] * (6 + n % 3) + [0] * (3 - n % 3),
+                }
+                for n, ids in enumerate(TEXTS)
+            ],
+            "tok": Chat("chatml"),
+        },
+        options=TOK,
+        row=0,
+    ),
+    Case(
+        "texts of one length by padding without their end",
+        "SF155",
+        {
+            "a.jsonl": [
+                {**row, "labels": [-100 if token == EOS else token for token in row["labels"]]}
+                for row in filled(12, EOS, mask=True)
+            ],
+            "tok": Chat("chatml"),
+        },
+        options=TOK,
+        row=0,
+        exits=0,
     ),
     Case(
         "texts without their end",

@@ -19,10 +19,12 @@ TOOL = {
 CALL = {"name": "find_hotel", "arguments": {"city": "Paris"}}
 
 
-def openai_calls(number: int, calls: int = 1) -> list[dict[str, Any]]:
+def openai_calls(
+    number: int, calls: int = 1, given: str = '{"city": "Paris"}'
+) -> list[dict[str, Any]]:
     """A dialogue with calls of a tool, as OpenAI has them."""
     called = [
-        {"id": f"c{n}", "type": "function", "function": {**CALL, "arguments": '{"city": "Paris"}'}}
+        {"id": f"c{n}", "type": "function", "function": {**CALL, "arguments": given}}
         for n in range(calls)
     ]
     return [
@@ -127,6 +129,7 @@ CASES = [
         },
         options=FILE,
         row=0,
+        column="system",
     ),
     Case(
         "results of tools the template leaves out",
@@ -146,6 +149,7 @@ CASES = [
         {"a.jsonl": alpaca(history=[["Hello", "Hi"]]), "tok": Chat("chatml"), "t.jinja": LAST_ONLY},
         options=FILE,
         row=0,
+        column="history",
     ),
     Case(
         "second tool call the template leaves out",
@@ -223,6 +227,39 @@ CASES = [
         exits=0,
     ),
     Case(
+        "feelings of ShareGPT turns that are not written",
+        "SF163",
+        {
+            "a.jsonl": rows(
+                "conversations",
+                lambda n: [
+                    {"from": "human", "value": f"Hello {n}", "feeling": "glad"},
+                    {"from": "gpt", "value": "Hi."},
+                ],
+            ),
+            "tok": Chat("chatml"),
+        },
+        options=TOK,
+        exits=0,
+    ),
+    Case(
+        "sound of ShareGPT turns",
+        "SF164",
+        {
+            "a.jsonl": rows(
+                "conversations",
+                lambda n: [
+                    {"from": "human", "value": f"Who speaks in {n}?", "audio": f"{n}.wav"},
+                    {"from": "gpt", "value": "Ann."},
+                ],
+            ),
+            "tok": Chat("chatml"),
+        },
+        options=TOK,
+        row=0,
+        exits=0,
+    ),
+    Case(
         "tool calls the template cannot write",
         "SF165",
         {"a.jsonl": rows("messages", openai_calls), "tok": Chat("chatml")},
@@ -243,6 +280,33 @@ CASES = [
         "SF166",
         {"a.jsonl": rows("conversations", lambda n: sharegpt_calls(n, "find_hotel(city='Paris')"))},
         options=ALL,
+        row=0,
+        exits=0,
+    ),
+    Case(
+        "arguments of OpenAI calls that are no JSON",
+        "SF166",
+        {"a.jsonl": rows("messages", lambda n: openai_calls(n, given="city=Paris"))},
+        options=ALL,
+        row=0,
+        exits=0,
+    ),
+    Case(
+        "OpenAI calls that are text",
+        "SF166",
+        {
+            "a.jsonl": rows(
+                "messages",
+                lambda n: [
+                    {**message, "tool_calls": "find_hotel(city='Paris')"}
+                    if message.get("tool_calls")
+                    else message
+                    for message in openai_calls(n)
+                ],
+            ),
+            "tok": Chat("llama3"),
+        },
+        options=TOK,
         row=0,
         exits=0,
     ),

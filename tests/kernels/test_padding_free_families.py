@@ -81,7 +81,7 @@ TABLE = {
             "xlnet": "XLNet",
         }.items()
     },
-    ("t5", "seq2seq"): "its columns are not all aligned with one sequence",
+    ("t5", "seq2seq"): "the task's columns are not all aligned with one sequence",
 }
 
 

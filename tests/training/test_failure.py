@@ -153,9 +153,9 @@ class Fails(MeanPool):
         return logits * float("nan") if self.how == "nan" and self.training else logits
 
 
-def run_that_fails(how: str, folder: Path) -> surefit.RunFailedError:
+def run_that_fails(how: str, folder: Path, **more: Any) -> surefit.RunFailedError:
     with pytest.raises(surefit.RunFailedError) as caught:
-        surefit.train(data=feature_rows(40), model=Fails(how), epochs=1, output=str(folder))
+        surefit.train(data=feature_rows(40), model=Fails(how), epochs=1, output=str(folder), **more)
     return caught.value
 
 
@@ -174,7 +174,8 @@ def test_an_unknown_cause_is_said_to_be_unknown(tmp_path: Path) -> None:
 
 
 def test_a_failing_evaluation_is_told_from_a_failing_step(tmp_path: Path) -> None:
-    error = run_that_fails("evaluation", tmp_path / "run")
+    rehearsed = {"accept": ["SF863"]}  # which would refuse the run
+    error = run_that_fails("evaluation", tmp_path / "run", **rehearsed)
     assert "Evaluation failed after step 5: IndexError: Target 7 is out of bounds" in error.message
     assert "SF621" in error.message
     about = json.loads((bundle_of(tmp_path / "run") / "failure.json").read_text("utf-8"))

@@ -64,6 +64,30 @@ def test_weights_that_the_optimizer_does_not_hold_are_a_warning(tmp_path: Path) 
     assert "body.bias, body.weight" in (run.path / "report.html").read_text("utf-8")
 
 
+def test_weights_of_a_group_with_rate_zero_are_a_warning(tmp_path: Path) -> None:
+    model = MeanPool()
+    groups = [{"params": model.head.parameters()}, {"params": model.body.parameters(), "lr": 0.0}]
+    run = surefit.train(
+        data=feature_rows(60),
+        model=model,
+        optimizer=torch.optim.AdamW(groups, lr=0.01),
+        output=str(tmp_path / "run"),
+    )
+    assert [e["code"] for e in run.history if e["event"] == "warning"] == ["SF743"]
+
+
+def test_a_run_whose_weights_all_move_has_no_warning(tmp_path: Path) -> None:
+    model = MeanPool()
+    groups = [{"params": model.body.parameters(), "lr": 1e-4}, {"params": model.head.parameters()}]
+    run = surefit.train(
+        data=feature_rows(60),
+        model=model,
+        optimizer=torch.optim.AdamW(groups, lr=0.01),
+        output=str(tmp_path / "run"),
+    )
+    assert [e for e in run.history if e["event"] == "warning"] == []
+
+
 def test_a_run_that_blows_up_is_stopped_and_keeps_its_best_model(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(RunFailedError, match="The last good step is") as raised:
@@ -88,6 +112,24 @@ def test_labels_by_chance_leave_the_loss_at_their_entropy(tmp_path: Path) -> Non
     rows = [{**row, "label": choose.randrange(2)} for row in feature_rows(240)]
     run = surefit.train(
         data=rows, model=MeanPool(2), lr=1e-4, epochs=4, output=str(tmp_path / "run")
+    )
+    assert [e["code"] for e in run.history if e["event"] == "warning"] == ["SF744"]
+
+
+def test_numbers_by_chance_leave_the_loss_at_their_variance(tmp_path: Path) -> None:
+    choose = random.Random(0)
+    rows = [
+        {"size": choose.random(), "age": choose.random(), "price": choose.gauss(5, 1)}
+        for _ in range(240)
+    ]
+    run = surefit.train(
+        data=rows,
+        model="tiny:mlp",
+        task="regression",
+        columns={"label": "price"},
+        lr=1e-5,
+        epochs=4,
+        output=str(tmp_path / "run"),
     )
     assert [e["code"] for e in run.history if e["event"] == "warning"] == ["SF744"]
 
@@ -136,6 +178,15 @@ def test_the_optimizer_passed_in_is_restored() -> None:
     assert not optimizer.state
     assert optimizer.param_groups[0]["lr"] == 1000.0
     assert [f.code for f in plan.findings if f.code.startswith("SF74")] in (["SF740"], ["SF741"])
+
+
+def test_an_optimizer_with_a_state_is_not_tried() -> None:
+    model = MeanPool()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.head.weight.sum().backward()
+    optimizer.step()
+    plan = surefit.check(data=feature_rows(60), model=model, optimizer=optimizer)
+    assert "SF742" in [found.code for found in plan.findings]
 
 
 def test_a_long_step_in_a_short_run_leaves_the_test_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,5 +55,6 @@ def check_detached(
     if after.shape != before.shape or differ(before, after) <= tolerance(before):
         return []
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
-    message = f"{len(lost)} parameters change the outputs and get no gradient: {shown}."
+    what = "1 parameter changes" if len(lost) == 1 else f"{len(lost)} parameters change"
+    message = f"{what} the outputs, but no gradient is computed: {shown}."
     return [DETACHED_LAYERS.finding(message)]

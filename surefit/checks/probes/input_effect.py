@@ -33,7 +33,7 @@ NO_GRADIENT_AT_ALL = rule(
     "all gradients are zero",
     why="The loss does not change with any weight, so no step can change the model.",
     fix="Look for a product with 0, a comparison, rounding or argmax between weights and loss.",
-    accept="The model is trained although the gradients of its first batch are zero.",
+    accept="The run starts; it is stopped if the gradients are zero in its first steps as well.",
 )
 
 LEADS = ("input_ids", "inputs_embeds", "pixel_values", "features", "input_values", "input_features")

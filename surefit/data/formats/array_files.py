@@ -17,7 +17,7 @@ from surefit.data.file_identity import content_hashes
 from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import map_npy, ragged_column, shape_of, to_arrow
 from surefit.data.formats.opened import Opened
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 
 ONE_ROW_PER_FILE = rule(
     "SF172",
@@ -36,8 +36,8 @@ SHARDS_OR_ROWS = rule(
         "may also be one row with the sequence length n."
     ),
     fix=(
-        "If each file is one row, save them as one array: "
-        "numpy.save('rows.npy', numpy.stack([numpy.load(f) for f in files]))."
+        "If each file is one row, save them as one array: numpy.save('rows.npy', "
+        "numpy.stack([numpy.load(f) for f in sorted(pathlib.Path('FOLDER').glob('*.npy'))]))."
     ),
     accept="The files are read as shards.",
 )
@@ -85,18 +85,21 @@ def _named_as_shards(files: Sequence[Path]) -> bool:
     return all(any(word in file.stem.lower() for word in _SHARD_WORDS) for file in files)
 
 
-def doubtful_shards(files: Sequence[Path]) -> str:
-    """What is said about many matrices of one shape, which may be rows as well as shards."""
+def doubtful_shards(files: Sequence[Path]) -> tuple[Finding, ...]:
+    """A warning for many matrices of one shape, which may be rows as well as shards."""
     if len(files) < _MANY_FILES or _named_as_shards(files):
-        return ""
+        return ()
     shapes = {shape_of(file) for file in files}
     shape = shapes.pop() if len(shapes) == 1 else None
     if shape is None or len(shape) != 2:
-        return ""
-    return (
-        f"{files[0].parent}: {len(files)} arrays of shape {list(shape)} are read as "
+        return ()
+    folder = str(files[0].parent)
+    message = (
+        f"{folder}: {len(files)} arrays of shape {list(shape)} are read as "
         f"{len(files) * shape[0]} rows of {shape[1]} numbers."
     )
+    fix = SHARDS_OR_ROWS.fix.replace("FOLDER", folder)
+    return (SHARDS_OR_ROWS.finding(message, fix=fix, file=folder),)
 
 
 def join_files(files: Sequence[Path], shapes: Sequence[Shape]) -> tuple[str, pa.Array]:

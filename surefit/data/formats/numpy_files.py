@@ -170,9 +170,9 @@ def map_npz(path: Path) -> dict[str, Array]:
             _check_room(path, sum(archive.getinfo(name).file_size for name in names))
             folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, *ZIP_FAULTS) as error:
-        raise CORRUPT_FILE.error(
-            f"{path.name} is not a readable .npz file: {error}", file=str(path)
-        ) from None
+        what = "it is empty" if path.stat().st_size == 0 else str(error)
+        message = f"{path.name} is not a readable .npz file: {what}"
+        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=str(path)) from None
     return {
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
         for place, name in enumerate(names)

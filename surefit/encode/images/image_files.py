@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,19 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     return from_array(value, float_range)
 
 
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Those of the `FORMATS` that this Pillow can read."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
 def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
     from PIL import Image, ImageOps
 
-    Image.init()
-    formats = [name for name in FORMATS if name in Image.OPEN]
+    formats = readable_formats()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

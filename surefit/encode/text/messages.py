@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from surefit.data.stored_messages import as_messages, without_missing
+from surefit.data.stored_messages import JSON, as_messages, without_missing
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Remark, SkipRowError
-from surefit.encode.text.tool_messages import calls_in, read_calls
+from surefit.encode.text.tool_messages import are_json, are_named, calls_in, read_calls, text_of
 from surefit.encode.text.unreadable_messages import (
     UNREADABLE_MESSAGE,
     refuse_python_text,
@@ -52,6 +52,8 @@ ROLE_NAMES = {
 """A role, and its names in the data."""
 CALLS = ("function_call", "tool_call", "tool_calls", "function-call")
 """Names of turns in which an assistant calls a tool: the call is the text of the turn."""
+CALL_FIELDS = ("tool_calls", "function_call")
+"""Fields of messages that hold calls, the usual one first."""
 
 _ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
 _ROLES |= dict.fromkeys(CALLS, "assistant")
@@ -71,18 +73,9 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
     it, if there is one.
     """
-    refuse_python_text(turns, column)
-    turns = as_messages(turns)
-    if turns is None or len(turns) == 0:
-        raise SkipRowError(
-            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
-        )
-    if isinstance(turns, str):
-        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
-        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
     messages: list[Message] = []
     before = ""
-    for place, turn in enumerate(turns):
+    for place, turn in enumerate(_read_turns(turns, column)):
         message = _read_message(turn)
         if isinstance(message, str):
             raise SkipRowError(
@@ -119,6 +112,20 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     return messages[: answers[-1] + 1]
 
 
+def _read_turns(value: Any, column: str) -> Sequence[Any]:
+    """The messages as the data has them; a row without a list of messages is skipped."""
+    refuse_python_text(value, column)
+    turns: Sequence[Any] | None = as_messages(value)
+    if turns is None or len(turns) == 0:
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
+        )
+    if isinstance(turns, str):
+        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
+        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
+    return turns
+
+
 def is_answer(turn: Any) -> bool:
     """Whether a message of the data is an assistant's."""
     return _role_of(turn) == "assistant"
@@ -141,10 +148,23 @@ def is_call_turn(turn: Any) -> bool:
 
 
 def has_unread_call(turns: Any) -> bool:
-    """Whether a call of a tool has no name and arguments, so that it is kept as text."""
-    calls = [turn for turn in turns if is_call_turn(turn)]
-    texts = (turn.get("value") or turn.get("content") or "" for turn in calls)
-    return any(isinstance(text, str) and calls_in(text) is None for text in texts)
+    """Whether a call of a tool is no JSON with a name and arguments, so that it stays text."""
+    for turn in turns:
+        calls = _calls_of(turn)
+        if not calls and is_call_turn(turn):
+            text = turn.get("value") or turn.get("content") or ""
+            calls = calls_in(text) or text if isinstance(text, str) else None
+        if calls and not are_json(read_calls(calls)):
+            return True
+    return False
+
+
+def _calls_of(turn: Mapping[str, Any]) -> Any:
+    """The calls in a field of a message of the data, which may be stored as JSON."""
+    names = [
+        name for name, value in turn.items() if value and name.removesuffix(JSON) in CALL_FIELDS
+    ]
+    return next(iter(without_missing({names[0]: turn[names[0]]}).values())) if names else None
 
 
 def _with_calls(answer: Message, call: Message) -> Message:
@@ -169,10 +189,14 @@ def _read_message(turn: Any) -> Message | str:
     content = values.pop("value", None) if content is None else content
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = _joined(content)
-    calls = values.get("tool_calls") or values.pop("function_call", None)
+    tool_calls, function_call = (values.pop(name, None) for name in CALL_FIELDS)
+    calls = tool_calls or function_call
     if is_call_turn(turn) and isinstance(content, str) and not calls:
         calls = calls_in(content)
         content = "" if calls else content
+    calls = read_calls(calls) if calls else None
+    if calls and not are_named(calls) and not isinstance(content, list | Mapping):
+        content, calls = "\n".join(filter(None, (content, text_of(calls)))), None
     if content is None and not calls:
         return f"({role}) has no content"
     if content is not None and not isinstance(content, str):
@@ -180,7 +204,7 @@ def _read_message(turn: Any) -> Message | str:
     if role == "user" and not (content or "").strip():
         return "(user) is empty"
     if calls:
-        values["tool_calls"] = read_calls(calls)
+        values["tool_calls"] = calls
     return {"role": role, "content": content or "", **values}
 
 

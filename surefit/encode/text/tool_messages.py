@@ -20,7 +20,10 @@ CALL_KEPT_AS_TEXT = rule(
     "SF166",
     "warning",
     "tool call that is not JSON",
-    why="It has no name and arguments that a template could write, so it is trained on as text.",
+    why=(
+        "A template cannot write a call without a name, or arguments that are no JSON object. "
+        "They are trained on as the text that they are."
+    ),
     fix='Write the call as JSON: {"name": …, "arguments": {…}}, or a list of such objects.',
     accept="The calls are trained on as text.",
 )
@@ -84,6 +87,32 @@ def is_call(value: Any) -> bool:
     """Whether a value has the name and the arguments of a call."""
     return (
         isinstance(value, Mapping) and isinstance(value.get("name"), str) and "arguments" in value
+    )
+
+
+def are_named(calls: list[Any]) -> bool:
+    """Whether each call has a name; a template cannot write any other."""
+    functions = [_function(call) for call in calls]
+    return all(isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions)
+
+
+def are_json(calls: list[Any]) -> bool:
+    """Whether each call has a name, and its arguments, if it has any, were JSON."""
+    if not are_named(calls):
+        return False
+    arguments = (_function(call).get("arguments") for call in calls)
+    return not any(isinstance(given, str) and given.strip() for given in arguments)
+
+
+def text_of(calls: list[Any]) -> str:
+    """Calls that have no name, as the text that the data has.
+
+    >>> text_of(["find(city='Paris')", {"city": "Rome"}])
+    'find(city=\'Paris\')\\n{"city": "Rome"}'
+    """
+    return "\n".join(
+        call if isinstance(call, str) else json.dumps(call, ensure_ascii=False, default=str)
+        for call in calls
     )
 
 

@@ -118,6 +118,25 @@ class _Part:
     column: str
 
 
+@dataclass(frozen=True)
+class DialogueColumns:
+    """The columns of the parts of a dialogue, which may all be one."""
+
+    messages: str
+    """The last prompt and its answer."""
+    system: str
+    earlier: str
+    """The messages before the last prompt."""
+    tools: str = "tools"
+
+    def of(self, messages: Sequence[Message], place: int) -> str:
+        """The column of a message."""
+        prompts = [p for p, message in enumerate(messages) if message["role"] == "user"]
+        if messages[place]["role"] == "system":
+            return self.system
+        return self.earlier if prompts and place < prompts[-1] else self.messages
+
+
 class UnrenderedParts:
     """Finds what a template loses, once per structure of dialogues."""
 
@@ -126,22 +145,25 @@ class UnrenderedParts:
         self._known: dict[Any, tuple[Remark, ...]] = {}
 
     def find(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: tuple[str, str]
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: DialogueColumns
     ) -> tuple[Remark, ...]:
-        """What is lost of a dialogue; `columns` are those of the messages and of the tools."""
-        key = (*map(_structure, messages), tools is not None and len(tools) > 0)
+        """What is lost of a dialogue."""
+        key = (columns, *map(_structure, messages), tools is not None and len(tools) > 0)
         if key not in self._known:
             self._known[key] = tuple(self._probe(messages, tools, columns))
         return self._known[key]
 
     def _probe(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: tuple[str, str]
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: DialogueColumns
     ) -> Iterator[Remark]:
-        marks = _Marks(columns)
+        marks = _Marks(columns.tools)
         prepared = self._template.prepared(messages)
         marked_tools = [marks.tool(tool) for tool in tools] if tools else None
         last = max((p for p, m in enumerate(prepared) if m["role"] == "assistant"), default=-1)
-        marked = [marks.message(m, place == last) for place, m in enumerate(prepared)]
+        marked = [
+            marks.message(message, columns.of(prepared, place), place == last)
+            for place, message in enumerate(prepared)
+        ]
         try:
             text = self._template.render(marked, marked_tools).casefold()
             plain, turns = self._template.find_answers(prepared, tools)
@@ -154,8 +176,8 @@ class UnrenderedParts:
                 seen.add((part.rule.code, part.column))
                 message = f"the template does not write {part.what}"
                 yield Remark(part.rule, message, part.column, counted=True)
-        yield from self._unmarked(prepared, tools, columns[0])
-        yield from _empty_reasoning(prepared, plain, turns, columns[0])
+        yield from self._unmarked(prepared, tools, columns.messages)
+        yield from _empty_reasoning(prepared, plain, turns, columns.messages)
 
     def _unmarked(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, column: str
@@ -202,9 +224,9 @@ def _field(name: str, column: str) -> _Part:
 class _Marks:
     """Puts a mark into each part of a dialogue, and knows which mark is in which part."""
 
-    def __init__(self, columns: tuple[str, str]) -> None:
+    def __init__(self, tools: str) -> None:
         self.parts: dict[str, _Part] = {}
-        self._messages, self._tools = columns
+        self._tools = tools
 
     def _mark(self, part: _Part) -> str:
         mark = f"zq{len(self.parts):04d}qz"
@@ -232,23 +254,23 @@ class _Marks:
             marked["parameters"] = {**parameters, "properties": {**properties, **added}}
         return {**tool, "function": marked} if "function" in tool else marked
 
-    def message(self, message: Message, is_last_answer: bool) -> Message:
+    def message(self, message: Message, column: str, is_last_answer: bool) -> Message:
         """A message with marks in its content and every other text."""
-        marked = {**message, **self._content(message, is_last_answer)}
+        marked = {**message, **self._content(message, column, is_last_answer)}
         for name, value in message.items():
             if name not in READ_FIELDS and isinstance(value, str):
-                part = _field(name, self._messages)
+                part = _field(name, column)
                 if part.rule is REASONING_NOT_RENDERED and not is_last_answer:
-                    part = _Part(EARLIER_REASONING_NOT_RENDERED, part.what, self._messages)
+                    part = _Part(EARLIER_REASONING_NOT_RENDERED, part.what, column)
                 marked[name] = self._inside(value, part)
         if message.get("tool_calls"):
-            marked["tool_calls"] = [self._call(call) for call in message["tool_calls"]]
+            marked["tool_calls"] = [self._call(call, column) for call in message["tool_calls"]]
         return marked
 
-    def _content(self, message: Message, is_last_answer: bool) -> dict[str, str]:
+    def _content(self, message: Message, column: str, is_last_answer: bool) -> dict[str, str]:
         role, content = message["role"], message["content"]
         kind = SYSTEM_NOT_RENDERED if role == "system" else MESSAGE_NOT_RENDERED
-        part = _Part(kind, f"{role} messages", self._messages)
+        part = _Part(kind, f"{role} messages", column)
         if "instruction" in message:
             own = {name: self._inside(message[name], part) for name in ("instruction", "input")}
             return {**own, "content": f"{own['instruction']}\n{own['input']}"}
@@ -256,19 +278,19 @@ class _Marks:
         if thought is None:
             return {"content": self._inside(content, part)}
         found = REASONING_NOT_RENDERED if is_last_answer else EARLIER_REASONING_NOT_RENDERED
-        inner = _Part(found, "the reasoning of answers", self._messages)
+        inner = _Part(found, "the reasoning of answers", column)
         a, b, end = thought.start(4), thought.end(4), thought.end()
         before = content[:a] + self._inside(content[a:b], inner) + content[b:end]
         return {"content": before + self._inside(content[end:], part)}
 
-    def _call(self, call: Any) -> Any:
+    def _call(self, call: Any, column: str) -> Any:
         inner = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
             return call
-        part = _Part(CALLS_NOT_RENDERED, "tool calls", self._messages)
+        part = _Part(CALLS_NOT_RENDERED, "tool calls", column)
         marked = {**inner, "name": self._inside(inner["name"], part)}
         if isinstance(inner.get("arguments"), Mapping) and inner["arguments"]:
-            shown = _Part(CALLS_NOT_RENDERED, "the arguments of tool calls", self._messages)
+            shown = _Part(CALLS_NOT_RENDERED, "the arguments of tool calls", column)
             marked["arguments"] = {**inner["arguments"], self._mark(shown): "x"}
         return {**call, "function": marked} if "function" in call else marked
 

@@ -1,0 +1,287 @@
+"""Training, validation and test rows: official splits, groups, and classes that differ."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from pictures import draw
+from PIL import Image
+
+from builders import sentiment_rows
+from faults.case import Case
+from faults.misread import BERT, MLP, measured, prose
+
+VIT = "tiny:vit"
+TO_KIND = "--task tabular-classification --set columns.label=kind"
+
+
+def images(count: int, label: Any, seed: int = 0) -> dict[str, Any]:
+    """Arrays of images with a label by row number."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (count, 8, 8), dtype=np.uint8)
+    return {"image": pixels, "label": np.array([label(n) for n in range(count)])}
+
+
+def drawn(folder: str, first: int = 0) -> dict[str, Any]:
+    """A folder of class folders with images."""
+    return {
+        f"{folder}/{shape}/{n}.png": draw(shape, first + n, 16, 16)
+        for shape in ("disc", "frame")
+        for n in range(8)
+    }
+
+
+def saved(pixels: Any, kind: str, **options: Any) -> bytes:
+    """The file of an image."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def csv(rows: list[dict[str, Any]]) -> str:
+    """A table with a header."""
+    lines = [rows[0].keys(), *(row.values() for row in rows)]
+    return "".join(",".join(str(cell) for cell in line) + "\n" for line in lines)
+
+
+def said_by(count: int, speakers: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Prompts and answers with their speaker."""
+    return [
+        {"prompt": row["text"], "completion": row["label"], "speaker": f"s{n % speakers}"}
+        for n, row in enumerate(prose(count, seed))
+    ]
+
+
+CASES = [
+    Case(
+        "only validation and test files",
+        "SF170",
+        {"d/val.jsonl": sentiment_rows(20), "d/test.jsonl": sentiment_rows(20, 1)},
+        BERT,
+        data="d",
+    ),
+    Case(
+        "test file among the training files",
+        "SF171",
+        {"train.jsonl": sentiment_rows(20), "test.jsonl": sentiment_rows(20, 1)},
+        BERT,
+        data="train.jsonl test.jsonl",
+        exits=0,
+    ),
+    Case(
+        "class without validation rows",
+        "SF184",
+        {
+            "a.jsonl": sentiment_rows(60),
+            "e.jsonl": [row for row in prose(80, 3) if row["label"] == "bad"],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "classes with other shares in validation",
+        "SF185",
+        {
+            "a.jsonl": prose(80),
+            "e.jsonl": [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
+        },
+        BERT,
+        "--eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "groups in both sets",
+        "SF188",
+        {
+            "a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(40))],
+            "e.jsonl": [{**row, "patient": 5 + n % 9} for n, row in enumerate(prose(30, 1))],
+        },
+        BERT,
+        "--eval-data e.jsonl --set split.by=patient",
+        column="patient",
+        exits=0,
+    ),
+    Case(
+        "one group only",
+        "SF186",
+        {"a.jsonl": [{**row, "patient": 1} for row in prose(30)]},
+        BERT,
+        "--set split.by=patient",
+        column="patient",
+    ),
+    Case(
+        "groups by a column that is not there",
+        "SF202",
+        {"a.jsonl": prose(30)},
+        BERT,
+        "--set split.by=patient",
+        column="patient",
+    ),
+    Case(
+        "class folders of validation and test images",
+        "SF170",
+        {**drawn("d/val"), **drawn("d/test", 50)},
+        VIT,
+        data="d",
+    ),
+    Case(
+        "arrays of a validation and a test set",
+        "SF170",
+        {
+            f"d/{name}_{part}.npy": np.arange(10) % 2 if name == "y" else np.ones((10, 4))
+            for part in ("val", "test")
+            for name in ("X", "y")
+        },
+        MLP,
+        data="d",
+    ),
+    Case(
+        "test images among the training images",
+        "SF171",
+        {**drawn("d/train"), **drawn("d/test", 50)},
+        VIT,
+        data="d/train d/test",
+        exits=0,
+    ),
+    Case(
+        "validation images that are training images in another format",
+        "SF210",
+        {
+            **drawn("d"),
+            **{
+                path.replace("d/", "e/", 1).replace(".png", ".bmp"): saved(pixels, "BMP")
+                for path, pixels in drawn("d").items()
+            },
+        },
+        VIT,
+        "--eval-data e",
+        data="d",
+        exits=0,
+    ),
+    Case(
+        "class without validation images",
+        "SF184",
+        {"a.npz": images(60, lambda n: n % 3), "e.npz": images(40, lambda n: n % 2, 1)},
+        VIT,
+        "--eval-data e.npz",
+        exits=0,
+    ),
+    Case(
+        "classes of a table with other shares in validation",
+        "SF185",
+        {
+            "a.csv": csv(measured()),
+            "e.jsonl": [
+                {**row, "size": row["size"] + 30, "kind": "yes" if n % 9 else "no"}
+                for n, row in enumerate(measured())
+            ],
+        },
+        MLP,
+        f"{TO_KIND} --eval-data e.jsonl",
+        exits=0,
+    ),
+    Case(
+        "one subject in a table",
+        "SF186",
+        {"a.csv": csv(measured(subject=lambda n, kind: "s01"))},
+        MLP,
+        f"{TO_KIND} --set split.by=subject",
+        column="subject",
+    ),
+    Case(
+        "groups that no row has",
+        "SF186",
+        {"a.jsonl": [{**row, "patient": None} for row in prose(30)]},
+        BERT,
+        "--set split.by=patient",
+        column="patient",
+    ),
+    Case(
+        "groups written as numbers and as text",
+        "SF188",
+        {
+            "a.csv": csv(measured(site=lambda n, kind: n % 9)),
+            "e.jsonl": [
+                {**row, "size": row["size"] + 30}
+                for row in measured(site=lambda n, kind: str(n % 5))
+            ],
+        },
+        MLP,
+        f"{TO_KIND} --eval-data e.jsonl --set split.by=site",
+        column="site",
+        exits=0,
+    ),
+    Case(
+        "speakers in both sets",
+        "SF188",
+        {"a.jsonl": said_by(40, 6), "e.jsonl": said_by(20, 4, 1)},
+        options="--eval-data e.jsonl --set split.by=speaker",
+        column="speaker",
+        exits=0,
+    ),
+]
+
+HEALTHY = [
+    Case(
+        "training, validation and test files in a folder",
+        None,
+        {f"d/{part}.jsonl": prose(40, n) for n, part in enumerate(("train", "val", "test"))},
+        BERT,
+        data="d",
+        also=("SF121",),
+    ),
+    Case(
+        "class folders of texts with official splits",
+        None,
+        {
+            f"d/{part}/{row['label']}/{n}.txt": row["text"]
+            for part, seed in (("train", 0), ("test", 1))
+            for n, row in enumerate(prose(30, seed))
+        },
+        BERT,
+        data="d",
+        also=("SF121",),
+    ),
+    Case(
+        "few validation rows of few classes",
+        None,
+        {"a.jsonl": prose(60), "e.jsonl": prose(12, 5)},
+        BERT,
+        "--eval-data e.jsonl",
+    ),
+    Case(
+        "rows split by group",
+        None,
+        {"a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(60))]},
+        BERT,
+        "--set split.by=patient",
+        also=("SF187",),
+    ),
+    Case("test images alone", None, drawn("d/test"), VIT, data="d"),
+    Case(
+        "images split by group",
+        None,
+        {"a.npz": {**images(60, lambda n: n % 3), "site": np.arange(60) % 8}},
+        VIT,
+        "--set split.by=site",
+        also=("SF187",),
+    ),
+    Case(
+        "groups of one set alone",
+        None,
+        {
+            "a.jsonl": said_by(40, 6),
+            "e.jsonl": [{**row, "speaker": "new"} for row in said_by(20, 4, 1)],
+        },
+        options="--eval-data e.jsonl --set split.by=speaker",
+    ),
+    Case(
+        "files about tests",
+        None,
+        {"tests.jsonl": prose(40), "contest.jsonl": prose(40, 1)},
+        BERT,
+        data="tests.jsonl contest.jsonl",
+    ),
+]

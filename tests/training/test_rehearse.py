@@ -1,0 +1,199 @@
+"""What would fail after hours of training fails before the first step, and changes nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import surefit
+from builders import MeanPool, feature_rows
+from surefit.errors import FindingError
+from surefit.run.events import read_events
+from surefit.run.run_lock import lock_run
+from surefit.run.scratch_folder import scratch_folder, sweep_scratch
+from surefit.tasks.feature_classification import SPEC
+from surefit.training import start
+
+ROWS = feature_rows(40)
+OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 1, "lr": 0.01}
+
+
+class Normed(MeanPool):
+    """Buffers, dropout and weights: all that a rehearsal must leave alone."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.2)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().forward(inputs_embeds, attention_mask))
+
+
+STATE = Normed().state_dict()
+
+
+def train(folder: Path, model: nn.Module | None = None, **more: Any) -> surefit.api.Run:
+    if model is None:
+        model = Normed()
+        model.load_state_dict(STATE)
+    return surefit.train(model=model, output=str(folder / "run"), **{**OPTIONS, **more})
+
+
+def refusal(folder: Path, *args: Any, **more: Any) -> tuple[str, str]:
+    """Code and message of what a run is refused for; nothing is left of it."""
+    with pytest.raises(FindingError) as refused:
+        train(folder, *args, **more)
+    assert list(folder.iterdir()) == []
+    found = refused.value.findings[0]
+    return found.code, found.message
+
+
+def with_metric(metric: Any) -> Any:
+    return replace(SPEC, metrics={"own": metric})
+
+
+def test_a_metric_that_fails_is_found_before_the_first_step(tmp_path: Path) -> None:
+    def metric(outputs: Any, batch: Any) -> tuple[Any, int]:
+        raise LookupError("no such class")
+
+    code, message = refusal(tmp_path, task=with_metric(metric))
+    assert code == "SF863"
+    assert "evaluation failed: LookupError: no such class" in message
+    assert "test_rehearse.py, line" in message
+
+
+def test_a_metric_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    from surefit.tasks.task_spec import Metric
+
+    metric = Metric(lambda outputs, batch: {"n": torch.ones(1)}, lambda sums: object())
+    assert refusal(tmp_path, task=with_metric(metric))[0] == "SF863"
+
+
+def test_a_metric_that_needs_more_rows_than_one_batch_is_healthy(tmp_path: Path) -> None:
+    from surefit.tasks.task_spec import Metric
+
+    def figure(sums: Any) -> float:
+        assert sums["rows"] > 4
+        return 1.0
+
+    metric = Metric(lambda outputs, batch: {"rows": torch.tensor([len(batch["labels"])])}, figure)
+    run = train(tmp_path, task=with_metric(metric), eval_share=0.3)
+    assert run.metrics["own"] == 1.0
+
+
+def test_a_module_whose_state_cannot_be_saved_is_found(tmp_path: Path) -> None:
+    class Strange(MeanPool):
+        def get_extra_state(self) -> Any:
+            return {"seen": {1, 2}}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    code, message = refusal(tmp_path, Strange())
+    assert code == "SF863"
+    assert "checkpoint failed" in message
+
+
+def test_a_module_that_loads_other_values_is_found(tmp_path: Path) -> None:
+    class Halving(MeanPool):
+        def load_state_dict(self, state: Any, *args: Any, **more: Any) -> Any:
+            return super().load_state_dict({n: v / 2 for n, v in state.items()}, *args, **more)
+
+    code, message = refusal(tmp_path, Halving())
+    assert code == "SF864"
+    assert "another value after loading" in message
+
+
+def test_a_report_that_cannot_be_written_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: Any) -> str:
+        raise PermissionError(13, "Permission denied", "report.html")
+
+    monkeypatch.setattr("surefit.report.page.render", fail)
+    code, message = refusal(tmp_path)
+    assert code == "SF863"
+    assert "report failed" in message
+
+
+def test_an_accepted_failure_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(start, "SILENT", replace(start.SILENT, notice=said.append))
+
+    def fail(run: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "report.html")
+
+    monkeypatch.setattr("surefit.training.rehearse.write_report", fail)
+    assert train(tmp_path, accept=["SF863"]).has_model
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_training_is_the_same_with_and_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    heard: list[Any] = []
+    (tmp_path / "with").mkdir()
+    with_it = train(tmp_path / "with", rehearse=whole, callbacks=[heard.append])
+    assert with_it.plan["rehearsal"]["true_size"] is whole
+    assert ("reloading the model" in with_it.plan["rehearsal"]["phases"]) is whole
+    monkeypatch.setattr(start, "rehearse", lambda *_: [])
+    without = train(tmp_path / "without")
+    histories = [
+        [{**event, "seconds": 0} for event in read_events(run.events_path)]
+        for run in (with_it, without)
+    ]
+    assert histories[0] == histories[1]
+    one, two = with_it.load()[0].state_dict(), without.load()[0].state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert [event["event"] for event in heard if event.get("rehearsal")] == (
+        ["eval", "step"] if whole else []
+    )
+    assert [path.name for path in (tmp_path / "with").iterdir()] == ["run"]
+
+
+def test_check_rehearses_and_leaves_nothing(tmp_path: Path) -> None:
+    output = str(tmp_path / "runs" / "run")
+    plan = surefit.check(model=Normed(), output=output, rehearse=True, **OPTIONS)
+    assert plan.ok
+    assert plan.as_dict()["rehearsal"]["phases"][:3] == ["evaluation", "checkpoint", "model"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def metric(outputs: Any, batch: Any) -> tuple[Any, int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, task=with_metric(metric))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch_folders_of_killed_processes_are_swept(tmp_path: Path) -> None:
+    names = (".run.scratch.0123abcd.tmp", ".run.scratch.89abcdef.tmp", ".run.other.tmp")
+    left, used, foreign = (tmp_path / name for name in names)
+    for folder in (left, used, foreign):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+    with lock_run(used):
+        for folder in (left, used, foreign):
+            long_ago = time.time() - 3600
+            os.utime(folder, (long_ago, long_ago))
+        sweep_scratch(tmp_path)
+        assert not left.exists()
+        assert used.exists()
+    assert foreign.exists()
+
+
+def test_a_scratch_folder_is_on_the_disk_of_the_output(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path / "not" / "yet" / "run") as folder:
+        assert folder.parent == tmp_path
+        sweep_scratch(tmp_path)
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == []
