@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -50,7 +51,12 @@ def _sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`; a reader sees the old file or the new one, never half of one."""
-    write_bytes(path, text.encode(errors="backslashreplace"))  # a lone surrogate
+    write_bytes(path, encode_text(text))
+
+
+def encode_text(text: str) -> bytes:
+    """The text as files have it; a lone surrogate is escaped."""
+    return text.encode(errors="backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -71,7 +77,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON; NaN and infinities are refused rather than written."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_bytes(path, encode_json(value))
+
+
+def encode_json(value: Any) -> bytes:
+    """The content of a JSON file; NaN and infinities are refused."""
+    return encode_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @contextmanager
@@ -169,6 +180,35 @@ def sweep(folder: Path, older_than_seconds: float = 0) -> list[Path]:
     return left
 
 
+def _replace_folder(temporary: Path, path: Path) -> None:
+    """Give a folder its name, which another folder may have; that one is deleted."""
+    retired = _temporary(path)
+    if not path.exists():
+        os.replace(temporary, path)
+        return
+    if _exchange(temporary, path):
+        retired = temporary
+    else:  # for a moment, there is no folder of that name
+        os.replace(path, retired)
+        os.replace(temporary, path)
+    shutil.rmtree(retired, ignore_errors=True)  # what is left of it, `sweep` deletes later
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders at once; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    names = (ctypes.c_char_p(os.fsencode(os.path.abspath(path))) for path in (one, other))
+    first, second = names
+    return bool(rename(AT_NO_FOLDER, first, AT_NO_FOLDER, second, RENAME_EXCHANGE) == 0)
+
+
+AT_NO_FOLDER, RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2: the paths are absolute; exchange the two."""
+
+
 def _is_older(path: Path, seconds: float) -> bool:
     try:
         return seconds <= 0 or time.time() - path.lstat().st_mtime > seconds
@@ -184,11 +224,7 @@ def _publish(temporary: Path, path: Path, sealed: bool = False) -> None:
         for file in sorted(temporary.rglob("*")):
             _sync(file)
         _sync(temporary)
-        retired = _temporary(path)
-        if path.exists():
-            os.replace(path, retired)
-        os.replace(temporary, path)
-        shutil.rmtree(retired, ignore_errors=True)  # nothing, or what `sweep` deletes later
+        _replace_folder(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,17 @@ def describe(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     files = {
         name: {"bytes": (folder / name).stat().st_size, ALGORITHM: hash_file(folder / name)}
         for name in names
+    }
+    return {"format_version": 1, "files": files}
+
+
+def describe_contents(contents: Mapping[str, bytes]) -> dict[str, Any]:
+    """The same of files that are yet to be written, by name."""
+    import xxhash
+
+    files = {
+        name: {"bytes": len(content), ALGORITHM: xxhash.xxh3_128(content).hexdigest()}
+        for name, content in contents.items()
     }
     return {"format_version": 1, "files": files}
 

@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from surefit.encode.text.dialogues import DialogueTokenizer, fit_template
+from surefit.encode.text.dialogues import DialogueTokenizer
+from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import read_template
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -15,7 +15,11 @@ import numpy as np
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import Field, well_known_fields
 from surefit.checks.probes import run_probes
-from surefit.checks.probes.batched_generation import choose_generation
+from surefit.checks.probes.batched_generation import (
+    NEW_TOKENS,
+    NOT_BATCHED,
+    choose_generation,
+)
 from surefit.checks.probes.first_batch import find_unreached, probe
 from surefit.checks.probes.model_loss import compare_losses
 from surefit.checks.probes.padding_effect import padding_effect
@@ -23,6 +27,7 @@ from surefit.checks.probes.perturbed_weights import perturbed_copy
 from surefit.checks.probes.probe_batch import Subject, differ, tolerance
 from surefit.checks.probes.save_reload import check_reload
 from surefit.encode.store import Store
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 from surefit.models.auxiliary_loss import without_router_logits
@@ -51,6 +56,14 @@ LOSS_REACHES_NO_ADAPTER = rule(
     "the loss reaches no adapter",
     why="The adapters would get no gradient: the run would train nothing, or the head alone.",
     fix="Train the whole model (leave lora.r out), or name other layers in lora.targets.",
+)
+
+GENERATION_FAILS = rule(
+    "SF713",
+    "error",
+    "generation fails",
+    why="Evaluation generates text, so the run would end at its first evaluation.",
+    fix="Correct the model's generate, or evaluate without it: --set generate.rows=0.",
 )
 
 PROBE_LOGITS, PROBE_TOKENS = 8_000_000, 16
@@ -151,13 +164,18 @@ def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
     return differ(values[0], values[1]) <= tolerance(values[0])
 
 
-def choose_row_groups(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any], list[Finding]]:
-    """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
+def choose_row_groups(
+    pipeline: Pipeline, train: Store, generates: bool
+) -> tuple[dict[str, Any], list[Finding]]:
+    """How rows are batched in evaluation, prediction and generation, as the plan stores it.
+
+    `generates` says whether evaluation generates text for some rows.
+    """
     if pipeline.collate_fn is not None:
         return {}, []
     with preserved_state(pipeline.module):
         forward: Together = "equal_length" if _needs_equal_length(pipeline, train) else "padded"
-        generation, found = _choose_generation(pipeline, train)
+        generation, found = _choose_generation(pipeline, train, generates)
     return {"row_groups": asdict(RowGroups(forward, generation))}, found
 
 
@@ -169,20 +187,34 @@ def _needs_equal_length(pipeline: Pipeline, train: Store) -> bool:
     return change > tolerance(next(pipeline.module.parameters()))
 
 
-def _choose_generation(pipeline: Pipeline, train: Store) -> tuple[Together, list[Finding]]:
+def _choose_generation(
+    pipeline: Pipeline, train: Store, generates: bool
+) -> tuple[Together, list[Finding]]:
     module, encoder, generate = pipeline.module, pipeline.encoder, pipeline.task.generate
     if generate is None or not generate.possible(module, encoder):
         return "padded", []
     answer = generate.answer
     longest, shortest = int(train.lengths.argmax()), int(train.lengths.argmin())
     prompts = train.value("input_ids", longest), train.value("input_ids", shortest)
-    try:
-        with quiet_transformers(), without_router_logits(module):
+    with quiet_transformers(), without_router_logits(module):
+        try:
             return choose_generation(
                 module, lambda rows, count: answer(module, rows, encoder, count), prompts
             )
-    except Exception:  # prediction would fail in the same way, and reports it
-        return "padded", []
+        except Exception as error:  # the model's own code may fail in any way
+            batched = error
+        try:
+            answer(module, [train.row(shortest)], encoder, NEW_TOKENS)
+        except Exception as error:
+            if not (generates and generate.names):  # prediction reports it
+                return "padded", []
+            message = f"The model fails to generate an answer: {describe_error(error)[:200]}"
+            return "padded", [GENERATION_FAILS.finding(message)]
+    message = (
+        f"The model fails on a padded batch of prompts ({type(batched).__name__}). Evaluation and "
+        "prediction generate for one prompt at a time."
+    )
+    return "single", [NOT_BATCHED.finding(message)]
 
 
 def _reload(built: Built, subject: Subject) -> list[Finding]:

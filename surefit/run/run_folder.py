@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -308,7 +309,7 @@ def is_unbegun(folder: Path) -> bool:
         return False
     saved = any(NAME.match(path.name) for path in (folder / "checkpoints").iterdir())
     begun = {"config.yaml", "plan.json"}
-    return not saved and not has >= begun and has <= {"checkpoints", *begun}
+    return not saved and not has >= begun and has <= {"checkpoints", *BEGINNING}
 
 
 def choose_folder(output: str | None, name: str) -> Path:
@@ -318,7 +319,7 @@ def choose_folder(output: str | None, name: str) -> Path:
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
-            f"Choose another --output, or go on with: surefit train --resume {folder}",
+            f"Choose another --output, or resume that run: surefit train --resume {folder}",
         )
     check_writable(folder)
     return folder
@@ -347,15 +348,24 @@ def create_run(folder: Path, config: RunConfig, plan: dict[str, Any], task: Task
         (folder / "checkpoints").mkdir(exist_ok=True)
         write_beginning(folder, config, plan)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise UsageError(
-            f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
+            f"Cannot write to {folder}: {error.strerror}.",
+            "Free some space, or choose another --output." if full else "Choose another --output.",
         ) from None
     return Run(folder, task)
 
 
 def write_beginning(folder: Path, config: RunConfig, plan: Mapping[str, Any]) -> None:
-    """Write config and plan with their digests; a folder with config and plan is a run."""
-    known = config.model_dump(mode="json")
-    atomic.write_text(folder / "config.yaml", config_yaml(config))
-    atomic.write_json(folder / "plan.json", {**plan, "config": known})
-    atomic.write_json(folder / digests.FILE, digests.describe(folder, ("config.yaml", "plan.json")))
+    """Write config and plan with their digests; the plan, which makes a folder a run, comes last.
+
+    A process that is killed in between leaves a start to be repeated or, of a run that is resumed,
+    a config.yaml whose difference from the plan is applied again.
+    """
+    contents = {
+        "config.yaml": atomic.encode_text(config_yaml(config)),
+        "plan.json": atomic.encode_json({**plan, "config": config.model_dump(mode="json")}),
+    }
+    atomic.write_bytes(folder / "config.yaml", contents["config.yaml"])
+    atomic.write_json(folder / digests.FILE, digests.describe_contents(contents))
+    atomic.write_bytes(folder / "plan.json", contents["plan.json"])

@@ -25,13 +25,9 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.dialogues import (
-    TOKENIZED_IN_PARTS,
-    Dialogue,
-    DialogueTokens,
-    fit_template,
-)
+from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
 from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
+from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
 from surefit.encode.text.unrendered import (

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,7 +109,9 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
     clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
     buffers = LastBuffers(job.pipeline.module)
-    _finish_step(_last_place(job.batches, state, pace), pace, hooks, state)
+    if state.step:  # resumed: the optimizer as the last step left it
+        _set_rates(optimizer, base_lrs, pace.lr_factor(state.step))
+        _evaluate_if_due(_last_place(job.batches, state, pace), pace, hooks, state)
     if state.stopped_early:
         return state
     model.train()
@@ -138,8 +140,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             _undo_step(parameters, buffers)
             _skip_or_stop(fault, place.step, pace, hooks, state)
         else:
-            for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
-                group["lr"] = base * rate
+            _set_rates(optimizer, base_lrs, rate)
             optimizer.step()
             state.skipped_in_a_row = 0
         for parameter in parameters:
@@ -251,21 +252,31 @@ def _across(
     return summed[0], summed[1], summed[2] > 0
 
 
-def _last_place(batches: Batches, state: State, pace: Pace) -> Place | None:
-    """The place of the step a resumed run had finished, if it had finished any."""
-    if state.step == 0:
-        return None
+def _set_rates(optimizer: Any, base_lrs: Sequence[float], factor: float) -> None:
+    for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
+        group["lr"] = base * factor
+
+
+def _last_place(batches: Batches, state: State, pace: Pace) -> Place:
+    """The place of the step a resumed run had finished."""
     return next(places(batches, state.step - 1, pace.num_steps))
 
 
-def _finish_step(place: Place | None, pace: Pace, hooks: Hooks, state: State) -> None:
-    """Evaluate and save where it is due and not yet done."""
-    if place is None or state.evaluated_step == place.step:
-        return
-    if hooks.evaluate is not None and pace.evaluates(place):
-        note_evaluation(hooks.evaluate(), place.step, place.epoch + 1, pace, state, hooks.emit)
-    if pace.saves(place):
+def _finish_step(place: Place, pace: Pace, hooks: Hooks, state: State) -> None:
+    """Evaluate and save where it is due."""
+    if not _evaluate_if_due(place, pace, hooks, state) and pace.saves(place):
         hooks.save(state)
+
+
+def _evaluate_if_due(place: Place, pace: Pace, hooks: Hooks, state: State) -> bool:
+    """Evaluate where it is due and not yet done, and then save."""
+    due = hooks.evaluate is not None and pace.evaluates(place)
+    if not due or state.evaluated_step == place.step:
+        return False
+    assert hooks.evaluate is not None
+    note_evaluation(hooks.evaluate(), place.step, place.epoch + 1, pace, state, hooks.emit)
+    hooks.save(state)
+    return True
 
 
 def note_evaluation(

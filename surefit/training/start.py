@@ -29,7 +29,7 @@ from surefit.processes import is_main
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
-from surefit.run.checkpoints import Saver, load_checkpoint
+from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder
@@ -147,6 +147,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
+        prune_checkpoints(run.checkpoints, config.keep, state.best_step)  # a kill may prevent it
     observers = (*listeners.observers, *plan.objects.callbacks)
     with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
         emit = _checking_updates(plan, engine, state, watch.observe(emit_all))

@@ -12,7 +12,8 @@ import pytest
 from builders import encode_one
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.dialogues import DialogueTokens, fit_template
+from surefit.encode.text.dialogues import DialogueTokens
+from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import Template, TemplateError
 from surefit.encode.text.templates import TEMPLATES, read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer

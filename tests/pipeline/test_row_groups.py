@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import GenerationMixin
 
 import surefit
 from builders import WORDS, assert_same_predictions, echo_rows, sentiment_rows
@@ -120,3 +121,36 @@ def test_rows_are_chunked_by_group() -> None:
     ]
     assert shown == [[[1, 0, 2]], [[1], [0, 2]], [[1, 0, 2]], [[2], [1], [0]]]
     assert [len(chunk) for chunk in row_chunks(lengths, 8, 5, by_length)] == [1, 1, 1]
+
+
+def test_a_model_that_cannot_generate_is_found_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Any, **inputs: Any) -> Any:
+        raise ValueError("the cache has the wrong shape")
+
+    monkeypatch.setattr(GenerationMixin, "generate", fail)
+    plan = surefit.check(data=echo_rows(20), model="tiny:llama")
+    (found,) = [each for each in plan.findings if each.severity == "error"]
+    assert found.code == "SF713"
+    assert "ValueError: the cache has the wrong shape" in found.message
+    plan = surefit.check(data=echo_rows(20), model="tiny:llama", generate={"rows": 0})
+    assert plan.ok, plan.findings
+
+
+def test_a_model_that_fails_on_padding_generates_for_one_prompt_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generate = GenerationMixin.generate
+
+    def unpadded(self: Any, **inputs: Any) -> Any:
+        if not bool(inputs["attention_mask"].all()):
+            raise ValueError("padding is not supported")
+        return generate(self, **inputs)
+
+    monkeypatch.setattr(GenerationMixin, "generate", unpadded)
+    plan, pipeline = planned("tiny:llama", "sft")
+    assert plan.ok, plan.findings
+    assert pipeline.row_groups.generation == "single"
+    assert "SF712" in codes(plan)
+    assert len(predictions(pipeline, "sft", 8)) == 8

@@ -121,15 +121,18 @@ class Child:
 
     def poll(self) -> int | None:
         """The exit code if all processes ended: of the first that did not end well, else 0."""
+        self._reap()
+        if any(self.codes.values()) and len(self.codes) < len(self.pids):
+            self._end_others()
+        if len(self.codes) == len(self.pids):
+            self.code = next((code for code in self.codes.values() if code), 0)
+        return self.code
+
+    def _reap(self) -> None:
         for pid in [pid for pid in self.pids if pid not in self.codes]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self.codes[pid] = os.waitstatus_to_exitcode(status)
-                if self.codes[pid] and len(self.codes) < len(self.pids):
-                    self._end_others()
-        if len(self.codes) == len(self.pids):
-            self.code = next((code for code in self.codes.values() if code), 0)
-        return self.code
 
     def _end_others(self) -> None:
         """As a launcher does where one process has failed."""
@@ -138,13 +141,9 @@ class Child:
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline and len(self.codes) < len(self.pids):
-            for pid in [pid for pid in self.pids if pid not in self.codes]:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    self.codes[pid] = os.waitstatus_to_exitcode(status)
+            self._reap()
             time.sleep(0.01)
-        for pid in [pid for pid in self.pids if pid not in self.codes]:
-            os.kill(pid, signal.SIGKILL)
+        self.kill()
 
     def wait(self, timeout: float = 600) -> int:
         """The exit code."""

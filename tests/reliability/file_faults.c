@@ -135,6 +135,7 @@ SIMPLE(truncate, (const char *path, off_t size), decide_at("truncate", AT_FDCWD,
 SIMPLE(truncate64, (const char *path, off64_t size), decide_at("truncate", AT_FDCWD, path), (path, size))
 SIMPLE(rename, (const char *old, const char *path), decide_at("rename", AT_FDCWD, path), (old, path))
 SIMPLE(renameat, (int from, const char *old, int to, const char *path), decide_at("rename", to, path), (from, old, to, path))
+SIMPLE(renameat2, (int from, const char *old, int to, const char *path, unsigned flags), decide_at("rename", to, path), (from, old, to, path, flags))
 SIMPLE(unlink, (const char *path), decide_at("unlink", AT_FDCWD, path), (path))
 SIMPLE(unlinkat, (int folder, const char *path, int flags),
        decide_at(flags & AT_REMOVEDIR ? "rmdir" : "unlink", folder, path), (folder, path, flags))

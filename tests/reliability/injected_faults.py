@@ -76,7 +76,7 @@ class Case:
             self.wrong.append(f"exit {child.code}, not {codes}: {said[-1500:]}")
         if "Traceback" in said or "internal error" in said:
             self.wrong.append(f"a traceback or an internal error: {said[-1500:]}")
-        if child.code and not ("error: " in said and "fix: " in said):
+        if child.code and not (re.search("^error[: ]", said, re.M) and "fix: " in said):
             self.wrong.append(f"no message with a fix: {said[-1500:]}")
         if words and not re.search(words, said):
             self.wrong.append(f"{words!r} is not in: {said[-1500:]}")

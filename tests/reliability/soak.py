@@ -81,7 +81,8 @@ def soak(options: str, steps: int) -> dict[str, Any]:
     folder, temporary = prepare(place / "job"), place / "tmp"
     temporary.mkdir()
     every = max(steps // 50, 10)
-    command = ["train", *options.split(), "--max-steps", str(steps), "--output", OUTPUT]
+    command = ["train", *options.split(), "--output", OUTPUT]
+    command += ["--epochs", str(steps), "--max-steps", str(steps)]
     command += ["--set", f"save_every={every}", "--set", f"eval_every={2 * every}"]
     environment = {
         **os.environ,
@@ -104,7 +105,7 @@ def soak(options: str, steps: int) -> dict[str, Any]:
     done = _lines(folder / OUTPUT / "events.jsonl", b'"event": "step"')
     assert done == steps, f"{done} steps, not {steps}"
     shutil.rmtree(place)
-    kept = [sample for sample in samples if sample["step"] >= SKIPPED * steps]
+    kept = [sample for sample in samples if SKIPPED * steps <= sample["step"] < steps]
     at = np.array([sample["step"] for sample in kept])
     figures = {}
     for name in BOUNDS:
@@ -141,9 +142,9 @@ def _held(pid: int, run: Path, temporary: Path) -> dict[str, float]:
 
 
 def _private(pid: int) -> float:
+    """Memory that no file stands behind, in MB; pages that a forked worker still shares count."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
-    private = [line.split() for line in lines if line.startswith("Private_")]
-    return sum(int(line[1]) for line in private) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 
 
 def _lines(path: Path, words: bytes) -> int:

@@ -121,6 +121,47 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(
     assert {f"{latest.name}.damaged", "step-latest", "notes.txt"} < names
 
 
+def test_resuming_leaves_the_checkpoint_it_resumes_from_as_it_was(
+    tmp_path: Path, whole: Path
+) -> None:
+    run = cut(tmp_path / "run", 17)
+    resume(run)
+    files = [path for path in (run / "checkpoints").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} == {"step-00000015", "step-00000018"}
+    assert [p for p in files if p.read_bytes() != (whole / p.relative_to(run)).read_bytes()] == []
+
+
+def test_old_checkpoints_that_a_killed_run_did_not_delete_are_deleted(
+    tmp_path: Path, whole: Path
+) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(whole, run, ignore=shutil.ignore_patterns("model", "report.html"))
+    shutil.copytree(run / "checkpoints/step-00000015", run / "checkpoints/step-00000003")
+    resume(run)
+    kept = {path.name for path in list_checkpoints(run / "checkpoints")}
+    assert kept == {path.name for path in list_checkpoints(whole / "checkpoints")}
+    assert (run / "model").is_dir()
+
+
+def test_a_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    if not atomic._exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("this system or disk cannot exchange two names")
+    (tmp_path / "one" / "old").touch()
+
+    def never(*_: Any) -> None:
+        raise AssertionError("for a moment, there is no folder of that name")
+
+    monkeypatch.setattr(os, "replace", never)
+    with atomic.new_folder(tmp_path / "one") as temporary:
+        (temporary / "new").touch()
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["new"]
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "other"}
+
+
 def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: Path) -> None:
     run = cut(tmp_path / "run", 7)
     for path in list_checkpoints(run / "checkpoints"):
@@ -153,16 +194,35 @@ def test_what_killed_writes_left_is_swept(tmp_path: Path) -> None:
     assert not (run / ".lock").exists()
 
 
-@pytest.mark.parametrize("missing", ["plan.json", "config.yaml"])
-def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path, missing: str, whole: Path) -> None:
+@pytest.mark.parametrize("kept", [["config.yaml"], ["config.yaml", "digests.json"], ["plan.json"]])
+def test_a_start_that_was_killed_can_be_repeated(
+    tmp_path: Path, kept: list[str], whole: Path
+) -> None:
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    kept = "config.yaml" if missing == "plan.json" else "plan.json"
-    (run / kept).write_bytes((whole / kept).read_bytes())
+    for name in kept:
+        (run / name).write_bytes((whole / name).read_bytes())
     with pytest.raises(surefit.UsageError, match="before training began") as caught:
         surefit.train(resume=run)
     assert "--output" in caught.value.fix
     assert events(train(run).path) == events(whole)
+
+
+def test_a_folder_with_a_plan_has_all_of_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = atomic.write_bytes
+
+    def noted(path: Path, content: bytes) -> None:
+        written.append(path.name)
+        write(path, content)
+
+    monkeypatch.setattr(atomic, "write_bytes", noted)
+    run = train(tmp_path / "run", epochs=1)
+    at = written.index("config.yaml")
+    assert written[at : at + 3] == ["config.yaml", "digests.json", "plan.json"]
+    assert verify_files(run) == []
 
 
 def test_a_report_that_is_missing_is_written_on_resume(tmp_path: Path) -> None:

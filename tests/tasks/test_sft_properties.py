@@ -13,7 +13,7 @@ from builders import encode_one
 from chats import STYLES, chat_tokenizer, said
 from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.dialogues import fit_template
+from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.templates import TEMPLATES
 from surefit.tasks.sft import encode
 

@@ -1,0 +1,181 @@
+"""The template of a run: chosen, tried on a few rows, and what is found about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from surefit.encode.text.dialogues import Dialogue, DialogueTokenizer
+from surefit.encode.text.messages import Message
+from surefit.encode.text.template_rendering import (
+    ANSWERS_NOT_FOUND,
+    DATE,
+    TEMPLATE_REFUSES_ROW,
+    Template,
+    TemplateError,
+)
+from surefit.encode.text.templates import choose_template
+from surefit.findings import Finding, rule
+
+UNUSABLE_TEMPLATE = rule(
+    "SF274",
+    "error",
+    "unusable template",
+    why="It is not valid Jinja, needs what the sandbox forbids, or fails on a dialogue.",
+    fix="Correct it, or choose another one with template.",
+)
+
+TEMPLATE_CANNOT_BE_MASKED = rule(
+    "SF275",
+    "error",
+    "answers not found in the template",
+    why="For completion-only loss, the exact position of every answer must be known.",
+    fix="Let the template write answers unchanged, or mark them with {% generation %}.",
+)
+
+TEMPLATE_USED = rule(
+    "SF278",
+    "info",
+    "template",
+    why="It determines the text that the model is trained on, and is saved with the model.",
+    fix="Set template to plain, chat or another one if this one is wrong.",
+)
+
+EOS_ADDED = rule(
+    "SF282",
+    "fixed",
+    "eos added after answers",
+    why="Without a labelled end token, the model never learns to stop.",
+    fix="Nothing to do, or use a template that writes the tokenizer's eos token.",
+)
+
+
+PROMPT_TOKENS_DIFFER = rule(
+    "SF284",
+    "info",
+    "prompt has other tokens without its answer",
+    why=(
+        "Rows are trained on the tokens of the whole text, and `evaluate` and `predict` use the "
+        "same tokens for the prompt. Other tools tokenize the prompt alone, so the model gets "
+        "tokens there that it was not trained on."
+    ),
+    fix="Use a template made for this tokenizer, or one whose prompt ends with a special token.",
+)
+
+_SAMPLE = 8
+_QUESTION: Message = {"role": "user", "content": "Hi"}
+_ANSWER: Message = {"role": "assistant", "content": "Hello"}
+
+
+def fit_template(
+    asked: str | None, tokenizer: Any, dialogues: Iterable[Dialogue]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """The template as an Encoder keeps it, tested on a few rows, and findings about it."""
+    name, text = choose_template(asked, tokenizer)
+    template = Template(text, tokenizer=tokenizer)
+    try:
+        end = _find_end(template)
+        template = replace(
+            template,
+            end=end,
+            joins_system=_refuses_system(template),
+            calls_as_text=_omits_calls(template),
+        )
+    except TemplateError as fault:
+        broken = (
+            UNUSABLE_TEMPLATE if fault.rule == TEMPLATE_REFUSES_ROW else TEMPLATE_CANNOT_BE_MASKED
+        )
+        raise broken.error(f"The template {name!r} cannot be used: {fault.message}.") from None
+    date = f"; the current date is always {DATE}" if template.asks_for_the_date else ""
+    ending = repr(end or tokenizer.eos_token)
+    message = f"The template is {name!r}; answers end with {ending}{date}."
+    found = [TEMPLATE_USED.finding(message)]
+    if end is None:
+        if tokenizer.eos_token_id is None:
+            message = f"The template {name!r} writes no end token, and the tokenizer has no eos."
+            raise TEMPLATE_CANNOT_BE_MASKED.error(message)
+        message = f"The template {name!r} ends answers without a special token; eos is added."
+        found.append(EOS_ADDED.finding(message))
+    found += _test_template(template, name, dialogues)
+    state: dict[str, Any] = {"name": name, "text": text, "end": end}
+    state |= {"joins_system": template.joins_system, "calls_as_text": template.calls_as_text}
+    return state, found
+
+
+def _find_end(template: Template) -> str | None:
+    """The special token that the template writes after an answer, if there is one."""
+    text, turns = template.find_answers([_QUESTION, _ANSWER])
+    if len(turns) != 1 or _ANSWER["content"] not in text:
+        raise TemplateError(ANSWERS_NOT_FOUND, "its text does not contain the answer")
+    inside, behind = text[: turns[0].end], text[turns[0].end :].lstrip()
+    for token in template.special_tokens:
+        if behind.startswith(token) or inside.endswith(token):
+            ids = template.tokenizer(token, add_special_tokens=False)["input_ids"]
+            return token if len(ids) == 1 else None
+    return None
+
+
+def _refuses_system(template: Template) -> bool:
+    """Whether the template raises on a system message, or omits it."""
+    system = "Be brief"
+    try:
+        return system not in template.render(
+            [{"role": "system", "content": system}, _QUESTION, _ANSWER]
+        )
+    except TemplateError:
+        return True
+
+
+def _omits_calls(template: Template) -> bool:
+    """Whether the template writes an answer with a tool call, but not the call."""
+    name = "find_tool"
+    function = {"name": name, "arguments": {"place": "x"}}
+    call = {"type": "function", "id": "call00000", "function": function}
+    answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        return name not in template.render([_QUESTION, answer])
+    except TemplateError:
+        return False
+
+
+def _test_template(
+    template: Template, name: str, dialogues: Iterable[Dialogue]
+) -> Iterator[Finding]:
+    """Tokenize a few rows as a dialogue and as a text: both must have the same text.
+
+    Prompts whose tokens differ without the answer are reported.
+    """
+    coder = DialogueTokenizer(template)
+    worked, faults, prompts = 0, [], []
+    for (messages, tools), _ in zip(dialogues, range(_SAMPLE), strict=False):
+        try:
+            tokens = coder.tokenize(messages, tools)
+            text, turns = template.find_answers(template.prepared(messages), tools)
+        except TemplateError as fault:
+            faults.append(fault)
+            continue
+        worked += 1
+        if all(turn.ended for turn in turns):
+            prompt = text[: turns[-1].start]
+            whole, alone = coder.plain_ids([text[: turns[-1].end], prompt])
+            if _without_spaces(tokens.ids, template) != _without_spaces(whole, template):
+                message = f"The template {name!r}: tokenized in parts, the text of a row changes."
+                raise TEMPLATE_CANNOT_BE_MASKED.error(message)
+            before = tokens.ids[: tokens.last_answer]
+            if alone not in (before, before[1:]):
+                prompts.append(prompt)
+    if faults and not worked:
+        raise TEMPLATE_CANNOT_BE_MASKED.error(
+            f"The template {name!r} fails on every row: {faults[0].message}."
+        )
+    if prompts:
+        yield PROMPT_TOKENS_DIFFER.finding(
+            f"The template {name!r}: in {len(prompts)} of {worked} sampled rows, the prompt has "
+            f"other tokens without its answer; it ends with {prompts[0][-20:]!r}."
+        )
+
+
+def _without_spaces(ids: Sequence[int], template: Template) -> str:
+    text = template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    return "".join(text.replace(template.tokenizer.bos_token or " ", "").split())
