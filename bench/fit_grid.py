@@ -1,13 +1,15 @@
 """Predicted and measured peak memory over two grids of models; predicted and measured run time.
 
-    python bench/fit_grid.py [--grid fitted|judged|times]... [--results FILE] [--page docs/fit.md]
+    python bench/fit_grid.py [--grid fitted|judged|times]... [--seed N] [--results FILE]
+                             [--page docs/fit.md]
 
 The constants of the prediction are fitted to the first grid, and judged on the second one, which
-has other families, sizes and lengths. Each case runs in two processes, forked from one that has
-done the imports. The first counts the allocations of torch's allocator (memory events of the
-profiler), the second the growth of the resident set size (VmHWM without mapped files).
-Measurements are saved case by case in FILE, so that an interrupted run resumes; predictions of
-memory are computed each time. --page updates the tables of the page from all that FILE has.
+has other families and sizes. `bench/fit_draw.py` draws it by a seed, so that anyone can draw
+another one. Each case runs in two processes, forked from one that has done the imports. The first
+counts the allocations of torch's allocator (memory events of the profiler), the second the growth
+of the resident set size (VmHWM without mapped files). Measurements are saved case by case in FILE,
+so that an interrupted run resumes; predictions of memory are computed each time. --page updates the
+tables of the page from all that FILE has.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fit_draw import build_drawn, draw
 from fit_models import build
 
 from surefit.memory.limit import Limit
@@ -43,7 +46,7 @@ FITTED = list(
         ("llama", "qwen3", "gpt2", "bert"), (False, True), (128, 256, 512), (2, 8), (False, True)
     )
 )
-JUDGED = [
+FITTED += [
     ("t5", False, 192, 4, False),
     ("t5", False, 96, 16, True),
     ("t5", True, 192, 8, False),
@@ -74,7 +77,8 @@ JUDGED = [
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--grid", action="append", choices=GRIDS, help="measure (again: all)")
+    arguments.add_argument("--grid", action="append", choices=(*GRIDS, "judged"), help="measure")
+    arguments.add_argument("--seed", type=int, default=1, help="of the judged grid")
     arguments.add_argument("--results", type=Path, default=ROOT / "bench/fit_grid.jsonl")
     arguments.add_argument("--page", type=Path, help="the page whose tables are written")
     given = arguments.parse_args()
@@ -83,18 +87,26 @@ def main() -> None:
 
     transformers.logging.set_verbosity_error()
     known = _read(given.results)
-    jobs = [(grid, case) for grid in GRIDS for case in GRIDS[grid]]
+    grids = {**GRIDS, "judged": draw(given.seed)}
+    jobs = [(grid, case) for grid in grids for case in grids[grid]]
     for number, (grid, case) in enumerate(jobs):
-        if _key(case) in known or grid not in (given.grid or GRIDS):
+        before = known.get(_key(case), {})
+        if before.keys() >= NEEDED[grid] or grid not in (given.grid or grids):
             continue
         print(f"{number + 1} of {len(jobs)}: {case}", file=sys.stderr)
-        found = {**case, **(run_time(case) if grid == "times" else memory(case))}
+        measured = run_time(case) if grid == "times" else memory(case, before)
+        found = {**case, **measured}
         known[_key(case)] = found
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
     made = [(grid, known[_key(case)]) for grid, case in jobs if _key(case) in known]
     results = [(grid, {**case, **predicted(case)}) for grid, case in made if grid != "times"]
     tables = report(results, [case for grid, case in made if grid == "times"])
+    missing = len(grids["judged"]) - sum(grid == "judged" for grid, _ in made)
+    if missing:
+        tables = (
+            f"{missing} of the {len(grids['judged'])} judged cases are not measured.\n\n{tables}"
+        )
     print(tables)
     if given.page is not None:
         text = given.page.read_text()
@@ -104,15 +116,24 @@ def main() -> None:
         given.page.write_text(head + marked + tail)
 
 
-def memory(case: dict[str, Any]) -> dict[str, Any]:
-    """Measure one case in both ways."""
-    return {**_forked(lambda: _counted(case)), **_forked(lambda: _resident(case))}
+def build_case(case: dict[str, Any]) -> tuple[Any, Call, Any, dict[str, Any]]:
+    """The model of a case of either grid, its Call, its loss and a batch."""
+    return build_drawn(case) if "width" in case else build(case)
+
+
+def memory(case: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Measure one case in both ways, or in the one that is missing."""
+    ways = {"counted": _counted, "resident": _resident}
+    return {
+        name: before[name] if name in before else _forked(lambda run=run: run(case))[name]
+        for name, run in ways.items()
+    }
 
 
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak memory of a case; empty if its code cannot run on the meta device."""
-    model, call, loss, batch = build(case)
-    began = time.perf_counter()
+    model, call, loss, batch = build_case(case)
+    began = _cpu_seconds()
     try:
         traced = trace_training(*meta_copy(model, call), loss, batch)
     except Exception as error:  # transformers' code may fail in any way
@@ -121,12 +142,18 @@ def predicted(case: dict[str, Any]) -> dict[str, Any]:
     return {
         "predicted": traced.peak,
         "predicted_resident": traced.peak + allocator_bytes(traced, Limit(0, "")),
-        "trace_seconds": time.perf_counter() - began,
+        "trace_seconds": _cpu_seconds() - began,
     }
 
 
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
 def _counted(case: dict[str, Any]) -> dict[str, Any]:
-    model, call, loss, batch = build(case)
+    model, call, loss, batch = build_case(case)
     step = make_step(model, call, loss, batch)
     step()
     held = sum(_storages(model, step.optimizer, batch).values())  # type: ignore[attr-defined]
@@ -141,15 +168,20 @@ def _counted(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resident(case: dict[str, Any]) -> dict[str, Any]:
-    make_step(*build({**case, "rows": 1, "length": 128}))()  # what is loaded on first use
+    make_step(*build_case(_small(case)))()  # what is loaded on first use
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = anonymous_bytes()
-    step = make_step(*build(case))
+    step = make_step(*build_case(case))
     reset_peak()
     for _ in range(STEPS):
         step()
     return {"resident": peak_bytes() - before}
+
+
+def _small(case: dict[str, Any]) -> dict[str, Any]:
+    """The same model on one short row, or one image."""
+    return {**case, "rows": 1, "length": case["length"] if case["length"] == 224 else 128}
 
 
 def make_step(model: Any, call: Call, loss: Any, batch: Any) -> Callable[[], None]:
@@ -191,7 +223,6 @@ def _cases(grid: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "fitted": _cases(FITTED),
-    "judged": _cases(JUDGED),
     "times": [{"run": name} for name in RUNS],
 }
 
@@ -260,15 +291,15 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
         f"{len(results)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors "
         "are predicted / measured − 1.",
         "",
-        "| | cases | median error | largest error | largest underestimate |",
-        "| --- | --- | --- | --- | --- |",
+        "| | cases | median error | largest error | most under | most over |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for grid in ("fitted", "judged"):
         cases = [case for name, case in results if name == grid and "predicted" in case]
         lines += [_summary(grid, cases, compared) for compared in COMPARED] if cases else []
-    seconds = [case["trace_seconds"] for _, case in results if "predicted" in case]
+    seconds = [case["trace_seconds"] for _, case in results if "trace_seconds" in case]
     median, longest = statistics.median(seconds), max(seconds)
-    lines += ["", f"A trace with its replay took {median:.2f} s (median), {longest:.2f} s at most."]
+    lines += ["", f"A trace with its replay: {median:.2f} CPU s (median), {longest:.2f} at most."]
     for grid, title in TITLES.items():
         lines += ["", title, "", *HEADER]
         lines += [_line(case) for name, case in results if name == grid]
@@ -285,6 +316,11 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
     return "\n".join(lines)
 
 
+NEEDED = {
+    "fitted": {"counted", "resident"},
+    "judged": {"counted", "resident"},
+    "times": {"seconds"},
+}
 COMPARED = (
     ("torch's allocator", "predicted", "counted", 0),
     ("resident memory of the tensors", "predicted_resident", "resident", 0),
@@ -292,43 +328,46 @@ COMPARED = (
 )
 TITLES = {
     "fitted": "The grid that the constants are fitted to:",
-    "judged": "The grid that nothing was fitted to:",
+    "judged": "The grid that nothing was fitted to, drawn by a seed:",
 }
 HEADER = (
-    "| model | LoRA | length | rows | checkpointing | predicted | allocator | error "
-    "| predicted resident | resident | error | error with the process |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| model | width × layers | LoRA | length | rows | checkpointing "
+    "| predicted | allocator | error | predicted resident | resident | error "
+    "| error with the process |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 
 
 def _summary(grid: str, cases: list[dict[str, Any]], compared: tuple[str, str, str, int]) -> str:
     name, guess, truth, more = compared
+    cases = [case for case in cases if truth in case]
     errors = [(case[guess] + more) / (case[truth] + more) - 1 for case in cases]
     sizes = [abs(error) for error in errors]
     return (
         f"| {grid}, against {name} | {len(cases)} | {statistics.median(sizes):.1%} "
-        f"| {max(sizes):.1%} | {min(errors):+.1%} |"
+        f"| {max(sizes):.1%} | {min(errors):+.1%} | {max(errors):+.1%} |"
     )
 
 
 def _line(case: dict[str, Any]) -> str:
     lora, saving = "yes" if case["lora"] else "no", "on" if case["ckpt"] else "off"
-    what = f"| {case['arch']} | {lora} | {case['length']} | {case['rows']} | {saving} "
+    size = f"{case['width']} × {case['layers']}" if "width" in case else ""
+    what = f"| {case['arch']} | {size} | {lora} | {case['length']} | {case['rows']} | {saving} "
     if "predicted" not in case:
-        allocated, resident = case["counted"] / 1e6, case["resident"] / 1e6
-        return f"{what}| none | {allocated:.0f} | | none | {resident:.0f} | | |"
+        return f"{what}| none | | | none | {case['resident'] / 1e6:.0f} | | |"
     first, second = case["predicted"], case["predicted_resident"]
+    counted = case.get("counted")
     return (
         f"{what}"
-        f"| {first / 1e6:.0f} | {case['counted'] / 1e6:.0f} "
-        f"| {first / case['counted'] - 1:+.1%} | {second / 1e6:.0f} "
+        f"| {first / 1e6:.0f} | {f'{counted / 1e6:.0f}' if counted else ''} "
+        f"| {f'{first / counted - 1:+.1%}' if counted else ''} | {second / 1e6:.0f} "
         f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} "
         f"| {(second + PROCESS_BYTES) / (case['resident'] + PROCESS_BYTES) - 1:+.1%} |"
     )
 
 
 def _key(case: dict[str, Any]) -> str:
-    names = ("arch", "lora", "length", "rows", "ckpt", "run")
+    names = ("arch", "width", "layers", "lora", "length", "rows", "ckpt", "run")
     return json.dumps({name: case[name] for name in names if name in case})
 
 

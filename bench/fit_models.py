@@ -15,11 +15,20 @@ WORDS = 16_000
 FEATURES = 40
 
 
-def build(case: dict[str, Any], model: Any = None) -> tuple[Any, Call, Any, dict[str, Any]]:
-    """The model of a case, its Call, its loss and a batch with some padding."""
+def build(
+    case: dict[str, Any], model: Any = None, kind: str = "", classifies: bool = False
+) -> tuple[Any, Call, Any, dict[str, Any]]:
+    """The model of a case, its Call, its loss and a batch with some padding.
+
+    `kind` is what the model reads: text, seq2seq, images or features; as for the model, the
+    default is what `case["arch"]` stands for in this file.
+    """
     torch.manual_seed(0)
-    model = model if model is not None else BUILDERS[case["arch"]]()
-    batch = _batch(case)
+    if model is None:
+        model = BUILDERS[case["arch"]]()
+        kind = KINDS.get(case["arch"], "text")
+        classifies = case["arch"] in CLASSIFIERS
+    batch = _batch(case, kind, classifies)
     if case["lora"]:
         from peft import LoraConfig, get_peft_model
 
@@ -35,42 +44,42 @@ def build(case: dict[str, Any], model: Any = None) -> tuple[Any, Call, Any, dict
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         return total, len(labels)
 
-    fixed = {"interpolate_pos_encoding": True} if case["arch"].startswith("vit") else {}
+    fixed = {"interpolate_pos_encoding": True} if case["arch"] == "vit" else {}
     return model, Call({name: name for name in arguments}, fixed), loss, batch
 
 
-def _batch(case: dict[str, Any]) -> dict[str, Any]:
-    rows, length, arch = case["rows"], case["length"], case["arch"]
+def _batch(case: dict[str, Any], kind: str, classifies: bool) -> dict[str, Any]:
+    rows, length = case["rows"], case["length"]
     classes = torch.randint(0, 2, (rows,))
-    if arch.startswith("vit"):
-        side = {128: 112, 256: 160, 512: 224}[length]
+    if kind == "images":
+        side = SIDES.get(length, length)
         return {"pixel_values": torch.randn(rows, 3, side, side), "labels": classes}
-    if arch == "conv and LSTM":
+    if kind == "features":
         return {"inputs": torch.randn(rows, length, FEATURES), "labels": classes}
     ids = torch.randint(0, WORDS, (rows, length))
     mask = torch.ones_like(ids)
     mask[0, length * 3 // 4 :] = 0
     batch = {"input_ids": ids, "attention_mask": mask}
-    if arch.startswith("t5"):
+    if kind == "seq2seq":
         batch["decoder_input_ids"] = ids
-    return {**batch, "labels": classes if arch in CLASSIFIERS else ids}
+    return {**batch, "labels": classes if classifies else ids}
 
 
 class ConvAndLSTM(nn.Module):
     """Two convolutions over time and an LSTM in both directions; its last states are classified."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 256, layers: int = 2) -> None:
         super().__init__()
         self.convs = nn.Sequential(
-            nn.Conv1d(FEATURES, 128, 5, padding=2),
-            nn.BatchNorm1d(128),
+            nn.Conv1d(FEATURES, width // 2, 5, padding=2),
+            nn.BatchNorm1d(width // 2),
             nn.ReLU(),
-            nn.Conv1d(128, 256, 5, padding=2),
+            nn.Conv1d(width // 2, width, 5, padding=2),
             nn.ReLU(),
             nn.Dropout(0.1),
         )
-        self.lstm = nn.LSTM(256, 256, num_layers=2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(512, 2)
+        self.lstm = nn.LSTM(width, width, num_layers=layers, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, 2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Classify rows of (time, features)."""
@@ -79,7 +88,39 @@ class ConvAndLSTM(nn.Module):
         return logits
 
 
-def _transformer(config: str, model: str, **settings: Any) -> Callable[[], Any]:
+class GRUClassifier(nn.Module):
+    """A GRU over time, whose mean state is classified."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(FEATURES, width)
+        self.gru = nn.GRU(width, width, num_layers=layers, batch_first=True)
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Classify rows of (time, features)."""
+        states, _ = self.gru(self.project(inputs).relu())
+        logits: torch.Tensor = self.head(states.mean(1))
+        return logits
+
+
+class EncoderClassifier(nn.Module):
+    """torch's own transformer encoder, whose mean state is classified."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(FEATURES, width)
+        layer = nn.TransformerEncoderLayer(width, width // 32, 4 * width, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Classify rows of (time, features)."""
+        logits: torch.Tensor = self.head(self.encoder(self.project(inputs)).mean(1))
+        return logits
+
+
+def transformer(config: str, model: str, **settings: Any) -> Callable[[], Any]:
     """A builder of a transformers model from its config class."""
 
     def builder() -> Any:
@@ -90,31 +131,29 @@ def _transformer(config: str, model: str, **settings: Any) -> Callable[[], Any]:
     return builder
 
 
-def _sizes(width: int = 384, inner: int = 1024, layers: int = 6, heads: int = 8) -> dict[str, int]:
+def sizes(width: int = 384, inner: int = 1024, layers: int = 6, heads: int = 8) -> dict[str, int]:
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     return dict(zip(names, (width, inner, layers, heads), strict=True))
 
 
 BUILDERS: dict[str, Callable[[], Any]] = {
-    "llama": _transformer(
-        "LlamaConfig", "LlamaForCausalLM", num_key_value_heads=4, vocab_size=WORDS, **_sizes()
+    "llama": transformer(
+        "LlamaConfig", "LlamaForCausalLM", num_key_value_heads=4, vocab_size=WORDS, **sizes()
     ),
-    "qwen3": _transformer(
+    "qwen3": transformer(
         "Qwen3Config",
         "Qwen3ForCausalLM",
         num_key_value_heads=4,
         head_dim=64,
         tie_word_embeddings=True,
         vocab_size=WORDS,
-        **_sizes(),
+        **sizes(),
     ),
-    "gpt2": _transformer(
+    "gpt2": transformer(
         "GPT2Config", "GPT2LMHeadModel", n_embd=384, n_layer=6, n_head=8, vocab_size=WORDS
     ),
-    "bert": _transformer(
-        "BertConfig", "BertForSequenceClassification", vocab_size=WORDS, **_sizes()
-    ),
-    "t5": _transformer(
+    "bert": transformer("BertConfig", "BertForSequenceClassification", vocab_size=WORDS, **sizes()),
+    "t5": transformer(
         "T5Config",
         "T5ForConditionalGeneration",
         vocab_size=WORDS,
@@ -124,25 +163,25 @@ BUILDERS: dict[str, Callable[[], Any]] = {
         num_layers=3,
         num_heads=8,
     ),
-    "vit": _transformer(
-        "ViTConfig", "ViTForImageClassification", image_size=224, **_sizes(192, 768, 12, 3)
+    "vit": transformer(
+        "ViTConfig", "ViTForImageClassification", image_size=224, **sizes(192, 768, 12, 3)
     ),
-    "deberta-v2": _transformer(
+    "deberta-v2": transformer(
         "DebertaV2Config",
         "DebertaV2ForSequenceClassification",
         vocab_size=WORDS,
         relative_attention=True,
         pos_att_type=["c2p", "p2c"],
-        **_sizes(256, 1024, 4),
+        **sizes(256, 1024, 4),
     ),
-    "roberta": _transformer(
+    "roberta": transformer(
         "RobertaConfig",
         "RobertaForSequenceClassification",
         vocab_size=WORDS,
         max_position_embeddings=1026,
-        **_sizes(320, 1280, 5),
+        **sizes(320, 1280, 5),
     ),
-    "distilbert": _transformer(
+    "distilbert": transformer(
         "DistilBertConfig",
         "DistilBertForSequenceClassification",
         vocab_size=WORDS,
@@ -151,21 +190,24 @@ BUILDERS: dict[str, Callable[[], Any]] = {
         n_layers=4,
         n_heads=4,
     ),
-    "mixtral": _transformer(
+    "mixtral": transformer(
         "MixtralConfig",
         "MixtralForCausalLM",
         vocab_size=WORDS,
         num_key_value_heads=4,
         num_local_experts=4,
-        **_sizes(256, 512, 3),
+        **sizes(256, 512, 3),
     ),
-    "llama, wide": _transformer(
+    "llama, wide": transformer(
         "LlamaConfig",
         "LlamaForCausalLM",
         num_key_value_heads=2,
         vocab_size=WORDS,
-        **_sizes(512, 1536, 4),
+        **sizes(512, 1536, 4),
     ),
     "conv and LSTM": ConvAndLSTM,
 }
+KINDS = {"t5": "seq2seq", "vit": "images", "conv and LSTM": "features"}
+SIDES = {128: 112, 256: 160, 512: 224}
+"""Pixels of a side for the lengths of the fitted grid."""
 CLASSIFIERS = ("bert", "deberta-v2", "roberta", "distilbert")

@@ -1,4 +1,4 @@
-"""Write the documents made from the code: docs/findings.md, docs/config.md and docs/causes.md.
+"""Write what is made from the code: findings.md, config.md, causes.md, and the roles in using.md.
 
 With --check nothing is written; the exit code says whether they are up to date.
 """
@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pydantic import BaseModel
 
 from surefit.config import RunConfig
+from surefit.data.roles import ROLES
 from surefit.explainer.cause_registry import AREAS
 from surefit.findings import load_rules
+from surefit.tasks import TASKS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TESTS = DOCS.parent / "tests"
@@ -27,6 +30,11 @@ GROUPS = {
     "7": "Probes, and other people's runs",
     "8": "Run folders: resume and verify, cache and disk",
 }
+
+ROLES_START = "<!-- from surefit/data/roles.py -->"
+ROLES_END = "<!-- end of roles -->"
+KINDS = (pa.string(), pa.int64(), pa.list_(pa.string()), pa.list_(pa.float64()))
+"""Types of columns, one of which every role that is recognised by name accepts."""
 
 
 def findings_page() -> str:
@@ -108,6 +116,26 @@ def causes_page() -> str:
     return "\n".join(lines)
 
 
+def using_page() -> str:
+    """The page as it is, with the table of roles made anew."""
+    page = (DOCS / "using.md").read_text("utf-8")
+    before, rest = page.split(ROLES_START)
+    return f"{before}{ROLES_START}\n{roles_table()}{ROLES_END}{rest.split(ROLES_END)[1]}"
+
+
+def roles_table() -> str:
+    """Every role of a task with the column names it is recognised by."""
+    used = {name: task.role(name) for task in TASKS.values() for name in task.role_names}
+    lines = ["| role | column names |", "| --- | --- |"]
+    for name in sorted(used, key=[*ROLES, *used].index):
+        role = used[name]
+        optional = " (optional)" if role.may_be_missing else ""
+        recognised = any(role.accepts(kind, True) for kind in KINDS)
+        names = ", ".join(role.names) if recognised else "none: only `columns.{name}` names it"
+        lines.append(f"| `{name}`{optional} | {names.format(name=name)} |")
+    return "\n".join([*lines, ""])
+
+
 def _keys(section: type[BaseModel], prefix: str) -> list[str]:
     rows = []
     for name, field in section.model_fields.items():
@@ -130,6 +158,7 @@ def main() -> int:
         DOCS / "findings.md": findings_page(),
         DOCS / "config.md": config_page(),
         DOCS / "causes.md": causes_page(),
+        DOCS / "using.md": using_page(),
     }
     stale = [p for p, text in pages.items() if not p.is_file() or p.read_text("utf-8") != text]
     if "--check" in sys.argv:

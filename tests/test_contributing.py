@@ -17,6 +17,8 @@ import pytest
 
 import surefit
 from builders import WORDS, write_jsonl
+from surefit.explainer.cause_registry import CAUSES
+from surefit.findings import load_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -56,6 +58,9 @@ def test_the_task_of_the_page_trains_from_the_command_line(tmp_path: Path) -> No
 
     train, evaluate, predict = commands
     run(train)
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
+    (code,) = [found for found in plan["findings"] if found["code"] == "SF288"]
+    assert code["where"]["file"] == str(tmp_path / "peptide_mass.py")
     result = json.loads(run(f"{evaluate} --json"))
     assert result["metrics"]["mae"] < 1.0  # the mean alone would give about 17
     answers = [json.loads(line)["prediction"] for line in run(predict).splitlines()]
@@ -138,3 +143,10 @@ def test_the_data_format_of_the_page_is_read_and_trained_on(tmp_path: Path) -> N
     )
     (fault,) = json.loads(answer)["findings"]
     assert (fault["code"], fault["where"]["line"]) == ("SF102", 28)
+
+
+def test_findings_and_causes_share_no_code() -> None:
+    findings, causes = {*load_rules()}, {cause.code for cause in CAUSES}
+    assert not findings & causes
+    assert {code[:3] for code in causes} <= {"SF6", "SF9"}
+    assert not {code[:3] for code in findings} & {"SF6", "SF9"}

@@ -33,7 +33,7 @@ LABELS_ON_PADDING = rule(
     "error",
     "labels on padding",
     why="The model learns to write padding, and the loss is mostly that of padding tokens.",
-    fix="Set the labels of padding to -100, or leave the padding out: surefit pads by itself.",
+    fix="Set the labels of padding to -100, or store rows without padding.",
     accept="The labels on padding are trained on.",
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.causal_labels import (
     KnownTokens,
     LabelTally,
@@ -76,11 +77,17 @@ def scan_columns(tally: LabelTally, table: Table, rows: Rows, roles: Mapping[str
         ]
         read = [(n, values) for n, values in read if values[0] is not None and len(values[0])]
         if read:
-            given = [(ids, ids if labels is None else labels, m) for _, (ids, labels, m) in read]
-            tokens = TokenRows.of_rows(given)
+            tokens = TokenRows.of_rows([(v[0], _labels(*v), v[2]) for _, v in read])
             if tally.rows == 0 and tally.known.pad is None:
                 tally.known = replace(tally.known, pad=infer_pad(tokens))
             tally.add(tokens, [number for number, _ in read])
+
+
+def _labels(ids: Any, labels: Any, mask: Any) -> Any:
+    """The labels of a row; without a column of labels, its tokens have them and padding none."""
+    if labels is not None:
+        return labels
+    return ids if mask is None else np.where(np.asarray(mask) != 0, ids, IGNORE_INDEX)
 
 
 def scan_store(tally: LabelTally, store: Store) -> None:

@@ -25,6 +25,7 @@ def command(
     from surefit.data.cache import cache_folder
     from surefit.data.cache_contents import clean_cache, describe_cache
     from surefit.errors import UsageError
+    from surefit.gigabytes import show_size
 
     if action not in (None, "clean"):
         raise UsageError(f"cache does not know {action!r}.", "Write surefit cache clean.")
@@ -36,13 +37,13 @@ def command(
             print_json(about)
             return 0
         for kind, held in sorted(about["kinds"].items()):
-            print(f"{kind:<16}{held['entries']:>8,} entries{held['bytes'] / 1e6:>14,.1f} MB")
-        print(f"{'total':<16}{len(about['entries']):>8,} entries{about['bytes'] / 1e6:>14,.1f} MB")
+            print(f"{kind:<16}{held['entries']:>8,} entries{show_size(held['bytes']):>14}")
+        print(f"{'total':<16}{len(about['entries']):>8,} entries{show_size(about['bytes']):>14}")
         print(f"{'folder':<16}{about['folder']}")
         return 0
     entries, num_bytes = clean_cache(older_than)
     if json:
         print_json({"ok": True, "removed_entries": entries, "removed_bytes": num_bytes})
     else:
-        print(f"{entries:,} entries, {num_bytes / 1e6:,.1f} MB removed from {cache_folder()}")
+        print(f"{entries:,} entries, {show_size(num_bytes)} removed from {cache_folder()}")
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -21,9 +22,7 @@ def command(
     """Compute the task's metrics on a data set."""
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json
-    from surefit.cli.summary_lines import beside_figure
     from surefit.cli.terminal import user_output_to_stderr
-    from surefit.encode.drop_reasons import describe_counts
     from surefit.encode.encoder import Encoder, read_state
     from surefit.run.events import without_nan
     from surefit.run.run_folder import open_run
@@ -36,31 +35,32 @@ def command(
         if data and task.baselines is not None:  # what can be judged without the training rows
             encoder = Encoder(task.name, {}, fitted=fitted)
             baselines = without_nan(task.baselines(None, store, encoder))
-    dropped = store.notes["dropped"]
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
-    classes = fitted.get("classes")
-    classes = classes if "confusion" in result.metrics else None
-    if json:
-        print_json(
-            {
-                "ok": True,
-                "metrics": without_nan(result.metrics),
-                "baselines": baselines,
-                **({"classes": classes} if classes is not None else {}),
-                "rows": len(store),
-                "dropped_rows": dropped,
-                "precision": result.precision,
-                "samples": result.samples,
-            }
-        )
-        return 0
-    for name, value in result.metrics.items():
-        shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
-        print(f"{name:<16}{shown}{beside_figure(name, baselines)}")
-    if classes is not None:
-        print(f"{'classes':<16}{classes}")
-    print(f"{'rows':<16}{len(store)}")
-    print(f"{'precision':<16}{result.precision}")
-    if dropped:
-        print(f"{'dropped':<16}{describe_counts(dropped)}")
+    classes = fitted.get("classes") if "confusion" in result.metrics else None
+    found = {
+        "ok": True,
+        "metrics": without_nan(result.metrics),
+        "baselines": baselines,
+        **({"classes": classes} if classes is not None else {}),
+        "rows": len(store),
+        "dropped_rows": store.notes["dropped"],
+        "precision": result.precision,
+        "samples": result.samples,
+    }
+    print_json(found) if json else _show({**found, "metrics": result.metrics})
     return 0
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    """The result as lines of a name and a value."""
+    from surefit.cli.summary_lines import beside_figure
+    from surefit.encode.drop_reasons import describe_counts
+
+    for name, value in found["metrics"].items():
+        shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
+        print(f"{name:<16}{shown}{beside_figure(name, found['baselines'])}")
+    for name in ("classes", "rows", "precision"):
+        if name in found:
+            print(f"{name:<16}{found[name]}")
+    if found["dropped_rows"]:
+        print(f"{'dropped':<16}{describe_counts(found['dropped_rows'])}")

@@ -37,8 +37,7 @@ def command(
     With --model and --row, show one row as the model sees it.
     """
     from surefit.cli.display import Display, print_json, show_findings
-    from surefit.cli.guarded_console import to_stderr, to_stdout
-    from surefit.cli.show_row import show_dropped, show_tokens, show_values
+    from surefit.cli.guarded_console import to_stderr
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
     from surefit.errors import UsageError
@@ -61,15 +60,21 @@ def command(
     else:
         options = {**settings, "data": data, "model": model, "task": task}
         shown = _as_model_sees(table, row, options)
-    if json:
-        print_json(shown)
-    elif model is not None and "dropped" in shown:
-        show_dropped(shown, to_stdout())
-    elif model is not None and "tokens" in shown:
-        show_tokens(shown, to_stdout())
-    else:
-        show_values(shown, to_stdout())
+    print_json(shown) if json else _show(shown, encoded=model is not None)
     return 0
+
+
+def _show(row: dict[str, Any], encoded: bool) -> None:
+    """The row on stdout: its values, or the tokens of an encoded one."""
+    from surefit.cli.guarded_console import to_stdout
+    from surefit.cli.show_row import show_dropped, show_tokens, show_values
+
+    if encoded and "dropped" in row:
+        show_dropped(row, to_stdout())
+    elif encoded and "tokens" in row:
+        show_tokens(row, to_stdout())
+    else:
+        show_values(row, to_stdout())
 
 
 def _report(

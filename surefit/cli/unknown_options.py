@@ -31,7 +31,7 @@ def _own_options(error: Any) -> set[str]:
 
 def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], str] | None:
     """What all unknown options among the arguments are here; None where none is known."""
-    from surefit.config.foreign_keys import answer_key
+    from surefit.config.other_tool_keys import answer_key
     from surefit.config.settings import Fault, describe_faults, known_keys, parse_setting
 
     known = known_keys()

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from surefit.config.bounded_yaml import load_yaml
-from surefit.config.foreign_keys import answer_key, answer_value, is_foreign
+from surefit.config.other_tool_keys import answer_key, answer_value, is_of_other_tool
 from surefit.config.run_config import SHORT_KEYS, RunConfig
 from surefit.errors import UsageError
 from surefit.regular_files import refuse_special
@@ -173,7 +173,7 @@ def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
         return f"{fault.key}: {fault.message}", {}
     known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
     unknown = f"Unknown key {fault.key!r}."
-    misspelt = not is_foreign(fault.key) and _close(fault.key, known, 0.8)
+    misspelt = not is_of_other_tool(fault.key) and _close(fault.key, known, 0.8)
     answer = None if misspelt else answer_key(fault.key, fault.value, known)
     if answer is not None and answer.settings:
         here = ", ".join(f"{key}: {_as_yaml(value)}" for key, value in answer.settings.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,14 +57,22 @@ class Table:
         """The names of the columns."""
         return tuple(self.arrow.column_names)
 
+    def require_column(self, setting: str, name: str) -> None:
+        """Refuse a column that a setting names and the table does not have."""
+        if name in self.columns:
+            return
+        near = next(iter(difflib.get_close_matches(name, self.columns, n=1, cutoff=0.5)), None)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise MISSING_COLUMN.error(
+            f"{setting} names the column {name!r}; the data has {', '.join(self.columns)}.{hint}",
+            fix=f"Name a column of the data: --set {setting}={near or '<column>'}.",
+            column=name,
+        )
+
     def without(self, columns: Sequence[str]) -> Table:
         """The table without some of its columns; an unknown one is an error."""
-        missing = next((name for name in columns if name not in self.columns), None)
-        if missing is not None:
-            raise MISSING_COLUMN.error(
-                f"ignore names the column {missing!r}; the data has {', '.join(self.columns)}.",
-                column=missing,
-            )
+        for name in columns:
+            self.require_column("ignore", name)
         if not columns:
             return self
         key = "-".join([self.key, *columns])

@@ -76,10 +76,7 @@ def encode_rows(
                 count.done += 1
                 try:
                     made = encode.finish(row, tokens)
-                    others = []
-                    if copies:
-                        again = partial(encode.encode_read, extras=row.extras)
-                        others = list(copies.encode(row.row, number, made, again))
+                    others = _encode_copies(row, number, made, encode, copies) if copies else []
                 except SkipRowError as skip:
                     count.tally.drop_row(number, skip)
                 except RowFaultError as fault:
@@ -92,6 +89,13 @@ def encode_rows(
             raise FindingError(*found)
         notes |= count.tally.notes()
     return Store(folder)
+
+
+def _encode_copies(
+    row: Begun, number: int, made: Any, encode: RowEncoder, copies: AugmentedCopies
+) -> list[Any]:
+    again = partial(encode.encode_read, extras=row.extras)
+    return list(copies.encode(row.row, number, made, again))
 
 
 @dataclass

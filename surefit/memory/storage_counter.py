@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from surefit.memory.replay_heap import NODE_FREED, NODE_MADE
+
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _INDEXING = (
@@ -41,7 +43,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.num_ops = 0
         self.events: list[int] = []
-        """Allocations since `begin_step`: a size in bytes, or −n where the n-th one is freed."""
+        """Allocations since `begin_step`: a size in bytes, or −n where the n-th one is freed; and
+        where a node of the graph is made or freed."""
+        self._node: Any = None
         self._num_allocated = 0
         self._num_before = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
@@ -74,14 +78,26 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.peak, self.at_peak = self.live, dict(self.labelled)
         return size
 
+    def _record_node(self) -> None:
+        """Forward operations make nodes; the backward pass frees one when it comes to the next."""
+        node = torch._C._current_autograd_node()
+        if node is None and torch.is_grad_enabled():
+            self.events.append(NODE_MADE)
+        elif node is not None and node is not self._node:
+            self.events.append(NODE_FREED)
+        self._node = node
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._record_node()
         if func is aten._local_scalar_dense.default and args[0].is_meta:
             return args[0].dtype.is_floating_point and 1.0  # an arbitrary value: False or 1.0
         if "device" in kwargs and _keeps_values(func, args, kwargs):
             kwargs = {**kwargs, "device": torch.device("cpu")}
+        if func is aten._to_copy.default and args[0].is_meta:
+            kwargs = {**kwargs, "device": torch.device("meta")}  # it has no values to copy
         devices = {tensor.is_meta for tensor in _tensors(args)}
         if kwargs:
             devices |= {tensor.is_meta for tensor in _tensors([*kwargs.values()])}

@@ -24,7 +24,7 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = 3
+FORMAT = 4
 """Changes with what a trace holds and how it is made."""
 LIBRARIES = ("torch.", "transformers.", "peft.")
 """Modules whose code is identified by the version of its package."""

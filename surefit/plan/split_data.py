@@ -14,7 +14,6 @@ from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
 from surefit.data.column_types import is_text
-from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
     NO_CONTENT,
@@ -152,9 +151,7 @@ def split_tables(
 def _check_group_column(table: Table, by: str | None) -> None:
     if by is None:
         return
-    if by not in table.columns:
-        message = f"split.by names the column {by!r}; the data has {', '.join(table.columns)}."
-        raise MISSING_COLUMN.error(message, fix="Name a column of the data.", column=by)
+    table.require_column("split.by", by)
     groups = _group_names(table, by)
     if len(groups) < 2:
         held = f"the value {next(iter(groups.values()))!r}" if groups else "no value"

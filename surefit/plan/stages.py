@@ -97,6 +97,7 @@ from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import report_code
 
 Made = TypeVar("Made")
 
@@ -148,6 +149,7 @@ class _Planner:
         wanted: TaskSpec | tuple[TaskSpec, ...] | None = objects.task
         if wanted is None and config.task is not None:
             wanted = find_task(config.task, code)
+            self.note(report_code("task", config.task))
         table, eval_table = self.keep(
             open_tables(
                 objects.data if objects.data is not None else list(config.data),

@@ -319,7 +319,7 @@ def choose_folder(output: str | None, name: str) -> Path:
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
-            f"Choose another --output, or go on with: surefit train --resume {folder}",
+            f"Choose another --output, or resume that run: surefit train --resume {folder}",
         )
     check_writable(folder)
     return folder

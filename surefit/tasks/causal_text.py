@@ -13,7 +13,8 @@ from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.task_spec import Sample
@@ -69,6 +70,8 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     if mask is None:
         return ids, labels
     kept = np.asarray(mask) != 0
+    if not kept.any():
+        raise SkipRowError(DropReason.MASKED)
     return ids[kept], labels[kept]
 
 

@@ -38,11 +38,7 @@ def choose_task(
     if not able:
         raise _unknown_role(chosen, candidates)
     for role, column in chosen.items():
-        if column not in table.columns:
-            raise MISSING_COLUMN.error(
-                f"columns.{role} names {column!r}; the data has {', '.join(table.columns)}.",
-                column=column,
-            )
+        table.require_column(f"columns.{role}", column)
     fitting = []
     for task in able:
         if not task.needs:
@@ -113,9 +109,8 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
     if unknown is None:  # each is known to some task, but none has all of them
         named = ", ".join(f"columns.{role}" for role in chosen)
         return UsageError(f"No task has all of the roles {named}.", "Give --task.")
-    close = [name for name in known if unknown in get_role(name).names]
-    close = close or difflib.get_close_matches(unknown, known, n=1, cutoff=0.5)
-    hint = f" Did you mean columns.{close[0]}?" if close else ""
+    close = _nearest_role(unknown, candidates)
+    hint = f" Did you mean columns.{close}?" if close else ""
     has = "has no" if len(candidates) == 1 else "has a"
     return UsageError(
         f"columns.{unknown}: {whose} {has} role {unknown!r}.{hint}",
@@ -123,6 +118,18 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
         if len(candidates) == 1
         else f"Choose among the roles: {', '.join(known)}.",
     )
+
+
+def _nearest_role(name: str, candidates: Sequence[TaskSpec]) -> str | None:
+    """The role that a wrong name may stand for: one that recognises such columns, else by spelling.
+
+    >>> _nearest_role("target", [TASKS["regression"]]), _nearest_role("txt", [TASKS["regression"]])
+    ('label', 'text')
+    """
+    roles = [task.role(role) for task in candidates for role in task.role_names]
+    recognised = next((role.name for role in roles if name.lower() in role.names), None)
+    spelt = difflib.get_close_matches(name, [role.name for role in roles], n=1, cutoff=0.5)
+    return recognised or next(iter(spelt), None)
 
 
 def _nothing_fits(

@@ -28,7 +28,7 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     if code in FORBIDDEN and name.startswith(str(run.path)):
         return RunFailedError(
             f"{name} cannot be written: {os.strerror(code or 0)}. {_saved(run)}",
-            f"Make it writable, then go on with: surefit train --resume {run.path}",
+            f"Make it writable, then resume with: surefit train --resume {run.path}",
         )
     return None
 
@@ -51,7 +51,7 @@ def _full(error: BaseException, run: Run) -> RunFailedError:
     free = shutil.disk_usage(place).free
     return RunFailedError(
         f"The disk of {place} is full ({show_size(free)} free). {_saved(run)}",
-        f"Free some space, then go on with: surefit train --resume {run.path}. `--set keep=1` "
+        f"Free some space, then resume with: surefit train --resume {run.path}. `--set keep=1` "
         "keeps one checkpoint besides the best instead of two.",
     )
 

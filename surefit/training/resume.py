@@ -165,7 +165,7 @@ def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
     message = f"The rows of {run.path} are not those it was begun with. " + describe_changed_rows(
         run.plan, plan.job
     )
-    fix = f"{DATA_CHANGED.fix} To go on with these rows: --set accept=[{DATA_CHANGED.code}]."
+    fix = f"{DATA_CHANGED.fix} To resume with these rows: --set accept=[{DATA_CHANGED.code}]."
     return [DATA_CHANGED.finding(message, fix=fix)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import re
@@ -11,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from surefit.config import RunConfig
 from surefit.errors import UsageError, describe_error
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 
 OWN_CODE_RUN = rule(
     "SF288",
@@ -44,6 +46,14 @@ def code_names(config: RunConfig) -> dict[str, str]:
     """The code that a config names, by key."""
     values = {key: attrgetter(key)(config) for key in CODE_KEYS}
     return {key: name for key, name in values.items() if name and is_code_name(name)}
+
+
+def report_code(key: str, name: str) -> list[Finding]:
+    """The file of the code that was imported for a config key; nothing for another name."""
+    if not is_code_name(name):
+        return []
+    file = getattr(sys.modules.get(split_name(name)[0]), "__file__", None)
+    return [OWN_CODE_RUN.finding(f"{key}: {name} is run.", file=file)]
 
 
 @dataclass(frozen=True)
@@ -119,9 +129,13 @@ def object_of(module: Any, name: str) -> Any:
     """The object that `module:object` names, in the imported module."""
     _, object_name = split_name(name)
     if not hasattr(module, object_name):
-        found = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
+        has = [n for n, v in vars(module).items() if n[0] != "_" and not isinstance(v, ModuleType)]
+        near = difflib.get_close_matches(object_name, has, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         place = getattr(module, "__file__", None) or module.__name__  # sys has no file
-        raise UsageError(f"{place} has no {object_name!r}.", f"It has: {found or 'nothing'}.")
+        raise UsageError(
+            f"{place} has no {object_name!r}.{hint}", f"It has: {', '.join(has) or 'nothing'}."
+        )
     return getattr(module, object_name)
 
 

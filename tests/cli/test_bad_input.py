@@ -580,7 +580,7 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         ["--set", "columns.label=stars"],
         "SF202",
         {"column": "stars"},
-        "columns.label names 'stars'; the data has features, label.",
+        "columns.label names the column 'stars'; the data has features, label.",
     ),
     "columns the wrong way round": (
         steps(),

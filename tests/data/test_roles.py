@@ -97,7 +97,11 @@ def test_column_of_the_wrong_type_does_not_play_a_role_by_its_name() -> None:
 
 
 FAULTS: dict[str, tuple[str | None, Mapping[str, str], str]] = {
-    "unknown column": (None, {"label": "nope"}, "columns.label names 'nope'; the data has a, b."),
+    "unknown column": (
+        None,
+        {"label": "nope"},
+        "columns.label names the column 'nope'; the data has a, b.",
+    ),
     "task without its columns": (
         "sft",
         {},

@@ -43,4 +43,4 @@ def test_the_cause_of_the_page_is_explained(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith("SF899  topk() requests more elements than the axis has")
+    assert done.stdout.startswith("SF999  topk() requests more elements than the axis has")

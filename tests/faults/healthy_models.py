@@ -114,10 +114,10 @@ CASES = [
         options="--set compile=on",
         also=("SF500", "SF502"),
     ),
-    Case("pictures in grey", None, GREY, "tiny:vit", data="d"),
-    Case("pictures of different sizes", None, SIZES, "tiny:vit", data="d"),
+    Case("images in grey", None, GREY, "tiny:vit", data="d"),
+    Case("images of different sizes", None, SIZES, "tiny:vit", data="d"),
     Case(
-        "pictures beside a hidden file",
+        "images beside a hidden file",
         None,
         {**pictures(), "d/.DS_Store": b"\0\1"},
         "tiny:vit",
@@ -138,7 +138,7 @@ CASES = [
         also=("SF307",),
     ),
     Case(
-        "rows that cannot lie end to end",
+        "rows that cannot be batched padding-free",
         None,
         {"a.jsonl": echo_rows(20)},
         "tiny:bloom",

@@ -208,7 +208,7 @@ FEATURES = [
         column="label",
     ),
     Case(
-        "picture model for features",
+        "image model for features",
         "SF326",
         {"a.npz": arrays(30, 5, 4)},
         "tiny:vit",
@@ -233,7 +233,7 @@ FEATURES = [
 ]
 PICTURES = [
     Case(
-        "picture that cannot be read",
+        "image that cannot be read",
         "SF250",
         pictures(disc__x=b"not a picture"),
         "tiny:vit",
@@ -241,7 +241,7 @@ PICTURES = [
         data="d",
     ),
     Case(
-        "picture of no bytes",
+        "image of no bytes",
         "SF250",
         pictures(disc__x=b""),
         "tiny:vit",
@@ -250,7 +250,7 @@ PICTURES = [
         process=True,
     ),
     Case(
-        "picture cut short",
+        "image cut short",
         "SF250",
         pictures(disc__x=b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR\0\0"),
         "tiny:vit",
@@ -258,14 +258,14 @@ PICTURES = [
         data="d",
     ),
     Case(
-        "picture that is not there",
+        "image that is not there",
         "SF250",
         {"a.jsonl": [{"image": f"d/{n}.png", "label": n % 2} for n in range(9)]},
         "tiny:vit",
         ALL,
     ),
     Case(
-        "pictures of one class",
+        "images of one class",
         "SF205",
         {f"d/disc/{n}.png": draw("disc", n) for n in range(9)},
         "tiny:vit",
@@ -285,9 +285,9 @@ PICTURES = [
         "tiny:vit",
         f"--task image-classification {ALL}",
     ),
-    Case("text model for pictures", "SF301", pictures(), "tiny:bert", data="d"),
+    Case("text model for images", "SF301", pictures(), "tiny:bert", data="d"),
     Case(
-        "instructions for a picture model",
+        "instructions for an image model",
         "SF301",
         {"a.jsonl": [{"prompt": f"a {n}", "completion": "b"} for n in range(20)]},
         "tiny:vit",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from surefit.memory import replay_heap
-from surefit.memory.replay_heap import Allocations, replay
+from surefit.memory.replay_heap import NODE_FREED, NODE_MADE, Allocations, replay
 from surefit.memory.storage_counter import LiveBytes
 
 MB = 2**20
@@ -36,6 +36,13 @@ def test_freed_blocks_leave_holes() -> None:
     assert replayed(*kept_and_temporary) > 1.3 * 41 * MB
 
 
+def test_small_objects_that_outlive_a_tensor_keep_its_hole_from_being_used() -> None:
+    """Nodes of the graph settle beside freed tensors, as in a forward pass that saves nothing."""
+    steps = [event for n in range(40) for event in (MB, -n - 1)]
+    nodes = [event for n in range(40) for event in (MB, NODE_MADE, -n - 1)]
+    assert replayed(*nodes, *[NODE_FREED] * 40) > replayed(*steps)
+
+
 def test_the_replay_is_not_bound_by_the_limit_of_the_run() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (8_000 * MB, before[1]))
@@ -55,7 +62,7 @@ def test_events_number_the_allocations_of_the_step() -> None:
     kept = torch.empty(10, device="meta")
     count.add(kept)
     count.begin_step()
-    with count:
+    with count, torch.no_grad():
         first = kept + 1
         second = first * 2
         del first
@@ -64,3 +71,15 @@ def test_events_number_the_allocations_of_the_step() -> None:
     assert count.events == [40, 40, -1]
     del second
     assert count.events == [40, 40, -1, -2]
+
+
+def test_events_have_the_nodes_of_the_graph() -> None:
+    weight = torch.ones(10, device="meta", requires_grad=True)
+    count = LiveBytes()
+    with count:
+        total = (weight * 2).exp().sum()
+        made = count.events.count(NODE_MADE)
+        total.backward()
+    assert made >= 3
+    assert NODE_FREED not in count.events[: count.events.index(NODE_MADE) + made]
+    assert count.events.count(NODE_FREED) >= 2  # the sum's node runs no operation

@@ -67,6 +67,12 @@ def test_products_by_expert_are_traced_in_float32() -> None:
     assert shapes[0] == shapes[1] == ((6, 4), (6, 8), (2, 8, 4))
 
 
+def test_a_mask_that_is_moved_to_the_cpu_is_traced() -> None:
+    with LiveBytes():
+        moved = on_meta(3).bool().to("cpu")
+        assert (torch.ones(2, 3, dtype=torch.bool) & moved).shape == (2, 3)
+
+
 def test_a_models_own_autocast_runs_on_the_meta_device() -> None:
     autocast = torch.autocast
     with meta_autocast(None), torch.autocast("meta", enabled=False):

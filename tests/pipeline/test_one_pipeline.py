@@ -85,6 +85,7 @@ def test_every_role_of_the_task_can_be_chosen() -> None:
 
 UNKNOWN: dict[str, tuple[str | None, str, str]] = {
     "a role of another task": ("regression", "target", "regression has no role 'target'"),
+    "a column name for its role": ("regression", "rating", "Did you mean columns.label?"),
     "a slip of the pen": ("sft", "promt", "Did you mean columns.prompt?"),
     "a role that no task has": (None, "wieght", "no task has a role 'wieght'"),
 }
@@ -237,3 +238,38 @@ def test_a_row_that_the_users_own_encode_fails_on_is_named() -> None:
     assert (found.code, found.where["row"]) == ("SF120", 20)
     assert "encode raised ValueError: could not convert string to float: 'two'" in found.message
     assert "SkipRowError" in found.fix
+
+
+NAMED = {
+    "columns.answer": {"columns": {"answer": "ouptut"}},
+    "split.by": {"split": {"by": "ouptut"}},
+}
+
+
+@pytest.mark.parametrize("setting", NAMED)
+def test_a_setting_that_names_a_missing_column_gets_the_nearest_name(setting: str) -> None:
+    plan = surefit.check(data=INSTRUCTIONS, **TINY, **NAMED[setting])
+    assert [found.code for found in plan.findings] == ["SF202"]
+    assert plan.findings[0].message.endswith("Did you mean 'output'?")
+    assert plan.findings[0].fix == f"Name a column of the data: --set {setting}=output."
+
+
+PADDED = [
+    {
+        "input_ids": [5, 6, 7, *range(8, 12 - n % 3), *[3] * (n % 3)],
+        "attention_mask": [1] * (7 - n % 3) + [0] * (n % 3),
+    }
+    for n in range(30)
+]
+
+
+@pytest.mark.parametrize("task", ["sft", "causal-lm"])
+def test_padded_rows_without_labels_are_healthy(task: str) -> None:
+    plan = surefit.check(data=PADDED, task=task, autofix=False, **TINY)
+    assert plan.ok, plan.findings
+    assert "SF153" not in [found.code for found in plan.findings]
+    hidden = [*PADDED, {"input_ids": [5, 6, 7], "attention_mask": [0, 0, 0]}]
+    plan = surefit.check(data=hidden, task=task, autofix=False, **TINY)
+    assert plan.ok, plan.findings
+    assert plan.ledger is not None
+    assert plan.ledger.dropped_rows == {"mask_all_zero": 1}

@@ -73,18 +73,9 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
     With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
     it, if there is one.
     """
-    refuse_python_text(turns, column)
-    turns = as_messages(turns)
-    if turns is None or len(turns) == 0:
-        raise SkipRowError(
-            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
-        )
-    if isinstance(turns, str):
-        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
-        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
     messages: list[Message] = []
     before = ""
-    for place, turn in enumerate(turns):
+    for place, turn in enumerate(_read_turns(turns, column)):
         message = _read_message(turn)
         if isinstance(message, str):
             raise SkipRowError(
@@ -119,6 +110,20 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
             Remark(EMPTY_PROMPT_OR_ANSWER, f"message {empty} (assistant) is empty", column),
         )
     return messages[: answers[-1] + 1]
+
+
+def _read_turns(value: Any, column: str) -> Sequence[Any]:
+    """The messages as the data has them; a row without a list of messages is skipped."""
+    refuse_python_text(value, column)
+    turns: Sequence[Any] | None = as_messages(value)
+    if turns is None or len(turns) == 0:
+        raise SkipRowError(
+            DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, "there are no messages", column)
+        )
+    if isinstance(turns, str):
+        remark = Remark(UNREADABLE_MESSAGE, f"{shown(turns)} is not a list of messages", column)
+        raise SkipRowError(DropReason.BAD_MESSAGES, remark)
+    return turns
 
 
 def is_answer(turn: Any) -> bool:

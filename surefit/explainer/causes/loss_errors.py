@@ -59,7 +59,7 @@ def _when_not_finite(context: Context) -> list[str]:
 CAUSES = (
     Cause(
         "SF626",
-        "every label is -100, so there is nothing to learn",
+        "every label is -100: there are no labelled tokens",
         messages=(
             Message(r"'loss': '?0\.0'?\b.{0,60}'grad_norm': '?nan", seen="chengtan9907/mc-cot#2"),
             Message(ZERO_LOSS, seen="huggingface/trl#6668"),

@@ -1,6 +1,6 @@
 """Keys and values of other tools: what to write here instead, or why there is no such thing.
 
-`foreign_keys.yaml` is the table of keys.
+`other_tool_keys.yaml` is the table of keys.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from surefit.config.foreign_values import TRANSLATIONS, Settings, Translator
+from surefit.config.other_tool_values import TRANSLATIONS, Settings, Translator
 
-TABLE = Path(__file__).with_name("foreign_keys.yaml")
+TABLE = Path(__file__).with_name("other_tool_keys.yaml")
 
 VALUES: Mapping[str, Mapping[str, str]] = {
     "precision": {
@@ -55,7 +55,7 @@ def read_table() -> dict[str, Translator]:
     return answers
 
 
-def is_foreign(key: str) -> bool:
+def is_of_other_tool(key: str) -> bool:
     """Whether the table has the key, by the last part of its name."""
     return _last_name(key) in read_table()
 

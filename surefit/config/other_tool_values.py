@@ -229,4 +229,4 @@ TRANSLATIONS: dict[str, Translator] = {
     "batch_size": when("batch_size", "auto"),
     "parallel": parallel,
 }
-"""What translates a value, by the names of foreign_keys.yaml."""
+"""What translates a value, by the names of other_tool_keys.yaml."""
