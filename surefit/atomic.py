@@ -122,6 +122,7 @@ def resumable_folder(path: Path) -> Iterator[Path]:
             return
         half = path.with_name(f".{path.name}.half")
         half.mkdir(exist_ok=True)
+        sweep(half)
         try:
             yield half
             _publish(half, path)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from surefit.errors import UsageError
-from surefit.findings import Finding, Rule, accept_findings, check_accepted, finding
+from surefit.findings import (
+    Finding,
+    Rule,
+    accept_findings,
+    check_accepted,
+    finding,
+    load_rules,
+    without_covered,
+)
 
 ODD = Rule("SF998", "error", "odd", why="w", fix="f", accept="The rows are used as they are.")
 FIRM = Rule("SF999", "error", "firm", why="w", fix="Correct it.")
@@ -36,3 +44,16 @@ def test_codes_that_cannot_be_accepted_are_refused(rules):
         check_accepted(["SF999"])
     with pytest.raises(UsageError, match="no finding 'SF099'"):
         check_accepted(["SF099"])
+
+
+def test_a_cause_is_reported_once():
+    known = load_rules()
+    columns, dark = known["SF107"].finding("columns"), known["SF241"].finding("dark")
+    assert without_covered([columns, dark]) == (columns, dark)
+    ranges = known["SF240"].finding("ranges")
+    assert without_covered([columns, dark, ranges]) == (columns, ranges)
+
+
+def test_findings_that_cover_others_exist():
+    known = load_rules()
+    assert all(code in known for rule in known.values() for code in rule.covered_by)

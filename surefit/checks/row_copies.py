@@ -45,6 +45,7 @@ NOTHING_FOLLOWS_FROM_INPUTS = rule(
     ),
     fix="Check how targets were joined to inputs, and whether a column of inputs is not read.",
     accept="The rows are trained on.",
+    covered_by=("SF205",),
 )
 
 SEVERAL_TARGETS = rule(
@@ -57,6 +58,8 @@ SEVERAL_TARGETS = rule(
 
 SHOWN = 3
 NEARLY_ALL = 0.9
+FEW_INPUTS = 0.1
+"""Fewer different inputs than this share of their rows are categories rather than examples."""
 BY_CHANCE = 0.5
 """Of rows that contradict each other, the share that can be right where two targets are equal."""
 COMMON_SHARE = 0.25
@@ -128,7 +131,8 @@ def check_contradictions(
         return [SEVERAL_TARGETS.finding(message, one)]
     share = _best_share(inputs[found], whole[found])
     message += f" No model can be right on more than {share:.0%} of them."
-    hopeless = not by_chance and len(found) >= NEARLY_ALL * len(rows) and share <= BY_CHANCE
+    nearly_all = len(found) >= NEARLY_ALL * len(rows) and len(numbers) > FEW_INPUTS * len(found)
+    hopeless = not by_chance and nearly_all and share <= BY_CHANCE
     rule = NOTHING_FOLLOWS_FROM_INPUTS if hopeless else CONTRADICTING_ROWS
     return [rule.finding(message, one)]
 

@@ -136,10 +136,9 @@ def num_saves(job: Job, saving: Saving) -> int:
     if job.eval_every is not None:
         evaluations = -(-job.num_steps // job.eval_every)
     else:
-        evaluations, steps = 0, 0
-        while steps < job.num_steps:
-            steps += max(job.batches.num_steps(evaluations), 1)
-            evaluations += 1
+        varies = job.batches.max_tokens is not None  # epochs differ in their number of steps
+        reached = -(-job.num_steps // max(job.batches.num_steps(0), 1)) + varies
+        evaluations = min(job.epochs, reached)
     return evaluations + (job.num_steps // saving.save_every if saving.save_every else 0)
 
 

@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,20 @@ HARMLESS = "Grüße ☃ 👩‍👩‍👧 میخواهم\ttab"
 def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "surefit", *arguments]
     return subprocess.run(command, check=False, timeout=120, **more)
+
+
+def run_on_terminal(*arguments: str, cwd: Path) -> tuple[int, str]:
+    """Exit code and output of a command whose streams are a terminal."""
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "surefit", *arguments]
+    with subprocess.Popen(command, cwd=cwd, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        shown = b""
+        with suppress(OSError):  # which ends the output of a terminal
+            while part := os.read(master, 1 << 16):
+                shown += part
+    os.close(master)
+    return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
 def is_clean(text: str) -> bool:
@@ -75,15 +90,11 @@ def test_inspect_of_hostile_names_and_values_is_clean_on_a_terminal(tmp_path: Pa
     name = "\x1b[31m\n\u202e.jsonl"
     hostile = HOSTILE.replace("\udc80", "")
     write_jsonl(tmp_path / name, [{f"te\nxt{hostile}": f"{hostile}\n{n}"} for n in range(4)])
-    master, terminal = pty.openpty()
     for more in ([], ["--row", "1"]):
-        done = run("inspect", name, *more, cwd=tmp_path, stdout=terminal, stderr=terminal)
-        shown = os.read(master, 1 << 16).decode().replace("\r\n", "\n")
-        assert done.returncode == 0, shown
+        code, shown = run_on_terminal("inspect", name, *more, cwd=tmp_path)
+        assert code == 0, shown
         assert is_clean(without_own_codes(shown))
         assert "te\\nxt\\u001b]0;owned\\u0007" in shown
-    os.close(master)
-    os.close(terminal)
 
 
 def test_errors_are_escaped(tmp_path: Path) -> None:

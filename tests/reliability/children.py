@@ -46,6 +46,9 @@ MODULES = (
 def enter() -> None:
     """Run this program with the library of faults and one thread a process; import everything."""
     if "file_faults" not in os.environ.get("LD_PRELOAD", ""):
+        if shutil.which("cc") is None:
+            print("not run: there is no C compiler (cc) to build file_faults.c with")
+            sys.exit(0)
         library = Path(tempfile.mkdtemp(prefix="file-faults-")) / "file_faults.so"
         compile_ = ["cc", "-O1", "-shared", "-fPIC", "-w", "-o", str(library), str(SOURCE), "-ldl"]
         subprocess.run(compile_, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import struct
@@ -93,7 +94,7 @@ def altered(draw: st.DrawFn, good: Any) -> Any:
 def _alter(draw: st.DrawFn, value: Any) -> Any:
     inside = isinstance(value, dict | list) and len(value) > 0
     if not inside or draw(st.integers(0, 3)) == 0:
-        return draw(st.sampled_from(ODD))
+        return copy.deepcopy(draw(st.sampled_from(ODD)))  # which is changed further
     keys = sorted(value) if isinstance(value, dict) else range(len(value))
     key = draw(st.sampled_from(keys))
     kind = draw(st.sampled_from(("inside", "inside", "drop", "rename")))

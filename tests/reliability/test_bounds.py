@@ -118,6 +118,21 @@ def test_keys_that_occur_twice_are_reported(name: str, tmp_path: Path) -> None:
     assert codes(tmp_path / name) == []
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+@pytest.mark.parametrize("key", [b"\xff", b"\\ud800"])
+def test_a_key_that_is_not_text_is_refused_with_its_line(
+    name: str, key: bytes, tmp_path: Path
+) -> None:
+    rows = [b'{"text": "a"}', b'{"' + key + b'": "b", "text": "c"}'] * 2
+    raw = b"\n".join(rows) if name == "x.jsonl" else b"[" + b",\n".join(rows) + b"]"
+    (tmp_path / name).write_bytes(raw)
+    found = fault_of(tmp_path / name)
+    assert (found.code, found.where["line"]) == ("SF105", 2)
+    if name == "x.json":
+        (tmp_path / name).write_bytes(b'{"' + key + b'": ["a", "b"]}')
+        assert fault_of(tmp_path / name).code == "SF105"
+
+
 def test_an_archive_that_would_fill_the_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

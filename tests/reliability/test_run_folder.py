@@ -145,6 +145,16 @@ def test_old_checkpoints_that_a_killed_run_did_not_delete_are_deleted(
     assert (run / "model").is_dir()
 
 
+def test_a_half_filled_folder_is_swept_before_it_is_filled_on(tmp_path: Path) -> None:
+    half = tmp_path / ".entry.half"
+    half.mkdir()
+    (half / "kept").touch()
+    (half / ".columns.json.0123abcd.tmp").touch()
+    with atomic.resumable_folder(tmp_path / "entry"):
+        pass
+    assert [path.name for path in (tmp_path / "entry").iterdir()] == ["kept"]
+
+
 def test_a_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()

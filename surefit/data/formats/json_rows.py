@@ -116,6 +116,7 @@ class _Reader:
             if self.window.peek() != '"':
                 raise self.window.fail("expected a key in double quotes")
             key = self.window.value()
+            self.window.json.check_key(key, self.window.line)
             self.window.take(":")
             yield key
             ends = self.window.peek() == "}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8
 from surefit.findings import Finding, rule
 
 TWIN_KEYS = rule(
@@ -22,6 +23,7 @@ TWIN_KEYS = rule(
 MAX_DEPTH = 64
 """How deep lists and objects may be nested in a row."""
 _NESTED = frozenset((list, dict))
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JsonReader:
@@ -31,11 +33,12 @@ class JsonReader:
         self.path = path
         self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
         self._twins: list[str] = []
+        self._unnamed: list[str] = []
         self._first: tuple[int, str] | None = None
         self._count = 0
 
     def check(self, value: Any, line: int, num_opened: int) -> None:
-        """Note twin keys in the value of a line, and refuse a value that is too deep.
+        """Note twin keys in the value of a line; refuse it if it is too deep, or a key is no text.
 
         `num_opened` counts the brackets in the text; with a few, no value is deep.
         """
@@ -43,9 +46,17 @@ class JsonReader:
             self._first = self._first or (line, self._twins[0])
             self._count += 1
             self._twins.clear()
+        for key in self._unnamed:
+            self.check_key(key, line)
         if num_opened > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
             message = f"{self.path.name}, line {line}: nested deeper than {MAX_DEPTH} levels."
             raise CORRUPT_FILE.error(message, file=str(self.path), line=line)
+
+    def check_key(self, key: str, line: int) -> None:
+        """Refuse a key that cannot be the name of a column."""
+        if _LONE_SURROGATE.search(key):
+            message = f"{self.path.name}, line {line}: the key {key!r} is not UTF-8."
+            raise NOT_UTF8.error(message, file=str(self.path), line=line)
 
     def findings(self) -> Iterator[Finding]:
         """The finding about twin keys, once all rows have been read."""
@@ -61,6 +72,8 @@ class JsonReader:
         if len(made) < len(pairs):
             keys = [key for key, _ in pairs]
             self._twins += [key for place, key in enumerate(keys) if key in keys[:place]]
+        if not all(map(str.isascii, made)):
+            self._unnamed += filter(_LONE_SURROGATE.search, made)
         return made
 
 
