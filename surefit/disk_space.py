@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def free_bytes(path: Path) -> int:
     """What this user may still write on the file system of a path that need not exist yet."""
-    found = os.statvfs(existing_place(path))
-    return found.f_bavail * found.f_frsize
+    return shutil.disk_usage(existing_place(path)).free
 
 
 def existing_place(path: Path) -> Path:

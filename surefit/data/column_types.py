@@ -93,7 +93,7 @@ def may_hold_images(kind: pa.DataType, named: bool) -> bool:
     return len(axes) in (2, 3) and (named or value == pa.uint8())
 
 
-_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+FLOAT_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 """Arrow's names of floating-point types, and the usual ones."""
 
 
@@ -104,6 +104,6 @@ def describe_type(kind: pa.DataType) -> str:
     'float32 array [*, 12]'
     """
     axes, value = list_axes(kind)
-    name = "text" if is_text(value) else _FLOATS.get(str(value), str(value))
+    name = "text" if is_text(value) else FLOAT_NAMES.get(str(value), str(value))
     shown = ", ".join("*" if size is None else str(size) for size in axes)
     return f"{name} array [{shown}]" if axes else name

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.column_types import is_array
+from surefit.data.column_types import FLOAT_NAMES, is_array
 from surefit.data.formats.numpy_files import map_npy, map_npz
 from surefit.data.formats.opened import Opened
 from surefit.errors import FindingError
@@ -125,9 +125,7 @@ def _flattened(column: pa.ChunkedArray) -> tuple[list[int | None], str, Chunks]:
     while not pa.types.is_primitive(kind):
         sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind, chunks = kind.value_type, [chunk.flatten() for chunk in chunks]
-    name = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
-        str(kind), str(kind)
-    )
+    name = FLOAT_NAMES.get(str(kind), str(kind))
     return sizes, name, [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from surefit.batches.loading import load_batch
 from surefit.config import Lora
-from surefit.data.column_types import describe_type
+from surefit.data.column_types import describe_type, list_axes
 from surefit.data.data_rules import DTYPE_CONVERTED, USER_DATA_CODE_FAILED
 from surefit.data.roles import extra_fields
 from surefit.data.table import Table
@@ -120,10 +121,10 @@ def _casts(table: Table, encoder: Encoder) -> list[Finding]:
     column = encoder.roles.get("features")
     if column is None or read_layout(encoder.settings.get("features.layout")).places:
         return []
-    shown = describe_type(table.column_type(column))
-    if shown.startswith("float "):
+    kind = table.column_type(column)
+    if list_axes(kind)[1] == pa.float32():
         return []
-    message = f"column {column!r} is {shown}; it is read as float32."
+    message = f"column {column!r} is {describe_type(kind)}; it is read as float32."
     return [DTYPE_CONVERTED.finding(message, column=column)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
@@ -333,6 +334,14 @@ def check_writable(folder: Path) -> None:
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         what = "is not a folder" if not os.path.isdir(place) else "may not be written to"
         raise UsageError(f"Cannot write to {folder}: {place} {what}.", "Choose another --output.")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".surefit-", suffix=".tmp", dir=place))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return  # found with the figures when the disk is planned
+        raise UsageError(
+            f"Cannot write to {folder}: {error.strerror}.", "Choose another --output."
+        ) from None
 
 
 def _new_name(parent: Path, name: str) -> Path:

@@ -37,6 +37,7 @@ from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.run.scratch_folder import scratch_folder
+from surefit.training.disk_failures import as_disk_failure
 from surefit.training.engine import Engine
 from surefit.user_code import RunCode
 
@@ -115,6 +116,8 @@ def rehearse(
             except FindingError as error:
                 found = list(error.findings)
             except Exception as error:
+                if as_disk_failure(error, stage.run) is not None:
+                    raise  # not a fault of the phase
                 found = [_failed(phase, error)]
             if found:
                 return list(accept_findings(found, plan.config.accept))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, has_errors
 from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
@@ -36,7 +36,7 @@ from surefit.run.run_folder import Run, choose_folder
 from surefit.run.run_lock import lock_run
 from surefit.training.begin_run import begin_run
 from surefit.training.check_updates import check_trained, watch_moves
-from surefit.training.disk_failures import report_disk
+from surefit.training.disk_failures import as_disk_failure, report_disk
 from surefit.training.engine import (
     Engine,
     deterministic_algorithms,
@@ -48,7 +48,7 @@ from surefit.training.first_steps import watch_first_steps
 from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
-from surefit.training.rehearse import copy_beginning, rehearse
+from surefit.training.rehearse import REHEARSAL_FAILED, copy_beginning, rehearse
 from surefit.training.remember_code import remember_code
 from surefit.training.restore import find_checkpoint, go_on, restore
 from surefit.training.schedule import lr_by_step
@@ -213,7 +213,14 @@ def _rehearse(plan: Plan, engine: Engine, run: Run, listeners: Listeners) -> Non
 def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
     """Try the later phases of a run that is only planned."""
     settings = evaluation_settings(plan.config)
-    return rehearse(plan, engine, partial(begin_run, plan, uuid.uuid4().hex), settings)
+    try:
+        return rehearse(plan, engine, partial(begin_run, plan, uuid.uuid4().hex), settings)
+    except Exception as error:
+        if as_disk_failure(error, Run(Path(plan.config.output or "."))) is None:
+            raise
+        message = f"The rehearsal could not be written: {describe_error(error)}."
+        fix = "Free some space, or choose another --output."
+        return [REHEARSAL_FAILED.finding(message, fix=fix)]
 
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:

@@ -137,9 +137,9 @@ BREAKS = (
     ),
     Break(
         10,
-        "config/settings.py",
-        'loaded = yaml.safe_load(path.read_text(encoding="utf-8"))',
-        'loaded = yaml.unsafe_load(path.read_text(encoding="utf-8"))',
+        "config/bounded_yaml.py",
+        "class _BoundedLoader(yaml.SafeLoader):",
+        "class _BoundedLoader(yaml.UnsafeLoader):",
     ),
     Break(
         10,
@@ -162,7 +162,7 @@ BREAKS = (
     Break(
         11,
         "cli/__init__.py",
-        "return _fail(error.message, error.fix, error.exit_code, as_json)",
+        "return _fail(error.lines, error.fix, error.exit_code, as_json)",
         "raise",
     ),
     Break(

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import is_array
+from surefit.data.column_types import FLOAT_NAMES, is_array
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
@@ -42,10 +42,6 @@ SHARDS_DISAGREE = rule(
 SHOWN_FILES = 3
 
 
-_SHOWN = {"float": "float32", "double": "float64", "halffloat": "float16"}
-"""Arrow type names and their NumPy names."""
-
-
 @dataclass(frozen=True)
 class Kind:
     """The rows of one file: the sizes of their axes, None where they vary, and their type."""
@@ -56,7 +52,7 @@ class Kind:
 
     def __str__(self) -> str:
         shown = ", ".join("*" if size is None else str(size) for size in self.sizes)
-        return f"[{shown}] {_SHOWN.get(self.dtype, self.dtype)}"
+        return f"[{shown}] {FLOAT_NAMES.get(self.dtype, self.dtype)}"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.opened import Opened
+from surefit.disk_space import free_bytes
 from surefit.findings import Finding, rule
+from surefit.gigabytes import show_size
 
 LABELS_FROM_FILE = rule(
     "SF429",
@@ -182,11 +184,11 @@ def map_npz(path: Path) -> dict[str, Array]:
 def _check_room(path: Path, num_bytes: int) -> None:
     """Refuse an archive that would fill the disk of the cache: a small one can expand a lot."""
     check_expansion(path, num_bytes)
-    free = shutil.disk_usage(open_cache()).free
+    free = free_bytes(open_cache())
     if num_bytes > free:
         raise CORRUPT_FILE.error(
-            f"{path.name} would unpack to {num_bytes / 1e9:,.1f} GB; the disk of the cache has "
-            f"{free / 1e9:,.1f} GB free.",
+            f"{path.name} would unpack to {show_size(num_bytes)}; the disk of the cache has "
+            f"{show_size(free)} free.",
             fix="Choose a cache on a larger disk with --set cache=FOLDER, or save less data.",
             file=str(path),
         )
