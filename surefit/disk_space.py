@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -27,6 +29,9 @@ def on_other_disk(path: Path, others: Iterable[Path]) -> list[Path]:
 
 def size_of(path: Path) -> int:
     """The bytes of a file, or of all files in a folder; 0 if there is none."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    total = 0
+    for each in (path, *path.rglob("*")):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            about = each.lstat()
+            total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total

@@ -62,6 +62,7 @@ def test_healthy_data_is_not_complained_of(
     assert run(case, tmp_path).complaint(case) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PROCESSES, ids=name)
 def test_fault_is_found_by_a_process_of_its_own(
     case: Case, tmp_path: Path, record_property: Record

@@ -78,7 +78,9 @@ def watched(script: str, folder: Path, *arguments: str) -> tuple[int, int, str]:
 
 
 @linux
-@pytest.mark.parametrize(("at_once", "each"), [(1000, 0), (0, 30)])
+@pytest.mark.parametrize(
+    ("at_once", "each"), [(1000, 0), pytest.param(0, 30, marks=pytest.mark.slow)]
+)
 def test_a_run_that_grows_is_stopped_below_its_limit_and_resumes(
     at_once: int, each: int, tmp_path: Path
 ) -> None:

@@ -18,13 +18,13 @@ from surefit.request import make_request
 from surefit.training.resume import resume_run
 from surefit.training.start import Listeners
 
-Found = namedtuple("Found", "f_bavail f_frsize")
+Usage = namedtuple("Usage", "free")
 FEATURES: dict[str, Any] = {"data": feature_rows(40), "batch_size": 4, "epochs": 4}
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Let every file system report so many free bytes."""
-    monkeypatch.setattr(disk_space.os, "statvfs", lambda path: Found(num_bytes, 1))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(num_bytes))
 
 
 def check(tmp_path: Path, **options: Any) -> Plan:

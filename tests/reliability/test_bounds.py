@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import zipfile
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from surefit.run.run_folder import open_run
 
 ROWS = [{"text": f"row {n}"} for n in range(4)]
 DIALOGUE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-Usage = namedtuple("Usage", "free")
 
 
 class FakeTokenizer:
@@ -137,9 +135,9 @@ def test_an_archive_that_would_fill_the_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1000, 100)))
-    monkeypatch.setattr(numpy_files.shutil, "disk_usage", lambda _: Usage(700_000))
-    assert "would unpack to 0.0 GB" in fault_of(tmp_path / "x.npz").message
-    monkeypatch.setattr(numpy_files.shutil, "disk_usage", lambda _: Usage(900_000))
+    monkeypatch.setattr(numpy_files, "free_bytes", lambda _: 700_000)
+    assert "would unpack to 0.8 MB" in fault_of(tmp_path / "x.npz").message
+    monkeypatch.setattr(numpy_files, "free_bytes", lambda _: 900_000)
     assert open_table(str(tmp_path / "x.npz")).num_rows == 1000
 
 

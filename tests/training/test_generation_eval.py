@@ -107,8 +107,11 @@ def test_scorer_that_fails_later_names_the_answer(tmp_path: Path) -> None:
             raise ValueError("not alike")
         return 1.0
 
-    with pytest.raises(RunFailedError, match="picky failed on expected"):
+    with pytest.raises(FindingError, match="picky failed on expected") as caught:
         surefit.train(**options(tmp_path, scorer=picky, max_steps=1))
+    assert caught.value.findings[0].code == "SF863"  # found before the first step
+    with pytest.raises(RunFailedError, match="picky failed on expected"):
+        surefit.train(**options(tmp_path, scorer=picky, max_steps=1, accept=["SF863"]))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def launch(
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
     # 100 rows, effective batch 8: the last step has 4 rows, which leaves one process idle.
     save_ragged(tmp_path / "data.npz", feature_rows(100))

@@ -68,6 +68,7 @@ surefit.train(
 """
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", echo_rows(120))
     arguments = ["--data", "rows.jsonl", "--model", "tiny:bert", "--task", "sft", "--epochs", "4"]

@@ -107,8 +107,8 @@ def are_json(calls: list[Any]) -> bool:
 def text_of(calls: list[Any]) -> str:
     """Calls that have no name, as the text that the data has.
 
-    >>> text_of(["find(city='Paris')", {"city": "Rome"}])
-    'find(city=\'Paris\')\\n{"city": "Rome"}'
+    >>> text_of(["find(Paris)", {"city": "Rome"}])
+    'find(Paris)\\n{"city": "Rome"}'
     """
     return "\n".join(
         call if isinstance(call, str) else json.dumps(call, ensure_ascii=False, default=str)
