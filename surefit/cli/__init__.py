@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import sys
@@ -42,6 +43,11 @@ app = typer.Typer(
     },
 )
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+MAKE_WRITABLE = (
+    "Free some space or make the disk writable (df -h shows the disks), then run the command "
+    "again. To go on with a run that had begun: surefit train --resume RUN."
+)
 STOPPED = "Stopped before training started; nothing was written."
 
 for module in (
@@ -105,6 +111,8 @@ def _explained(error: Exception) -> tuple[list[str], str]:
     """The message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return [describe_error(error)], MAKE_WRITABLE
     message, found = describe_error(error), explain(error)
     if found.known:
         cause = " ".join((f"{found.code} {found.title}.", *found.derived))

@@ -16,7 +16,9 @@ from surefit.run.run_folder import Run
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_WORDS = tuple(os.strerror(code) for code in FULL)
 """Libraries that are not written in Python name the error without its number."""
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+FAILING = (errno.EROFS, errno.EIO)
+FAILING_WORDS = tuple(os.strerror(code) for code in FAILING)
+FORBIDDEN = (errno.EACCES, errno.EPERM, *FAILING)
 
 
 def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
@@ -25,12 +27,15 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     if code in FULL or any(words in message_of(error) for words in FULL_WORDS):
         return _full(error, run)
     name = str(getattr(error, "filename", None) or "")
-    if code in FORBIDDEN and name.startswith(str(run.path)):
-        return RunFailedError(
-            f"{name} cannot be written: {os.strerror(code or 0)}. {_saved(run)}",
-            f"Make it writable, then resume with: surefit train --resume {run.path}",
-        )
-    return None
+    is_ours = code in FORBIDDEN and name.startswith(str(run.path))
+    words = next((words for words in FAILING_WORDS if words in message_of(error)), "")
+    if not is_ours and code not in FAILING and not words:
+        return None
+    place = name if is_ours else run.path
+    return RunFailedError(
+        f"{place} cannot be written: {os.strerror(code) if code else words}. {_saved(run)}",
+        f"Make it writable, then resume with: surefit train --resume {run.path}",
+    )
 
 
 @contextmanager

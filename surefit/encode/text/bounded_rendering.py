@@ -100,7 +100,8 @@ def _exceeds(what: str) -> FindingError:
 
 @dataclass
 class _Rendering:
-    started: float
+    seen_at: float | None = None
+    """CPU time of its thread when the watcher first saw it; most end before."""
     interrupted: bool = False
 
 
@@ -118,7 +119,7 @@ class _Watcher:
         if self.thread is None or self.process != os.getpid():
             self._start()
         own = threading.get_ident()
-        self.running[own] = _Rendering(time.thread_time())
+        self.running[own] = _Rendering()
         try:
             return render()
         finally:
@@ -138,9 +139,10 @@ class _Watcher:
             with self.lock:
                 idle = 0 if self.running else idle + 1
                 for ident, rendering in list(self.running.items()):
-                    if not rendering.interrupted and _cpu_seconds(ident) > (
-                        rendering.started + MAX_SECONDS
-                    ):
+                    used = _cpu_seconds(ident)
+                    if rendering.seen_at is None:
+                        rendering.seen_at = used
+                    elif not rendering.interrupted and used > rendering.seen_at + MAX_SECONDS:
                         rendering.interrupted = True
                         _interrupt(ident)
         self.thread = None
