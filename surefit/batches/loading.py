@@ -103,9 +103,11 @@ def from_workers(
                 batch = next(batches)
             except StopIteration:
                 return
-            except RuntimeError as error:
-                lost = str(error).split("\n", 1)[0]
-                if not any(words in lost for words in LOST_WORKER):
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                lost = str(error).split("\n", 1)[0] or type(error).__name__
+                if not any(words in lost for words in LOST_WORKER) and not (
+                    _is_cut_off(error) and _has_dead(batches._workers)
+                ):
                     raise
             else:
                 waiting.popleft()
@@ -162,6 +164,21 @@ def _start_workers(
     batches._worker_pids_set = False
     _running.update(batches._workers)
     return batches
+
+
+def _is_cut_off(error: Exception) -> bool:
+    """Whether what a worker was sending did not arrive whole."""
+    return isinstance(error, ConnectionError | EOFError)
+
+
+def _has_dead(workers: Iterable[Any], seconds: float = 2.0) -> bool:
+    """Whether a worker has ended, or does so in a moment: it may still be ending."""
+    deadline = time.monotonic() + seconds
+    while all(worker.is_alive() for worker in workers):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _end_workers(workers: Iterable[Any]) -> None:
