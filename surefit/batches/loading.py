@@ -62,15 +62,20 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
 def by_thread(
     items: Iterable[Item], make: Callable[[Item], Made], depth: int = 2
 ) -> Iterator[Made]:
-    """`make(item)` by a thread, up to `depth` ahead; errors are raised in order."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-prefetch") as pool:
-        waiting: deque[Future[Made]] = deque()
-        for item in items:
-            waiting.append(pool.submit(make, item))
-            if len(waiting) > depth:
-                yield waiting.popleft().result()
-        while waiting:
+    """`make(item)` by a thread, up to `depth` ahead; errors are raised in order.
+
+    An iterator that is abandoned does not wait for its thread: it may be deleted by the garbage
+    collector in the midst of `Thread.start`, whose lock such a wait needs.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-prefetch")
+    waiting: deque[Future[Made]] = deque()
+    for item in items:
+        waiting.append(pool.submit(make, item))
+        if len(waiting) > depth:
             yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+    pool.shutdown()
 
 
 def from_workers(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 
 from surefit.batches.field import Field
-from surefit.batches.loading import ALIGNMENT_BYTES, to_batch
+from surefit.batches.loading import ALIGNMENT_BYTES, by_thread, to_batch
 
 FIELDS = {
     "inputs_embeds": Field(("time", "width"), "float32"),
@@ -31,3 +33,15 @@ def test_numbers_to_compute_with_lie_as_torch_would_put_them() -> None:
     places = [batch[name].data_ptr() for batch in held for name in ("inputs_embeds", "weight")]
     assert {place % ALIGNMENT_BYTES for place in places} == {0}
     assert torch.empty(3).data_ptr() % ALIGNMENT_BYTES == 0
+
+
+def test_an_iterator_that_is_deleted_does_not_wait_for_its_thread() -> None:
+    may_go_on = threading.Event()
+    made = by_thread(range(9), lambda item: item if item == 0 else may_go_on.wait(), depth=1)
+    assert next(made) == 0  # the second is being made, and waits
+    deleting = threading.Thread(target=made.close, daemon=True)  # type: ignore[attr-defined]
+    deleting.start()
+    deleting.join(timeout=20)
+    is_done = not deleting.is_alive()
+    may_go_on.set()
+    assert is_done
