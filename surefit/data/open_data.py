@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,9 +178,14 @@ def _open_each(
         except FindingError as error:
             faults += error.findings
     if faults and (not skip or not good):
-        raise FindingError(*faults)
+        raise FindingError(*(_or_skip(fault) for fault in faults) if good else faults)
     left_out = [FILE_LEFT_OUT.finding(f"Skipped: {f.message}", f.where) for f in faults]
     return good, opened, left_out
+
+
+def _or_skip(fault: Finding) -> Finding:
+    """The fault of a file beside others that can be read."""
+    return replace(fault, fix=f"{fault.fix} Or leave such files out: --set on_bad_file=skip.")
 
 
 def _key_of(path: Path) -> str:

@@ -115,7 +115,13 @@ class Role:
 
 _TABLE = (
     Role("prompt", ("prompt", "instruction", "question", "query", "input", "problem")),
-    Role("answer", ("completion", "answer", "response", "output", "target", "solution")),
+    Role(
+        "answer",
+        (
+            *("completion", "answer", "response", "output", "target", "solution"),
+            *("answerkey", "answer_key"),
+        ),
+    ),
     Role("input", ("input", "context"), may_be_missing=True),
     Role("rejected", accepts=lambda kind, named: False, may_be_missing=True),
     Role(

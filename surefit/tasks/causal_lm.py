@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.config import set_option
 from surefit.data.column_meanings import OF_TEXT_ALONE
 from surefit.data.column_values import is_metadata, is_prose
 from surefit.data.roles import get_role
@@ -113,7 +114,9 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         f"{known if others else 'has answers'}."
     )
     texts = [name for name in others if is_prose(table, name)]
-    named = f", or name their column: --task sft --set columns.answer={texts[0]}" if texts else ""
+    named = ""
+    if texts:
+        named = f", or name their column: --task sft {set_option('columns.answer', texts[0])}"
     yield PROMPTS_WITHOUT_ANSWERS.finding(
         message,
         fix=f"Add a column 'answer' with the answers{named}. To train on the prompts as text: "

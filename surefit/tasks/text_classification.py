@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.config import set_option
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.label_columns import is_continuous
@@ -121,7 +122,7 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         return
     yield READ_AS_PAIR.finding(
         f"Columns {roles['text']!r} and {pair!r} are read as a pair of texts.",
-        fix=f"To read {roles['text']!r} alone: --set ignore={pair}.",
+        fix=f"To read {roles['text']!r} alone: {set_option('ignore', pair)}.",
         file=table.sources[0].file,
         column=pair,
     )

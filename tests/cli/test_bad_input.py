@@ -17,6 +17,7 @@ import torch
 from builders import (
     echo_rows,
     feature_rows,
+    mostly_slow,
     save_ragged,
     sentiment_rows,
     write_jsonl,
@@ -780,7 +781,7 @@ PROCESSES: dict[str, tuple[list[str], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, every=3))
 def test_bad_input_as_a_real_process(folder: Path, name: str) -> None:
     arguments, code, message = PROCESSES[name]
     _corrupt_jsonl(folder)
