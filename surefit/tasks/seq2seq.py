@@ -32,11 +32,11 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if not (source or "").strip() or not (predicting or (target or "").strip()):
         raise SkipRowError(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
-    ids = list(tokenizer(source)["input_ids"])
+    ids = list(tokenizer(source, verbose=False)["input_ids"])
     overlong = is_overlong(len(ids), encoder)
     labels: list[int] = []
     if not predicting:
-        labels = list(tokenizer(text_target=target)["input_ids"])
+        labels = list(tokenizer(text_target=target, verbose=False)["input_ids"])
         if labels[-1:] != [tokenizer.eos_token_id]:
             labels.append(tokenizer.eos_token_id)
         longest = max(len(ids), len(labels))
