@@ -1,5 +1,6 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
+from surefit.config.joint_names import joint_name, joint_parts
 from surefit.config.run_config import (
     SHORT_KEYS,
     Augmentation,
@@ -37,6 +38,8 @@ __all__ = [
     "RunConfig",
     "Switch",
     "config_yaml",
+    "joint_name",
+    "joint_parts",
     "known_keys",
     "make_config",
     "nest",

@@ -5,6 +5,7 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import (
@@ -16,6 +17,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from surefit.config.joint_names import joint_name
 
 Switch = Literal["auto", "on", "off"]
 
@@ -219,7 +222,8 @@ class RunConfig(_Section):
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
     columns: dict[str, str] = {}
-    """The column of each role, as columns.ROLE. Default: inferred from the column names."""
+    """The column of each role, as columns.ROLE. Default: inferred from the column names. Several
+    columns of 0 and 1 are one target as a list, such as [casual, registered] for columns.label."""
     ignore: tuple[str, ...] = ()
     """Columns that are not read, such as those that leak the target."""
     read: Reading = Reading()
@@ -354,6 +358,18 @@ class RunConfig(_Section):
     for the longest time are removed. Entries in use stay. Default: no limit."""
     output: str | None = None
     """Folder of the run. Default: a new folder under runs/."""
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _one_name_for_lists(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            role: joint_name([str(each) for each in column])
+            if isinstance(column, list | tuple) and column
+            else column
+            for role, column in value.items()
+        }
 
     @field_validator("batch_size", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.joint_columns import join_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
@@ -26,7 +27,7 @@ class Accepted:
 
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
-    table = _named_as_read(table, task, encoder)
+    table = join_columns(_named_as_read(table, task, encoder), encoder.roles.values())
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)

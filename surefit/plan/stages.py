@@ -29,10 +29,12 @@ from surefit.checks.module_checks import (
     check_registered,
     check_trainable,
 )
+from surefit.config import joint_parts
 from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
 from surefit.data.formats.number_columns import without_text_columns
+from surefit.data.joint_columns import join_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
@@ -161,6 +163,9 @@ class _Planner:
                 takes_class_files(wanted),
             )
         )
+        table = join_columns(table, config.columns.values())
+        if eval_table is not None:
+            eval_table = join_columns(eval_table, config.columns.values())
         source = open_model(
             objects.model if objects.model is not None else config.model,
             from_scratch=config.from_scratch,
@@ -229,7 +234,8 @@ class _Planner:
     def _account(self, names: Iterable[str], encoder: Encoder, read_as: Mapping[str, str]) -> None:
         """Note the role of every column; `read_as` has those of files in another form."""
         assert self.plan.task is not None
-        columns = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
+        read = account_columns([*dict.fromkeys(names)], self.plan.task, encoder)
+        columns = {c: role for name, role in read.items() for c in joint_parts(name) or [name]}
         other = {name: role for name, role in read_as.items() if columns.get(name) is None}
         by = self.request.config.split.by
         grouped = {} if by is None or by in encoder.roles.values() else {by: "split.by"}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import Field
+from surefit.config import joint_parts
 from surefit.data.label_columns import MAX_SHARE_OF_CLASSES
 from surefit.data.numbers import read_number
 from surefit.encode.drop_reasons import DropReason
@@ -154,12 +155,15 @@ def fit_classes(
     With `lists`, a first label that is a list means several labels for every row. Where all lists
     are of 0 and 1 and of one length, the classes are the places of the lists.
     """
+    parts = joint_parts(encoder.roles["label"])
     labels = _Labels(None if lists else False)
     for row in rows:
         if not _is_missing(row.get("label")):
             labels.add(row["label"])
     counts, read = labels.fitted()
     total, column = counts.total(), encoder.roles["label"]
+    if parts:
+        counts, read = _by_column(counts, read, parts)
     if len(counts) < (1 if labels.several else 2):
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
@@ -175,6 +179,20 @@ def fit_classes(
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
     return {"classes": names, "class_counts": [counts[name] for name in names], **read}
+
+
+def _by_column(
+    counts: Counter[Any], read: dict[str, Any], parts: list[str]
+) -> tuple[Counter[Any], dict[str, Any]]:
+    """The classes of several columns of 0 and 1: the names of the columns."""
+    if read.get("hot_size") != len(parts):
+        raise UNSUITABLE_LABEL.error(
+            f"the columns {', '.join(parts)} have other values than 0 and 1.",
+            fix="Name columns of 0 and 1, or a single column of classes.",
+            column=parts[0],
+        )
+    named = Counter({parts[place]: count for place, count in counts.items()})
+    return named, {**read, "hot_names": parts}
 
 
 def _but_for(names: Iterable[Any]) -> str:
@@ -223,7 +241,8 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     if size is not None:
         if _hot_size(value) != size:
             raise _no_class_list(value, f"expected {size} values of 0 and 1", EACH_ONCE)
-        value = hot_places(value)
+        names = encoder.fitted.get("hot_names")
+        value = [names[place] if names else place for place in hot_places(value)]
     if is_multi_label(encoder):
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
+from surefit.config import joint_parts, set_option
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import NOT_FINITE
 from surefit.data.label_columns import is_continuous
@@ -62,6 +63,13 @@ def number(value: Any) -> float | None:
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """Mean and scale of the target; how features or the columns of tabular rows are read."""
+    column = encoder.roles["label"]
+    if parts := joint_parts(column):
+        raise UNSUITABLE_TARGET.error(
+            f"columns.label names {len(parts)} columns; regression predicts one number per row.",
+            fix=f"Name one of them, such as {set_option('columns.label', parts[0])}.",
+            column=parts[0],
+        )
     reader = feature_sequences.Reader(encoder) if "features" in encoder.roles else None
     is_tabular = reader is None and "text" not in encoder.roles
     gathered = tabular.Gathered(encoder) if is_tabular else None
@@ -78,7 +86,6 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             gathered.add(row)
     scale = math.sqrt(squares / count) if count else 0.0
     if scale == 0:
-        column = encoder.roles["label"]
         what = f"is {mean:g} in all {count} training rows" if count else "is blank everywhere"
         raise UNSUITABLE_TARGET.error(f"column {column!r} {what}.", column=column)
     read = reader or gathered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from surefit.config import set_option
+from surefit.config import joint_name, joint_parts, set_option
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.label_columns import (
     describes,
@@ -39,7 +39,10 @@ def options(task: str, roles: Mapping[str, str]) -> str:
     >>> options("sft", {"prompt": "title", "answer": "my text"})
     "--task sft --set columns.prompt=title --set 'columns.answer=my text'"
     """
-    named = (set_option(f"columns.{role}", column) for role, column in roles.items())
+    named = (
+        set_option(f"columns.{role}", joint_parts(column) or column)
+        for role, column in roles.items()
+    )
     return " ".join([f"--task {task}", *named])
 
 
@@ -49,6 +52,10 @@ def ask_for_target(
     """The question whether some columns are the target, with an option for each answer."""
     text = roles["text"]
     lines = [_line_for(table, text, name) for name in targets[:MOST_LINES]]
+    binary = [name for name in targets if is_binary(table, name)]
+    if len(binary) > 1:
+        roles = {"text": text, "label": joint_name(binary)}
+        lines.insert(0, f"To predict all of them: {options('text-classification', roles)}.")
     what = "is the target" if len(targets) == 1 else "is the target, and which one"
     return TARGET_OR_NOT.error(
         f"It is not clear whether a column beside {text!r} {what}: "
@@ -94,6 +101,9 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
         pair = {"text_pair": prose[1]} if len(prose) == 2 else {}
         text = {"text": max(prose, key=lambda name: _length(table, name))}
         text = {"text": prose[0], **pair} if pair else text
+        binary = [name for name in table.columns if name in labels and is_binary(table, name)]
+        if len(binary) > 1:
+            yield "text-classification", {**text, "label": joint_name(binary)}
         for name in labels:
             yield _task_for(table, name), {**text, "label": name}
     if len(prose) > 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.config import joint_parts
 from surefit.data.label_columns import is_continuous
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
@@ -34,7 +35,8 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             gathered.add(row)
             yield row
 
-    classes = fit_classes(seen(), encoder)
+    lists = bool(joint_parts(encoder.roles["label"]))
+    classes = fit_classes(seen(), encoder, lists)
     return {**classes, **gathered.fitted()}
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +11,8 @@ import pytest
 
 from chats import said
 from faults.misread import NOUNS
+from faults.pasted import lines_in
+from surefit.data.joint_columns import join_columns
 from surefit.data.nested_columns import spread_columns
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import Source, Table
@@ -298,6 +298,11 @@ ASKED: dict[str, tuple[frozenset[str], Make, str, str, Roles]] = {
         lambda n: {"text": ask(), "coarse_label": n % 3, "fine_label": n % 9},
         *("SF143", "text-classification", {"text": "text", "label": "fine_label"}),
     ),
+    "texts with several classes": (
+        CLASSIFIER,
+        lambda n: {"comment_text": say(), "id": f"x{n}", "toxic": n % 2, "insult": n % 3 // 2},
+        *("SF202", "text-classification", {"text": "comment_text", "label": "[toxic, insult]"}),
+    ),
     "the text alone, if several labels are not meant": (
         CLASSIFIER,
         lambda n: {"text": ask(), "toxic": n % 2, "insult": n % 3 // 2},
@@ -359,12 +364,10 @@ def opened(make: Make, count: int = 60) -> Table:
     return spread_columns(open_rows([make(n) for n in range(count)]))
 
 
-def read_options(line: str) -> tuple[str | None, dict[str, str]]:
+def read_options(words: list[str]) -> tuple[str, dict[str, str]]:
     """The task and the columns that some options name."""
-    words = shlex.split(line)
-    task = words[words.index("--task") + 1] if "--task" in words else None
     pairs = (word.removeprefix("columns.").split("=", 1) for word in words if "columns." in word)
-    return task, dict(pairs)
+    return words[words.index("--task") + 1], dict(pairs)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -383,9 +386,10 @@ def test_options_of_a_refusal_work(name: str) -> None:
     (found,) = caught.value.findings
     assert found.code == code
     read = []
-    for line in re.findall(r"--task [\w-]+(?: --set [^\s;]+)*", found.fix):
-        wanted, columns = read_options(line.rstrip("."))
-        chosen, made = choose_task(table, TASKS[wanted or ""], columns, heads)
+    for line in lines_in(found.fix):
+        wanted, columns = read_options(line)
+        joined = join_columns(table, columns.values())
+        chosen, made = choose_task(joined, TASKS[wanted], columns, heads)
         read.append((chosen.name, made))
     assert (task, roles) in read
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.config import set_option
 from surefit.data.column_types import is_array
 from surefit.data.data_rules import STRAY_AXIS_DROPPED, WRONG_SHAPE
 from surefit.data.row_shapes import Axis, RowShape, row_shape
@@ -28,7 +29,7 @@ AMBIGUOUS_FLAT_ROWS = rule(
     "error",
     "flat rows of ambiguous shape",
     why="With the wrong feature size, every time step would mix the values of several steps.",
-    fix="Set the feature size (--set features.width=W) or sequence length (features.steps=T).",
+    fix="Set the feature size with features.width, or the sequence length with features.steps.",
 )
 
 AXES_EXCHANGED = rule(
@@ -321,12 +322,16 @@ def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -
         return WRONG_FEATURE_AXES.error(message, fix="Pass rows of that size.", column=column)
     if not answers:
         message = f"{what}: sequence length × feature size may be 1 × {axis} or {axis} × 1."
-        fix = f"Set features.width=1, or features.steps=1 for one time step of {axis} features."
+        fix = (
+            "Set the feature size: --set features.width=1; or, for one time step of "
+            f"{axis} features, --set features.steps=1."
+        )
         return AMBIGUOUS_FLAT_ROWS.error(message, fix=fix, column=column)
     shown = [f"{axis.most // w} × {w}" for w in answers][:SHOWN_ANSWERS]
     more = f" and {len(answers) - len(shown)} more" if len(answers) > len(shown) else ""
     message = f"{what}: sequence length × feature size may be {', '.join(shown)}{more}."
-    return AMBIGUOUS_FLAT_ROWS.error(message, column=column)
+    sizes = "; or ".join(set_option("features.width", w) for w in [*answers][:SHOWN_ANSWERS])
+    return AMBIGUOUS_FLAT_ROWS.error(message, fix=f"Set the feature size: {sizes}.", column=column)
 
 
 def _are_ids(shape: RowShape) -> bool:
