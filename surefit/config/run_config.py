@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveFloat,
     PositiveInt,
     ValidationInfo,
     field_validator,
@@ -47,7 +48,17 @@ class FeatureShape(_Section):
 
 
 class Images(_Section):
-    """How images are resized."""
+    """How images are resized and normalised."""
+
+    channels: Literal[1, 3, 4] | None = None
+    """Channels of the images: 1 for gray, 3 for RGB, 4 for RGBA. Default: those that the first
+    layer of a custom module reads, else 3."""
+    mean: tuple[float, ...] | None = None
+    """What is subtracted from pixels from 0 to 1, one number or one per channel. Default: the
+    model's, else the mean of the training images."""
+    std: tuple[PositiveFloat, ...] | None = None
+    """What pixels are then divided by, one number or one per channel. Default: the model's, else
+    the standard deviation of the training images."""
 
     size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width of the images, or one number for both. Default: the model's size, else the
@@ -57,6 +68,20 @@ class Images(_Section):
     @classmethod
     def _square(cls, value: Any) -> Any:
         return (value, value) if isinstance(value, int) else value
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _one_number(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) else value
+
+    def asked(self) -> dict[str, Any]:
+        """Channels, mean and std where they are set, as JSON."""
+        named = {"channels": self.channels, "mean": self.mean, "std": self.std}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in named.items()
+            if value is not None
+        }
 
 
 class Reading(_Section):
@@ -228,7 +253,7 @@ class RunConfig(_Section):
     """How flat rows of features are reshaped to [sequence length, feature size]."""
 
     image: Images = Images()
-    """How images are resized."""
+    """How images are resized and normalised."""
     on_bad_file: Literal["error", "skip"] = "error"
     """What happens if an image, or one of several data files, cannot be read: an error, or it is
     skipped."""
