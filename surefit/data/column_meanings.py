@@ -131,7 +131,10 @@ COULD_BE_MEANT = rule(
 )
 
 
-SUBJECTS = word_set("context passage document evidence background knowledge story article support")
+SUBJECTS = word_set(
+    "context passage document evidence background knowledge story article support body paragraph "
+    "premise abstract scenario transcript facts"
+)
 """Words in the name of a column with the text that a question is about."""
 
 
@@ -210,6 +213,8 @@ def _as_pair(table: Table, column: str, roles: Mapping[str, str]) -> str:
 
 def _as_answer(table: Table, column: str, roles: Mapping[str, str]) -> str:
     text = roles["text"]
+    if not SUBJECTS.isdisjoint(words_of(column)):
+        return ""
     return (
         f"To learn {column!r} as the answer to {text!r}: --task sft "
         f"{set_option('columns.prompt', text)} {set_option('columns.answer', column)}. Else name "

@@ -49,7 +49,7 @@ def check_message_rows(
     yield MESSAGE_ROWS.finding(
         f"Column {text!r} has one message in each of {table.num_rows:,} rows{joined}; column "
         f"{speaker!r} says who wrote it ({shown} rows).",
-        fix=_fix(text, speaker, links),
+        fix=_fix(text, speaker, links, "--task causal-lm " * ("label" in roles)),
         file=table.sources[0].file,
         column=speaker,
     )
@@ -71,7 +71,7 @@ def _links(table: Table) -> list[str]:
     return [*groups[:1], *(name for name in parents[:1] if name not in groups[:1])]
 
 
-def _fix(text: str, speaker: str, links: list[str]) -> str:
+def _fix(text: str, speaker: str, links: list[str], task: str) -> str:
     how = f"Write all messages of one {links[0]} as one row" if links else "Write them as one row"
     if links and not PARENT.isdisjoint(words_of(links[-1])):
         how = (
@@ -80,5 +80,5 @@ def _fix(text: str, speaker: str, links: list[str]) -> str:
         )
     return (
         f'{how}: {{"messages": [{{"role": {speaker}, "content": {text}}}, …]}}. To train on single '
-        "messages as text: --set accept=SF146."
+        f"messages as text: {task}--set accept=SF146."
     )

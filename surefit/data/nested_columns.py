@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import is_object, is_text, is_text_list
+from surefit.data.column_types import is_dialogue, is_object, is_text, is_text_list
 from surefit.data.column_values import word_set, words_of
 from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED
 from surefit.data.table import Table
 
 QUESTIONS = ("question", "query", "prompt")
+DIALOGUES = ("conversation", "conversations", "messages", "dialogue", "dialog", "turns")
+PAIRS = (("input", "output"), ("question", "answer"), ("user", "assistant"), ("prompt", "response"))
+"""Names of what is said by each side in one turn, as Capybara's objects have them."""
 NAMES_ONE = word_set(
     "label labels correct right gold best key choice choices options index incorrect distractors "
     "score scores rating ratings rank ranks ranking reward rewards preference votes"
@@ -36,6 +39,8 @@ def spread_columns(table: Table) -> Table:
         kind = table.column_type(name)
         if is_object(kind) and _is_translation(kind):
             table = _spread(table, (name,), _translations(table, name))
+        elif name in DIALOGUES and (turns := _paired_turns(table.arrow[name])) is not None:
+            table = _spread(table, (name,), {"messages": turns})
         elif name == "answers" and (turns := _turns(table)) is not None:
             table = _spread(table, ("questions", name), {"messages": turns})
         elif name == "answers" and _has_answers(table, kind):
@@ -97,6 +102,24 @@ def _value_and_aliases(answers: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
     if place >= 0 and is_text_list(answers.type.field(place).type):
         made["references"] = pc.struct_field(answers, "aliases")
     return made
+
+
+def _paired_turns(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Lists of objects with a question and its answer as dialogues; None for other objects."""
+    if not is_dialogue(column.type):
+        return None
+    kind = column.type.value_type
+    fields = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
+    pair = next((pair for pair in PAIRS if {*pair} == {*fields}), None)
+    if pair is None or not all(is_text(each) for each in fields.values()):
+        return None
+    chunks = []
+    for chunk in column.chunks:
+        sizes = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
+        ends = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+        sides = [pc.struct_field(chunk.flatten(), name) for name in pair]
+        chunks.append(_dialogues(*(pa.ListArray.from_arrays(ends, side) for side in sides)))
+    return pa.chunked_array(chunks) if chunks else None
 
 
 def _turns(table: Table) -> pa.ChunkedArray | None:

@@ -63,10 +63,10 @@ class Preference:
         """The refusal, with how to train on the better answers alone."""
         fix = f"Train on the better answers alone: {set_option('columns.answer', self.chosen)}."
         if self.chosen is None:
-            fix = (
-                "Write the better answer of each row into a column of its own, such as 'answer'. "
-                f"Or train on those of one column: {set_option('columns.answer', self.columns[0])}."
-            )
+            fix = "Write the better answer of each row into a column of its own, such as 'answer'."
+        if self.chosen is None and _holds_one_answer(table.column_type(self.columns[0])):
+            named = set_option("columns.answer", self.columns[0])
+            fix += f" Or train on those of one column: {named}."
         shown = ", ".join(map(repr, self.columns))
         return PREFERENCE_PAIRS.error(
             f"The {table.num_rows} rows are preference data: {self.form} ({shown}). Preference "
@@ -75,6 +75,13 @@ class Preference:
             file=table.sources[0].file,
             column=self.chosen or self.columns[0],
         )
+
+
+def _holds_one_answer(kind: pa.DataType) -> bool:
+    """Whether a column has one answer in each row: a text, or messages."""
+    if is_dialogue(kind):
+        return any(kind.value_type.get_field_index(name) >= 0 for name in ("role", "from"))
+    return is_text(kind)
 
 
 def refuse_preference(table: Table, chosen: Mapping[str, str]) -> None:

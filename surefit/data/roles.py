@@ -114,12 +114,15 @@ class Role:
 
 
 _TABLE = (
-    Role("prompt", ("prompt", "instruction", "question", "query", "input", "problem")),
+    Role(
+        "prompt",
+        ("prompt", "instruction", "question", "query", "input", "problem", "question_stem"),
+    ),
     Role(
         "answer",
         (
             *("completion", "answer", "response", "output", "target", "solution"),
-            *("answerkey", "answer_key"),
+            *("answerkey", "answer_key", "correct_answer", "best_answer"),
         ),
     ),
     Role("input", ("input", "context"), may_be_missing=True),

@@ -177,6 +177,13 @@ CASES = [
         },
     ),
     Case(
+        "body of the problem beside its question",
+        "SF135",
+        {"a.jsonl": asked(Body=lambda n: f"There are {n} houses and {n} trees in the street.")},
+        column="Body",
+        exits=0,
+    ),
+    Case(
         "passages as objects beside the question",
         "SF135",
         {"a.jsonl": asked(passages=lambda n: {"text": [sentence(n)], "url": [f"u{n}"]})},

@@ -171,6 +171,35 @@ READ: dict[str, tuple[frozenset[str], Make, str, Roles]] = {
         "sft",
         {"prompt": "question", "answer": "answer", "references": "references"},
     ),
+    "Capybara": (
+        WRITER,
+        lambda n: {"source": "x", "conversation": [{"input": ask(), "output": say()}] * 2},
+        "sft",
+        {"messages": "messages"},
+    ),
+    "OpenBookQA": (
+        WRITER,
+        lambda n: {
+            "id": f"i{n}",
+            "question_stem": say(),
+            "choices": {"text": [say(2), say(2)], "label": ["A", "B"]},
+            "answerKey": "AB"[n % 2],
+        },
+        "sft",
+        {"prompt": "question_stem", "choices": "choices", "answer": "answerKey"},
+    ),
+    "SciQ": (
+        WRITER,
+        lambda n: {
+            "question": ask(),
+            "distractor1": say(2),
+            "distractor2": say(2),
+            "correct_answer": say(2),
+            "support": say(20),
+        },
+        "sft",
+        {"prompt": "question", "answer": "correct_answer"},
+    ),
     "WebQuestions": (
         WRITER,
         lambda n: {"url": f"https://x.org/{n}", "question": ask(), "answers": [say(2), say(2)]},
@@ -291,6 +320,11 @@ ASKED: dict[str, tuple[frozenset[str], Make, str, str, Roles]] = {
         WRITER,
         lambda n: {"document": say(30), "summary": say()},
         *("SF202", "sft", {"prompt": "document", "answer": "summary"}),
+    ),
+    "a text with its summary for an encoder-decoder": (
+        PAIR,
+        lambda n: {"text": say(30), "summary": say(8), "title": say(1)},
+        *("SF202", "seq2seq", {"source": "text", "target": "summary"}),
     ),
     "two texts": (
         PAIR,
