@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -188,7 +189,7 @@ def _varies(
     )
     fix = (
         "Draw both sets from the same rows (leave --eval-data out), or leave the column out: "
-        f"--set 'ignore=[{column}]'."
+        f"{set_option('ignore', column)}."
     )
     return CONSTANT_IN_TRAINING.finding(
         message, table.where(int(unlike[0])), fix=fix, column=column

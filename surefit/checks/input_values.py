@@ -15,6 +15,7 @@ from surefit.checks.image_range import check_black_images, check_float_images
 from surefit.checks.magnitudes import check_features, check_number_columns
 from surefit.checks.number_dates import check_number_dates
 from surefit.checks.target_markers import check_target_markers
+from surefit.checks.unknown_tokens import check_unknown_tokens
 from surefit.checks.wrong_encoding import check_encoding
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -65,6 +66,8 @@ def check_stores(sides: Sides, fields: Mapping[str, Field], encoder: Encoder) ->
     """Encoded inputs of training and validation rows."""
     (train, table), (validation, shown) = sides
     column = next((encoder.roles[role] for role in INPUTS if role in encoder.roles), "")
+    unknown = [*check_unknown_tokens(train, table, encoder)]
+    yield from unknown or check_unknown_tokens(validation, shown, encoder)
     predicts_row = "labels" in fields and fields["labels"].rank == 0
     if predicts_row:
         same = list(check_same_inputs(train, column))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number
 from surefit.data.table import Table
 from surefit.encode.store import Store
@@ -124,7 +125,7 @@ def _absurd_rows(table: Table, column: str, bound: int, count: int) -> Finding:
         f"column {column!r}: values of another order of magnitude in {count:,} of "
         f"{table.num_rows:,} rows: {', '.join(shown)}; all others are between {low:g} and {high:g}."
     )
-    fix = f"Correct or blank these values, or leave the column out: --set 'ignore=[{column}]'."
+    fix = f"Correct or blank these values, or leave the column out: {set_option('ignore', column)}."
     return ABSURD_VALUES.finding(message, table.where(rows[0]), fix=fix, column=column)
 
 

@@ -20,6 +20,7 @@ from surefit.config.settings import (
     nest,
     parse_setting,
     read_yaml,
+    set_option,
     spell_out,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "nest",
     "parse_setting",
     "read_yaml",
+    "set_option",
     "spell_out",
 ]

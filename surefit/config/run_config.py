@@ -5,6 +5,7 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_args
 
 from pydantic import (
@@ -97,6 +98,20 @@ class Reading(_Section):
     """A regular expression; its named groups become the columns of each line."""
     field: str | None = None
     """Path to the list of rows in a JSON file, such as data or data.items."""
+    label_from: str | None = None
+    """A regular expression, searched in the names of images or .npy files that are a row each; its
+    first group is the label, such as (\\d)_.*"""
+
+    @field_validator("label_from")
+    @classmethod
+    def _has_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = 1 if pattern is None else re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups == 0:
+            raise ValueError("expected a group in parentheses, which is the label")
+        return pattern
 
     @field_validator("names")
     @classmethod
@@ -400,5 +415,5 @@ class RunConfig(_Section):
         return (value,) if isinstance(value, str) else value
 
 
-SHORT_KEYS = {"lora_r": "lora.r"}
+SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""

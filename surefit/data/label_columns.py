@@ -26,6 +26,9 @@ DESCRIPTION = METADATA | word_set(
 )
 """Words in the name of a column that describes a text rather than being learned from it."""
 
+KEYS = word_set("answer answerkey gold correct decision")
+"""Words in the name of a column with the key to a question, such as the number of a choice."""
+
 AMOUNTS = word_set("count counts num n length len size date time timestamp url")
 """Words in a name that is no label's, whatever its other words are: `max_stars_count`."""
 
@@ -127,6 +130,7 @@ def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
     free = [name for name in table.columns if name not in taken]
     named = [name for name in free if is_named_as_label(table, name)]
     free = [name for name in free if not describes(name)]
+    keys = [n for n in free if not KEYS.isdisjoint(words_of(n)) and holds_classes(table, n)]
     alone = [name for name in free if len(free) == 1 and is_continuous(table, name)]
     binary = [name for name in free if is_binary(table, name)]
-    return list(dict.fromkeys([*named, *alone, *binary]))
+    return list(dict.fromkeys([*named, *keys, *alone, *binary]))

@@ -74,6 +74,7 @@ from surefit.plan.prepare_data import (
     choose_tokenizer,
     encode_split,
     fit_encoder,
+    keep_limit,
     length_limit,
     num_positions,
     open_tables,
@@ -302,7 +303,9 @@ class _Planner:
                 "on_bad_file": config.on_bad_file,
             },
         )
-        return self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
+        encoder = self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
+        keep_limit(encoder, task)
+        return encoder
 
     def _build(self, source: ModelSource, task: TaskSpec, encoder: Encoder, table: Table) -> Built:
         config, objects = self.request.config, self.request.objects

@@ -66,7 +66,8 @@ def _refuse_guess(
     targets = likely_targets(table, {*roles.values()}) if task.last_resort else []
     if targets and "text" in roles:
         raise ask_for_target(table, task, roles, targets)
-    lines = suggest(table, known) if "source" in roles and task not in known else []
+    unsuited = task not in known and ("source" in roles or task.last_resort)
+    lines = suggest(table, known) if unsuited else []
     if lines:
         raise MISSING_COLUMN.error(
             f"The columns {_columns(table)} suit {task.name}, and the model does not.",

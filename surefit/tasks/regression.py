@@ -23,7 +23,7 @@ from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.baselines import number_baselines
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
-from surefit.tasks.text_classification import encode_text, misread, text_fields
+from surefit.tasks.text_classification import adapt_to_pairs, encode_text, misread, text_fields
 
 if TYPE_CHECKING:
     import torch
@@ -195,6 +195,7 @@ SPEC = TaskSpec(
     columns_read=tabular.columns_read,
     fields={"features": tabular.FIELD, "labels": TARGET},
     fields_of=fields_of,
+    adapt_tokenizer=adapt_to_pairs,
     encode=encode,
     fit=fit,
     loss=loss,

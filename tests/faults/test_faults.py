@@ -14,6 +14,7 @@ import pytest
 from builders import mostly_slow, require_precision
 from faults.case import Case, Outcome, run
 from faults.every import FAULTS, HEALTHY, USAGE
+from faults.pasted import wrong_options
 
 EVERY = [(kind, case) for kind, cases in FAULTS.items() for case in cases]
 PROCESSES = [case for _, case in EVERY if case.process]
@@ -52,6 +53,7 @@ def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: 
     assert found is not None
     assert found["message"]
     assert found["fix"]
+    assert [wrong for each in outcome.findings for wrong in wrong_options(each["fix"])] == []
 
 
 @pytest.mark.parametrize("case", USAGE, ids=name)

@@ -52,7 +52,7 @@ LABELS_FROM_FILE = rule(
 
 Array = npt.NDArray[Any]
 
-WRITE_AGAIN = "Write the file again, or skip it with --set on_bad_file=skip."
+WRITE_AGAIN = "Write the file again."
 
 READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""

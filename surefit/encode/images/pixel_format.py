@@ -77,8 +77,10 @@ class PixelFormat:
         """The settings in the format of transformers' preprocessor_config.json."""
         exact = {"height": self.height, "width": self.width}
         cropped = self.edge is not None
+        plain = "CLIPImageProcessor" if cropped else "ViTImageProcessor"
         return {
-            "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
+            "image_processor_type": "MobileViTImageProcessor" if self.reversed_channels else plain,
+            "do_flip_channel_order": self.reversed_channels,
             "do_convert_rgb": True,
             "do_resize": True,
             "size": {"shortest_edge": self.edge} if cropped else exact,
