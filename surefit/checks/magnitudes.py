@@ -134,9 +134,9 @@ def check_features(
 ) -> Iterator[Finding]:
     """The features of encoded rows: values absurd within one feature, and absurd features."""
     field = store.fields.get(name)
-    if field is None or field.rank != 2 or not len(store):
+    if field is None or field.rank not in (1, 2) or not len(store):
         return
-    width = int(store.value(name, 0).shape[1])
+    width = int(store.value(name, 0).shape[-1])
     flat = store.values(name)
     if width == 0 or len(flat) % width:
         return
@@ -175,7 +175,7 @@ def _absurd_steps(
     """How many rows hold an absurd value, with the first three."""
     name, column, side = names
     flat, offsets = store.values(name), store.offsets(name)
-    width = int(store.value(name, 0).shape[1])
+    width = int(store.value(name, 0).shape[-1])
     limits = np.full(width, BINS, np.int64)
     limits[[*absurd]] = [*absurd.values()]
     hit: list[Array] = []

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from surefit.config import Reading
+from surefit.data.joint_columns import join_columns
 from surefit.data.open_data import open_table, validation_of
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -48,20 +49,24 @@ def open_tables(
     on_bad_file: str,
     ignore: Sequence[str],
     each_a_class: bool = False,
+    named: Collection[str] = (),
 ) -> tuple[tuple[Table, Table | None], list[Finding]]:
     """The training Table without the ignored columns, and the validation Table if there is one.
 
-    That is the validation data, else the validation part of official splits.
+    That is the validation data, else the validation part of official splits. `named` are columns
+    that the user names; several under one name are joined.
     """
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     options = {"each_a_class": each_a_class, "may_differ": True}
     table = open_table(data, reading, on_bad_file, "train", **options).without(ignore)
+    table = join_columns(table, named)
     if isinstance(eval_data, list) and not eval_data:
         eval_data = validation_of(data)
         if eval_data is None:
             return (table, None), [*table.findings]
     eval_table = open_table(eval_data, reading, on_bad_file, "validation", **options)
+    eval_table = join_columns(eval_table, named)
     return (table, eval_table), [*table.findings, *eval_table.findings]
 
 

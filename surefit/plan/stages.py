@@ -34,9 +34,9 @@ from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
 from surefit.data.formats.number_columns import without_text_columns
-from surefit.data.joint_columns import join_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import Hints
 from surefit.encode.store import Store
 from surefit.encode.tally import remark_findings
 from surefit.encode.text.templates import read_asked
@@ -58,6 +58,7 @@ from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
+from surefit.plan.choose_form import choose_form
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
 from surefit.plan.feature_rows import BatchBound, plan_features
 from surefit.plan.fit_in_memory import (
@@ -161,11 +162,9 @@ class _Planner:
                 config.on_bad_file,
                 config.ignore,
                 takes_class_files(wanted),
+                config.columns.values(),
             )
         )
-        table = join_columns(table, config.columns.values())
-        if eval_table is not None:
-            eval_table = join_columns(eval_table, config.columns.values())
         source = open_model(
             objects.model if objects.model is not None else config.model,
             from_scratch=config.from_scratch,
@@ -173,7 +172,9 @@ class _Planner:
             quantize=config.lora.quantize,
             code=code,
         )
-        task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
+        hints = source.hints()
+        columns = choose_form(table, hints, wanted, config.columns)
+        task, roles = choose_task(table, wanted, columns, source.auto_classes)
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
         names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
@@ -191,7 +192,8 @@ class _Planner:
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
             )
         )
-        layout = self._plan_features(table, roles, source)
+        source = replace(source, image=source.image or dict(hints.image or {}))
+        layout = self._plan_features(table, task, roles, source, hints)
         data = self.keep(
             split_tables(
                 table,
@@ -242,9 +244,15 @@ class _Planner:
         self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other, **grouped})
 
     def _plan_features(
-        self, table: Table, roles: Mapping[str, str], source: ModelSource
+        self,
+        table: Table,
+        task: TaskSpec,
+        roles: Mapping[str, str],
+        source: ModelSource,
+        hints: Hints,
     ) -> dict[str, Any] | None:
         config = self.request.config
+        head = task.head_for(Encoder(task.name, roles))
         bound = None
         if isinstance(config.batch_size, int):  # else it is chosen to fit
             limits = [config.max_seq_length, config.max_tokens]
@@ -257,7 +265,9 @@ class _Planner:
                 config.max_memory_gb,
                 config.device_memory_gb,
             )
-        hints = replace(source.hints(), steps=config.features.steps, width=config.features.width)
+        hints = replace(hints, steps=config.features.steps, width=config.features.width)
+        if head is None or head.body != "rows":  # the task reads sequences
+            hints = replace(hints, reads_vectors=None)
         return self.keep(plan_features(table, roles, hints, bound))
 
     def _make_encoder(
@@ -292,6 +302,7 @@ class _Planner:
                 "seed": config.seed,
                 "image.size": config.image.size,
                 "image.model": source.image,
+                "image.format": config.image.asked(),
                 "on_bad_file": config.on_bad_file,
             },
         )

@@ -223,7 +223,7 @@ class Run:
             return open_pipeline(
                 self.model_path,
                 self.task,
-                self.plan,
+                {**self.plan, "epochs": self.config.epochs},
                 self.code,
                 self.config.seed,
                 module,

@@ -548,12 +548,12 @@ FEATURE_FAULTS: dict[str, tuple[list[dict[str, Any]], list[str], str, dict[str, 
         {"row": 21, "column": "label"},
         "the label 1.5 is a float; expected a class name or number",
     ),
-    "lists as labels": (
-        every(label=["a", "b"]),
+    "lists with a label twice": (
+        every(label=["a", "a"]),
         [],
         "SF205",
         {"column": "label"},
-        "the label is the list ['a', 'b']; expected one class per row",
+        "the label is the list ['a', 'a']; expected each of the row's classes once",
     ),
     "labels nearly all different": (
         [{**row, "label": f"row {n}"} for n, row in enumerate(steps())],
