@@ -11,8 +11,8 @@ from surefit.config.run_config import (
     Lora,
     Reading,
     RunConfig,
-    Switch,
 )
+from surefit.config.section import Switch
 from surefit.config.settings import (
     config_yaml,
     known_keys,
@@ -22,6 +22,7 @@ from surefit.config.settings import (
     read_yaml,
     spell_out,
 )
+from surefit.config.training_options import LossOptions, MetricChoice
 
 __all__ = [
     "SHORT_KEYS",
@@ -32,6 +33,8 @@ __all__ = [
     "Generation",
     "Images",
     "Lora",
+    "LossOptions",
+    "MetricChoice",
     "Reading",
     "RunConfig",
     "Switch",

@@ -39,7 +39,7 @@ def open_pipeline(
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
     call, _ = match_arguments(module, columns)
-    loss = with_module_loss(task.loss)
+    loss = with_module_loss(task.loss_for(encoder))
     opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
     return apply_choices(opened, plan.get("choices", {}))
 

@@ -103,7 +103,7 @@ def make_pipeline(
         call = Call({name: name for name in inspect.signature(module.forward).parameters})
     used = {name: extras[name] for name in extras if name in call.arguments.values()}
     encoder = replace(encoder, extras=used)
-    loss = with_module_loss(task.loss) if loss_fn is None else from_loss_fn(loss_fn)
+    loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else from_loss_fn(loss_fn)
     pipeline = Pipeline(
         task,
         encoder,

@@ -19,8 +19,10 @@ from surefit.tasks.classes import (
     accuracy,
     class_id,
     class_loss,
+    class_scores,
     decode_classes,
     fit_classes,
+    probabilities,
 )
 from surefit.tasks.feature_sequences import FIELDS, Reader, encode_steps
 from surefit.tasks.task_spec import Head, TaskSpec
@@ -62,6 +64,8 @@ SPEC = TaskSpec(
     fit=fit,
     baselines=class_baselines,
     loss=class_loss,
+    class_scores=class_scores,
+    predicted_values=probabilities,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",
     decode=decode_classes,
