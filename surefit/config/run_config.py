@@ -201,7 +201,7 @@ class RunConfig(_Section):
     """Folder or hub id of the tokenizer. Default: the model's own."""
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
-    columns: dict[str, str] = Field(default_factory=dict)
+    columns: dict[str, str] = Field({})
     """The column of each role, as columns.ROLE. Default: inferred from the column names."""
     ignore: tuple[str, ...] = ()
     """Columns that are not read, such as those that leak the target."""
@@ -254,7 +254,7 @@ class RunConfig(_Section):
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)
     """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
-    lr_by: dict[str, float] = Field(default_factory=dict)
+    lr_by: dict[str, float] = Field({})
     """Peak learning rates of some parameters, by patterns of their names (as for freeze), such as
     {classifier: 1e-3}; the last pattern that matches counts, and the others have lr."""
     freeze: tuple[str, ...] = ()
@@ -299,7 +299,7 @@ class RunConfig(_Section):
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
     """Number of latest checkpoints to keep, in addition to the best one."""
-    metrics: dict[str, MetricChoice] = Field(default_factory=dict)
+    metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or
     NAME: {function: module:function, better: lower}."""
