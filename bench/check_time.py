@@ -2,9 +2,9 @@
 
     python bench/check_time.py [--rows 100000] [--short-rows 1000000] [--page docs/fit.md]
 
-200 rows and the short rows (220 bytes each) are checked with `tiny:llama`, the others with a folder
-that has the config of Qwen3-0.6B, the tokenizer of SmolLM2, and no weights; `--short-rows 0` leaves
-the short ones out. The first check of a file reads every row, the second uses the cache.
+Rows are checked with `tiny:llama`, and with a folder that has the config of Qwen3-0.6B, the
+tokenizer of SmolLM2, and no weights. The short rows have 220 bytes each; `--short-rows 0` leaves
+them out. The first check of a file reads every row, the second uses the cache.
 CPU seconds are those of all threads and children. All files are temporary.
 """
 
@@ -89,9 +89,12 @@ def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
                 prompt, _, completion = text.partition("\n")
                 file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
     adapted = ["--model", str(model), "--lora-r", "16", "--data"]
+    tiny = ["--model", "tiny:llama", "--data"]
     cases: list[tuple[str, list[str]]] = [
-        ("check, 200 rows, tiny:llama", ["--model", "tiny:llama", "--data", "few.jsonl"]),
-        (f"check, {num_rows:,} rows, cold", [*adapted, "rows.jsonl"]),
+        ("check, 200 rows, tiny:llama", [*tiny, "few.jsonl"]),
+        (f"check, {num_rows:,} rows, tiny:llama, cold", [*tiny, "rows.jsonl"]),
+        ("the same, from the cache", [*tiny, "rows.jsonl"]),
+        (f"check, {num_rows:,} rows, Qwen3-0.6B, LoRA, cold", [*adapted, "rows.jsonl"]),
         ("the same, from the cache", [*adapted, "rows.jsonl"]),
         (
             "LoRA r = 16, `max_seq_length` 512, limit 8 GB, 200 rows",
@@ -101,7 +104,7 @@ def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
     if num_short:
         size = write_short_rows(folder / "short.jsonl", num_short)
         name = f"check, {num_short:,} short rows ({size / 1e6:.0f} MB), tiny:llama, cold"
-        cases.append((name, ["--model", "tiny:llama", "--data", "short.jsonl"]))
+        cases.append((name, [*tiny, "short.jsonl"]))
     load = os.getloadavg()[0]
     lines = [
         f"{os.cpu_count()} cores, Python {platform.python_version()}, no GPU; "

@@ -15,7 +15,7 @@ from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
-from surefit.run.run_folder import Run, choose_folder, open_run
+from surefit.run.run_folder import Run, choose_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,7 +138,7 @@ def train(
 def load(
     run: Run | str | Path, model: nn.Module | None = None, trust_code: str | Sequence[str] = ()
 ) -> nn.Module:
-    """The trained model of a run, ready for evaluation.
+    """The trained model of a run, or of a folder that `surefit export` wrote, ready for evaluation.
 
     A run's folder is data. Code that it names (`module:object`) runs only if you made the run on
     this machine with that code, or if `trust_code` names it, too.
@@ -215,8 +215,13 @@ def evaluate_run(
 
 def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     """The rows that the run validated on, encoded again from its data."""
+    from surefit.run.exported_model import ExportedModel
     from surefit.training.resume import plan_again
 
+    if isinstance(run, ExportedModel):
+        raise UsageError(
+            f"{run.path} is an exported model, which has no data.", "Pass rows with --data."
+        )
     plan = plan_again(run, model, progress)
     assert plan.job is not None
     if not len(plan.job.validation):
@@ -245,5 +250,7 @@ def _opened(
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
 ) -> Run:
-    run = run if isinstance(run, Run) else open_run(run, _names(trust_code))
+    from surefit.run.exported_model import open_trained
+
+    run = run if isinstance(run, Run) else open_trained(run, _names(trust_code))
     return run if collate_fn is None else run.with_collate_fn(collate_fn)

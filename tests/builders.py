@@ -25,6 +25,16 @@ from surefit.findings import Finding
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]
 
 
+def mostly_slow(cases: Iterable[Any], every: int) -> list[Any]:
+    """Parameters of a test: each n-th is in the default tier, the others are slow."""
+    return [
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        if place % every
+        else each
+        for place, each in enumerate(cases)
+    ]
+
+
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

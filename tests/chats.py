@@ -66,6 +66,29 @@ def chat_tokenizer(style: str, adds_bos: bool = True) -> Any:
     return made
 
 
+@lru_cache
+def latin_tokenizer() -> Any:
+    """A WordPiece tokenizer of single letters and digits; all else is unknown to it."""
+    from string import ascii_lowercase, digits
+
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    known = [*ascii_lowercase, *digits]
+    pieces = ["[PAD]", "[UNK]", "[EOS]", *".,?!", *known, *(f"##{piece}" for piece in known)]
+    vocabulary = {piece: place for place, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [EOS]", pair="$A [EOS] $B [EOS]", special_tokens=[("[EOS]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", eos_token="[EOS]"
+    )
+
+
 def coder_for(tokenizer: Any, template: str | None = None) -> DialogueTokenizer:
     """What turns dialogues into tokens, as a plan would fit it."""
     state, _ = fit_template(template, tokenizer, [])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from builders import mostly_slow
+
 TEST = """
 import pytest
 
@@ -19,7 +21,9 @@ def test_of_real_data(shared):
 """
 
 
-@pytest.mark.parametrize(("there", "code"), [(("data",), 0), ((), 1), (None, 0)])
+@pytest.mark.parametrize(
+    ("there", "code"), mostly_slow([((), 1), (("data",), 0), (None, 0)], every=3)
+)
 def test_a_skip_for_want_of_shared_data_fails_where_the_folder_is(
     tmp_path: Path, there: tuple[str, ...] | None, code: int
 ) -> None:

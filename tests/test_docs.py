@@ -26,6 +26,8 @@ from surefit.cli import run as command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("own-modules.md",)
+"""Pages that train many models."""
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(
     r"(?:<!-- runs(?P<mark>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S
@@ -87,7 +89,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+WALKED = [pytest.param(p, marks=[pytest.mark.slow] * (p.name in LONG)) for p in PAGES]
+
+
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
 def test_page_is_true(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     state = {"__name__": page.stem}
     for block in blocks(page):

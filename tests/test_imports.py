@@ -21,6 +21,7 @@ ORDER = (
     "disk_space",
     "progress",
     "processes",
+    "forked_map",
     "findings",
     "digests",
     "atomic",

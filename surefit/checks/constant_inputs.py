@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -45,7 +46,6 @@ CONSTANT_IN_TRAINING = rule(
 
 Array = npt.NDArray[Any]
 Sides = tuple[tuple[Store, Table], tuple[Store, Table]]
-FEATURES = "inputs_embeds"
 CHUNK = 1 << 20
 UNLIKELY = 1e-4
 FEWEST_ROWS = 8
@@ -83,17 +83,17 @@ def _all_equal(store: Store, name: str) -> bool:
     return True
 
 
-def check_constant_features(sides: Sides, column: str) -> Iterator[Finding]:
+def check_constant_features(sides: Sides, name: str, column: str) -> Iterator[Finding]:
     """Features that are constant in training rows; a warning where they are not in validation."""
     (train, _), (validation, shown) = sides
-    if FEATURES not in train.fields or len(train) < FEWEST_ROWS:
+    if name not in train.fields or len(train) < FEWEST_ROWS:
         return
-    width = int(train.value(FEATURES, 0).shape[1])
-    low, high = _ranges(train, width)
+    width = int(train.value(name, 0).shape[-1])
+    low, high = _ranges(train, name, width)
     constant = np.flatnonzero(low == high)
     if not len(constant) or len(constant) == width:
         return
-    varied = _rows_unlike(validation, constant, low[constant], width)
+    varied = _rows_unlike(validation, name, constant, low[constant])
     odd = [
         (int(feature), rows)
         for feature, rows in zip(constant, varied, strict=True)
@@ -114,9 +114,9 @@ def check_constant_features(sides: Sides, column: str) -> Iterator[Finding]:
     yield CONSTANT_IN_TRAINING.finding(message, where, column=column)
 
 
-def _ranges(store: Store, width: int) -> tuple[Array, Array]:
+def _ranges(store: Store, name: str, width: int) -> tuple[Array, Array]:
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    flat = store.values(FEATURES)
+    flat = store.values(name)
     step = max(1, CHUNK // width) * width
     for start in range(0, len(flat), step):
         chunk = flat[start : start + step].reshape(-1, width)
@@ -124,12 +124,13 @@ def _ranges(store: Store, width: int) -> tuple[Array, Array]:
     return low, high
 
 
-def _rows_unlike(store: Store, features: Array, known: Array, width: int) -> list[Array]:
+def _rows_unlike(store: Store, name: str, features: Array, known: Array) -> list[Array]:
     """The rows in which each feature has another value than the known one."""
     found: list[list[Array]] = [[] for _ in features]
     if not len(store):
         return [np.empty(0, np.int64) for _ in features]
-    flat, offsets = store.values(FEATURES), store.offsets(FEATURES)
+    flat, offsets = store.values(name), store.offsets(name)
+    width = int(store.value(name, 0).shape[-1])
     step = max(1, CHUNK // width) * width
     for start in range(0, len(flat), step):
         chunk = flat[start : start + step].reshape(-1, width)[:, features]
@@ -188,7 +189,7 @@ def _varies(
     )
     fix = (
         "Draw both sets from the same rows (leave --eval-data out), or leave the column out: "
-        f"--set 'ignore=[{column}]'."
+        f"{set_option('ignore', column)}."
     )
     return CONSTANT_IN_TRAINING.finding(
         message, table.where(int(unlike[0])), fix=fix, column=column

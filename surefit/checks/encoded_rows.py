@@ -21,8 +21,10 @@ from surefit.encode.drop_reasons import (
 )
 from surefit.encode.store import Store
 from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER
+from surefit.encode.text.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
 from surefit.encode.text.unreadable_messages import UNREADABLE_MESSAGE
 from surefit.findings import Finding, rule
+from surefit.tasks.sft import OVERLONG_ROW_DROPPED
 
 ROWS_DROPPED = rule(
     "SF203",
@@ -124,7 +126,15 @@ NO_VALIDATION_ROWS = rule(
 
 
 CAUSES_OF_LOSS = frozenset(
-    each.code for each in (EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER, UNREADABLE_MESSAGE)
+    each.code
+    for each in (
+        EMPTY_PROMPT_OR_ANSWER,
+        WRONG_MESSAGE_ORDER,
+        UNREADABLE_MESSAGE,
+        TEMPLATE_REFUSES_ROW,
+        ANSWERS_NOT_FOUND,
+        OVERLONG_ROW_DROPPED,
+    )
 )
 """Remarks on rows that are dropped."""
 _CHUNK = 1 << 20
@@ -205,7 +215,10 @@ def _first_block(store: Store, block: int) -> int:
 def check_ledger(
     ledger: Ledger, sides: tuple[tuple[Store, Table], ...], max_dropped_share: float
 ) -> Iterator[Finding]:
-    """Rows lost: a note for a few, a refusal for too many."""
+    """Rows lost: a note for a few, a refusal for too many.
+
+    Rows whose cause has a warning of its own are not reported again, unless they are too many.
+    """
     lost = ledger.rows - ledger.used_rows
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
     if all(holds_lines(table) for _, table in sides):  # empty lines part the paragraphs of a text
@@ -227,7 +240,7 @@ def check_ledger(
         )
         more = f"{fix} Or raise max_dropped_share.".lstrip()
         yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
-    elif lost > unseen:
+    elif lost > unseen + _num_explained(sides):
         broken = MANY_ROWS_DROPPED if share_lost >= MANY else ROWS_DROPPED
         verb = "is" if lost == 1 else "are"
         message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
@@ -244,6 +257,12 @@ def check_ledger(
         message = f"Validation set: {counted} and {'is' if unseen == 1 else 'are'} dropped: "
         message += f"row{'s' * (len(places) > 1)} {numbers}{', for example' * (unseen > 3)}."
         yield UNSEEN_LABEL.finding(message, places[0])
+
+
+def _num_explained(sides: tuple[tuple[Store, Table], ...]) -> int:
+    """How many dropped rows have a warning that names their cause."""
+    remarks = (remark for store, _ in sides for remark in store.notes["remarks"])
+    return sum(count for _, code, *_, count in remarks if code in CAUSES_OF_LOSS)
 
 
 def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from surefit.config import set_option
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
@@ -82,7 +83,8 @@ def _kind_of(path: str) -> str:
 
 def _fix(kind: str, column: str) -> str:
     if kind == "images":
-        return f"Read them as images: --task image-classification --set columns.image={column}"
+        named = set_option("columns.image", column)
+        return f"Read them as images: --task image-classification {named}."
     if kind == "arrays":
         return (
             "Pass a folder with one folder of .npy files per class, or save all arrays as one: "

@@ -11,6 +11,7 @@ import pyarrow as pa
 from surefit.data.column_types import is_list, list_axes
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
+from surefit.encode.images.image_planes import AS_THEY_ARE
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.store import Store
 from surefit.findings import Finding, rule
@@ -89,6 +90,8 @@ def check_black_images(store: Store, table: Table, encoder: Encoder) -> Iterator
     if "pixel_values" not in store.fields or not len(store) or "pixels" not in encoder.fitted:
         return
     form = read_format(encoder.fitted["pixels"])
+    if form.float_range == AS_THEY_ARE:
+        return
     std, mean = (np.asarray(each, np.float32)[:, None, None] for each in (form.std, form.mean))
     stride = -(-len(store) // MAX_IMAGES)
     sample = np.arange(0, len(store), stride)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from surefit.batches.field import Field
 from surefit.checks.constant_inputs import (
-    FEATURES,
     Sides,
     check_constant_columns,
     check_constant_features,
@@ -16,15 +15,19 @@ from surefit.checks.image_range import check_black_images, check_float_images
 from surefit.checks.magnitudes import check_features, check_number_columns
 from surefit.checks.number_dates import check_number_dates
 from surefit.checks.target_markers import check_target_markers
+from surefit.checks.unknown_tokens import check_unknown_tokens
 from surefit.checks.wrong_encoding import check_encoding
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
+from surefit.encode.images.image_planes import AS_THEY_ARE
 from surefit.findings import Finding
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.task_spec import TaskSpec
 
 TableSides = tuple[tuple[Table, Rows], tuple[Table, Rows]]
+FEATURES = ("inputs_embeds", "features")
+"""The column of features in a batch: sequences, or vectors."""
 INPUTS = ("image", "features", "text")
 
 
@@ -48,7 +51,8 @@ def _check_table(table: Table, task: TaskSpec, encoder: Encoder) -> Iterator[Fin
     read = {name: role for name, role in roles.items() if role is not None}
     numbers = [name for name, role in read.items() if role != "label"]
     image, label = encoder.roles.get("image"), encoder.roles.get("label")
-    if image in table.columns:
+    as_they_are = encoder.fitted.get("pixels", {}).get("float_range") == AS_THEY_ARE
+    if image in table.columns and not as_they_are:
         yield from check_float_images(table, image)
     if task.whole_rows:
         yield from check_number_columns(table, numbers)
@@ -62,13 +66,17 @@ def check_stores(sides: Sides, fields: Mapping[str, Field], encoder: Encoder) ->
     """Encoded inputs of training and validation rows."""
     (train, table), (validation, shown) = sides
     column = next((encoder.roles[role] for role in INPUTS if role in encoder.roles), "")
+    unknown = [*check_unknown_tokens(train, table, encoder)]
+    yield from unknown or check_unknown_tokens(validation, shown, encoder)
     predicts_row = "labels" in fields and fields["labels"].rank == 0
     if predicts_row:
         same = list(check_same_inputs(train, column))
         yield from same
         if same:
             return
-    yield from check_constant_features(sides, column)
-    found = [*check_features(train, table, FEATURES, column, "training")]
-    yield from found or check_features(validation, shown, FEATURES, column, "validation")
+    if "features" in encoder.roles:
+        name = next((name for name in FEATURES if name in fields), "")
+        yield from check_constant_features(sides, name, column)
+        found = [*check_features(train, table, name, column, "training")]
+        yield from found or check_features(validation, shown, name, column, "validation")
     yield from check_black_images(train, table, encoder)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number
 from surefit.data.table import Table
 from surefit.encode.store import Store
@@ -124,7 +125,7 @@ def _absurd_rows(table: Table, column: str, bound: int, count: int) -> Finding:
         f"column {column!r}: values of another order of magnitude in {count:,} of "
         f"{table.num_rows:,} rows: {', '.join(shown)}; all others are between {low:g} and {high:g}."
     )
-    fix = f"Correct or blank these values, or leave the column out: --set 'ignore=[{column}]'."
+    fix = f"Correct or blank these values, or leave the column out: {set_option('ignore', column)}."
     return ABSURD_VALUES.finding(message, table.where(rows[0]), fix=fix, column=column)
 
 
@@ -133,9 +134,9 @@ def check_features(
 ) -> Iterator[Finding]:
     """The features of encoded rows: values absurd within one feature, and absurd features."""
     field = store.fields.get(name)
-    if field is None or field.rank != 2 or not len(store):
+    if field is None or field.rank not in (1, 2) or not len(store):
         return
-    width = int(store.value(name, 0).shape[1])
+    width = int(store.value(name, 0).shape[-1])
     flat = store.values(name)
     if width == 0 or len(flat) % width:
         return
@@ -174,7 +175,7 @@ def _absurd_steps(
     """How many rows hold an absurd value, with the first three."""
     name, column, side = names
     flat, offsets = store.values(name), store.offsets(name)
-    width = int(store.value(name, 0).shape[1])
+    width = int(store.value(name, 0).shape[-1])
     limits = np.full(width, BINS, np.int64)
     limits[[*absurd]] = [*absurd.values()]
     hit: list[Array] = []

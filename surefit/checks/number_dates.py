@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
@@ -108,7 +109,7 @@ def check_number_dates(table: Table, columns: Sequence[str]) -> Iterator[Finding
         message = f"column {column!r} holds dates as {notation.name}: {shown}."
         fix = (
             f"Write them as dates: df[{column!r}] = pandas.to_datetime(df[{column!r}], "
-            f"{notation.call}). Or leave the column out: --set 'ignore=[{column}]'."
+            f"{notation.call}). Or leave the column out: {set_option('ignore', column)}."
         )
         yield DATES_AS_NUMBERS.finding(message, fix=fix, column=column)
 

@@ -11,7 +11,7 @@ from surefit.cli.options import TrustCode
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or an exported model.")],
     data: Annotated[
         list[str] | None,
         typer.Option(help="Rows to evaluate. Default: the validation set of the run."),
@@ -25,10 +25,10 @@ def command(
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.encoder import Encoder, read_state
     from surefit.run.events import without_nan
-    from surefit.run.run_folder import open_run
+    from surefit.run.exported_model import open_trained
 
     with Display() as display, user_output_to_stderr():
-        opened = open_run(run, trust_code or ())
+        opened = open_trained(run, trust_code or ())
         result, store = evaluate_run(opened, data or None, progress=display.progress)
         state = read_state(opened.model_path)
         fitted = state["fitted"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,40 +12,40 @@ import typer
 from surefit.cli.options import TrustCode
 
 
+class Form(StrEnum):
+    """What a trained model can be written as, besides a folder for transformers."""
+
+    onnx = "onnx"
+
+
 def command(
-    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or an exported model.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge LoRA adapters into the weights.")
     ] = False,
+    to: Annotated[Form | None, typer.Option(help="Write another form: onnx.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Rows to compare the ONNX file with the module on. Default: the run's."),
+    ] = None,
     trust_code: TrustCode = None,
 ) -> int:
     """Write the trained model as a plain transformers or peft folder.
 
-    Your own nn.Module is written as safetensors and JSON.
+    Your own nn.Module is written as safetensors and JSON, or with --to onnx as a file that
+    onnxruntime runs for any batch size and sequence length.
     """
-    import shutil
+    from surefit.cli.terminal import user_output_to_stderr
+    from surefit.run.exported_model import export_model, export_onnx, open_trained
 
-    from surefit import atomic, digests
-    from surefit.errors import UsageError
-    from surefit.models.lora_files import has_adapters, point_to_base
-    from surefit.models.save_model import save_merged
-    from surefit.run.run_folder import check_writable, open_run
-
-    opened = open_run(run, trust_code or ())
-    if not opened.has_model:
-        opened.load()  # says how to finish the run
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} already exists.", "Choose another folder.")
-    check_writable(out)
-    if merge and has_adapters(opened.model_path):
-        save_merged(opened.model_path, opened.task, out, opened.code)
+    opened = open_trained(run, trust_code or ())
+    if to is Form.onnx:
+        with user_output_to_stderr():
+            difference = export_onnx(opened, out, data or ())
+        message = "The ONNX file computes what the module does; largest relative difference"
+        print(f"{message} {difference:.1g}.", file=sys.stderr)
     else:
-        without_digests = shutil.ignore_patterns(digests.FILE)  # of the run, not of the export
-        with atomic.new_folder(out) as temporary:
-            shutil.copytree(
-                opened.model_path, temporary, ignore=without_digests, dirs_exist_ok=True
-            )
-            point_to_base(temporary, out)
+        export_model(opened, out, merge)
     print(out)
     return 0

@@ -12,7 +12,7 @@ from surefit.cli.options import TrustCode
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or an exported model.")],
     data: Annotated[list[str] | None, typer.Option(help="Rows to predict for.")] = None,
     text: Annotated[str | None, typer.Option(help="One text to predict for.")] = None,
     probabilities: Annotated[
@@ -25,9 +25,9 @@ def command(
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
-    from surefit.run.run_folder import open_run
+    from surefit.run.exported_model import open_trained
 
-    opened = open_run(run, trust_code or ())
+    opened = open_trained(run, trust_code or ())
     if (data is None) == (text is None):
         raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data

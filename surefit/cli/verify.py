@@ -10,7 +10,7 @@ from surefit.cli.options import TrustCode
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The folder of a run or an exported model.")],
     step: Annotated[
         int | None,
         typer.Option(min=1, help="Also compute this step again, and compare its event to the bit."),
@@ -23,10 +23,10 @@ def command(
     from surefit.cli.guarded_console import to_stderr
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.findings import has_errors
-    from surefit.run.run_folder import open_run
+    from surefit.run.exported_model import open_trained
     from surefit.run.verify_run import verify_files
 
-    opened = open_run(run, trust_code or ())
+    opened = open_trained(run, trust_code or ())
     findings = verify_files(opened)
     if step is not None and not has_errors(findings):
         from surefit.training.verify_step import verify_step

@@ -20,6 +20,7 @@ from surefit.config.settings import (
     nest,
     parse_setting,
     read_yaml,
+    set_option,
     spell_out,
 )
 from surefit.config.training_options import LossOptions, MetricChoice
@@ -44,5 +45,6 @@ __all__ = [
     "nest",
     "parse_setting",
     "read_yaml",
+    "set_option",
     "spell_out",
 ]

@@ -5,10 +5,11 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from surefit.config.section import Section as _Section
 from surefit.config.section import Switch, check_code_name
@@ -25,7 +26,17 @@ class FeatureShape(_Section):
 
 
 class Images(_Section):
-    """How images are resized."""
+    """How images are resized and normalised."""
+
+    channels: Literal[1, 3, 4] | None = None
+    """Channels of the images: 1 for gray, 3 for RGB, 4 for RGBA. Default: those that the first
+    layer of a custom module reads, else 3."""
+    mean: tuple[float, ...] | None = None
+    """What is subtracted from pixels from 0 to 1, one number or one per channel. Default: the
+    model's, else the mean of the training images."""
+    std: tuple[PositiveFloat, ...] | None = None
+    """What pixels are then divided by, one number or one per channel. Default: the model's, else
+    the standard deviation of the training images."""
 
     size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width of the images, or one number for both. Default: the model's size, else the
@@ -35,6 +46,20 @@ class Images(_Section):
     @classmethod
     def _square(cls, value: Any) -> Any:
         return (value, value) if isinstance(value, int) else value
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _one_number(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) else value
+
+    def asked(self) -> dict[str, Any]:
+        """Channels, mean and std where they are set, as JSON."""
+        named = {"channels": self.channels, "mean": self.mean, "std": self.std}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in named.items()
+            if value is not None
+        }
 
 
 class Reading(_Section):
@@ -50,6 +75,20 @@ class Reading(_Section):
     """A regular expression; its named groups become the columns of each line."""
     field: str | None = None
     """Path to the list of rows in a JSON file, such as data or data.items."""
+    label_from: str | None = None
+    """A regular expression, searched in the names of images or .npy files that are a row each; its
+    first group is the label, such as (\\d)_.*"""
+
+    @field_validator("label_from")
+    @classmethod
+    def _has_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = 1 if pattern is None else re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups == 0:
+            raise ValueError("expected a group in parentheses, which is the label")
+        return pattern
 
     @field_validator("names")
     @classmethod
@@ -211,7 +250,7 @@ class RunConfig(_Section):
     """How flat rows of features are reshaped to [sequence length, feature size]."""
 
     image: Images = Images()
-    """How images are resized."""
+    """How images are resized and normalised."""
     on_bad_file: Literal["error", "skip"] = "error"
     """What happens if an image, or one of several data files, cannot be read: an error, or it is
     skipped."""
@@ -389,5 +428,5 @@ class RunConfig(_Section):
         return (value,) if isinstance(value, str) else value
 
 
-SHORT_KEYS = {"lora_r": "lora.r"}
+SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""

@@ -59,6 +59,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip().replace("-", "_"), value
 
 
+def set_option(key: str, value: Any) -> str:
+    """The option that sets a key, to be pasted into a shell.
+
+    >>> set_option("ignore", "my column"), set_option("eval_share", 0.2)
+    ("--set 'ignore=my column'", '--set eval_share=0.2')
+    """
+    return f"--set {shlex.quote(f'{key}={_as_yaml(value)}')}"
+
+
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted keys into sections; later keys win.
 
@@ -144,9 +153,7 @@ def describe_faults(
         lines.append(line)
         better |= settings
     listed = "`surefit train --help` and docs/config.md list the keys."
-    options = " ".join(
-        f"--set {shlex.quote(f'{key}={_as_yaml(value)}')}" for key, value in better.items()
-    )
+    options = " ".join(set_option(key, value) for key, value in better.items())
     return UsageError(lines, f"Use {options}. {listed}" if options else listed)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pyarrow.compute as pc
 
-from surefit.data.column_types import is_list, is_number, is_text, may_hold_images
+from surefit.data.column_types import is_list, is_number, is_object, is_text, may_hold_images
 from surefit.data.column_values import (
     holds_answers,
     is_derived,
@@ -20,15 +20,23 @@ from surefit.data.column_values import (
     texts_in,
     value_counts,
     varies,
+    word_set,
     words_of,
 )
 from surefit.data.label_columns import describes
-from surefit.data.preference_pairs import CHOSEN, REJECTED
+from surefit.data.preference_pairs import CHOSEN, NUMBERED, REJECTED
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 
 ONE_COLUMN = frozenset({"prompt", "answer", "label", "target"})
 """Roles for which a data set rarely has two columns."""
+
+CHOICE_STEMS = word_set("option choice ending answer sol solution alternative candidate hypothesis")
+"""What columns with choices are called before their number."""
+DERIVED = word_set(
+    "clean cleaned raw processed preprocessed normalized lemmatized stemmed tokenized parse parsed"
+)
+"""Words in the name of another form of a text: `premise_parse` of `premise`."""
 
 Evidence = str | None
 """What is found in a column, in words; None where it does not have the meaning."""
@@ -81,20 +89,42 @@ def find_further_text(table: Table, column: str, roles: Mapping[str, str]) -> Ev
     read = [name for name in roles.values() if name in table.columns]
     if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
         return None
+    words = {*words_of(column)}
+    if words & DERIVED and any({*words_of(name)} <= words for name in read):
+        return None
     return f"it has a text in each row, beside {', '.join(map(repr, read))}"
 
 
 def find_choices(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
     """Lists of texts of which the label or a short answer names one, without repeating it."""
-    target = roles.get("label") or roles.get("answer")
+    target = roles.get("label") or roles.get("answer") or roles.get("target")
     lists = [texts_in(value) for value in sample(table, column)]
     if target is None or not lists or min(map(len, lists)) < 2:
         return None
     longest = max(map(len, lists))
-    named = value_counts(table, target)
-    if not 1 < len(named) <= longest or any(len(str(name)) > 2 for name in named):
+    if not _names_one(table, target, longest):
         return None  # the answers are the texts of the choices themselves
     return f"it has up to {longest} choices, of which {target!r} names one"
+
+
+def _names_one(table: Table, target: str, num_choices: int) -> bool:
+    """Whether a column holds numbers or letters of so many choices."""
+    named = value_counts(table, target)
+    return 1 < len(named) <= num_choices and all(len(str(name)) <= 2 for name in named)
+
+
+def find_numbered_choice(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
+    """One of several columns, `option1` and `option2`, of which the label or answer names one."""
+    target = roles.get("label") or roles.get("answer") or roles.get("target")
+    found = NUMBERED.fullmatch(column)
+    if target is None or found is None or found["stem"].lower() not in CHOICE_STEMS:
+        return None
+    matches = {name: NUMBERED.fullmatch(name) for name in table.columns}
+    alike = [name for name, match in matches.items() if match and match["stem"] == found["stem"]]
+    texts = [name for name in alike if is_text(table.column_type(name))]
+    if len(texts) < 2 or not _names_one(table, target, len(texts)):
+        return None
+    return f"it is one of {len(texts)} choices, of which {target!r} names one"
 
 
 def find_context(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
@@ -102,6 +132,8 @@ def find_context(table: Table, column: str, roles: Mapping[str, str]) -> Evidenc
     kind = table.column_type(column)
     if is_list(kind) and holds_answers(kind) and varies(table, column):
         return f"it has lists of texts, beside {', '.join(map(repr, roles.values()))}"
+    if is_object(kind) and any(map(texts_in, sample(table, column))):
+        return f"it has objects with texts, beside {', '.join(map(repr, roles.values()))}"
     return find_further_text(table, column, roles)
 
 

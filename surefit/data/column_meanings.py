@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from surefit.config import set_option
 from surefit.data.column_evidence import (
     Evidence,
     find_choices,
     find_context,
     find_judgements,
     find_media,
+    find_numbered_choice,
     find_parts,
     find_rival,
     find_scores,
@@ -23,6 +25,7 @@ from surefit.data.column_evidence import (
     find_weights,
     rival_of,
 )
+from surefit.data.column_types import is_text
 from surefit.data.column_values import word_set, words_of
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
@@ -128,6 +131,13 @@ COULD_BE_MEANT = rule(
 )
 
 
+SUBJECTS = word_set(
+    "context passage document evidence background knowledge story article support body paragraph "
+    "premise abstract scenario transcript facts"
+)
+"""Words in the name of a column with the text that a question is about."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """What a column may mean: the words in its name, its values, and what follows."""
@@ -141,7 +151,7 @@ class Meaning:
     """Whether a column that the task reads without a role can have the meaning, too."""
     lead: str = "is not read"
     """What the message says of the column first."""
-    fix: Callable[[str, Mapping[str, str]], str] = lambda column, roles: ""
+    fix: Callable[[Table, str, Mapping[str, str]], str] = lambda table, column, roles: ""
     """The fix for this column, where the rule's is not exact enough."""
 
 
@@ -170,7 +180,9 @@ def check_meanings(
         message = f"Column {column!r} {lead}: {evidence}."
         if others:
             message += f" The same holds for {', '.join(repr(name) for name, _, _ in others)}."
-        fix = (meaning.fix(column, roles) or meaning.rule.fix).replace("COLUMN", column)
+        fix = (meaning.fix(table, column, roles) or meaning.rule.fix).replace(
+            "--set ignore=COLUMN", set_option("ignore", column)
+        )
         yield meaning.rule.finding(message, fix=fix, file=file, column=column)
 
 
@@ -182,27 +194,56 @@ def _evidence(
     return None if is_read and not meaning.also_read else meaning.found(table, column, roles)
 
 
-def _as_role(column: str, roles: Mapping[str, str]) -> str:
+def _as_role(table: Table, column: str, roles: Mapping[str, str]) -> str:
     role = rival_of(column, roles)
     if role is None:
         return ""
-    return f"Name the right one: --set columns.{role}={column}, or columns.{role}={roles[role]}."
+    one, other = (set_option(f"columns.{role}", name) for name in (column, roles[role]))
+    return f"Name the right one: {one}; or {other}."
 
 
-def _as_pair(column: str, roles: Mapping[str, str]) -> str:
+def _as_pair(table: Table, column: str, roles: Mapping[str, str]) -> str:
     if "text_pair" in roles:
         return ""
     return (
-        f"Read both as a pair of texts: --set columns.text_pair={column}. Or leave it out: "
-        f"--set ignore={column}."
+        f"Read both as a pair of texts: {set_option('columns.text_pair', column)}. Or leave it "
+        f"out: {set_option('ignore', column)}."
     )
 
 
-def _as_answer(column: str, roles: Mapping[str, str]) -> str:
+def _as_answer(table: Table, column: str, roles: Mapping[str, str]) -> str:
     text = roles["text"]
+    if not SUBJECTS.isdisjoint(words_of(column)):
+        return ""
     return (
-        f"To learn {column!r} as the answer to {text!r}: --task sft --set columns.prompt={text} "
-        f"--set columns.answer={column}. Else name it under ignore: --set ignore={column}."
+        f"To learn {column!r} as the answer to {text!r}: --task sft "
+        f"{set_option('columns.prompt', text)} {set_option('columns.answer', column)}. Else name "
+        f"it under ignore: {set_option('ignore', column)}."
+    )
+
+
+def _as_context(table: Table, column: str, roles: Mapping[str, str]) -> str:
+    """How a text that the prompt is about becomes a part of it; reasoning would give it away."""
+    role = "system" if "messages" in roles else "input"
+    is_read = role in roles or SUBJECTS.isdisjoint(words_of(column))
+    if is_read or not is_text(table.column_type(column)):
+        return ""
+    return (
+        f"Read it with the prompt: {set_option(f'columns.{role}', column)}. Or leave it out: "
+        f"{set_option('ignore', column)}."
+    )
+
+
+def _as_choices(table: Table, column: str, roles: Mapping[str, str]) -> str:
+    prompt = next((roles[role] for role in ("prompt", "source", "text") if role in roles), None)
+    target = roles.get("label") or roles.get("answer") or roles.get("target")
+    if prompt is None or target is None:
+        return ""
+    named = {"prompt": prompt, "choices": column, "answer": target}
+    options = " ".join(set_option(f"columns.{role}", name) for role, name in named.items())
+    return (
+        f"Learn to write the right choice, with a causal model: --task sft {options}. To train "
+        "without the choices: --set accept=SF145."
     )
 
 
@@ -226,11 +267,13 @@ SCORE = Meaning(
 FURTHER_TEXT = Meaning(frozenset(), find_second_text, TEXT_NOT_READ, fix=_as_pair)
 CONTEXT = Meaning(
     word_set(
-        "context contexts passage passages document documents evidence background knowledge "
+        "contexts passages documents "
         "reasoning thinking thought thoughts rationale cot explanation solution hint system history"
-    ),
+    )
+    | SUBJECTS,
     find_context,
     CONTEXT_NOT_READ,
+    fix=_as_context,
 )
 MEDIA = Meaning(
     word_set("image images img picture pictures photo photos audio audios video videos"),
@@ -245,17 +288,30 @@ WEIGHT = Meaning(frozenset({"weight", "weights"}), find_weights, WEIGHTS_NOT_REA
 RIVAL = Meaning(frozenset(), find_rival, COULD_BE_MEANT, fix=_as_role)
 
 CHOICES = Meaning(
-    word_set("choices options endings alternatives candidates"), find_choices, CHOICES_NOT_READ
+    word_set("choices options endings alternatives candidates"),
+    find_choices,
+    CHOICES_NOT_READ,
+    fix=_as_choices,
+)
+
+NUMBERED_CHOICES = Meaning(
+    frozenset(),
+    find_numbered_choice,
+    CHOICES_NOT_READ,
+    fix=lambda table, column, roles: (
+        "Write the choices as lists into one column 'choices': with a causal model and --task sft, "
+        "they are read with the prompt. To train without them: --set accept=SF145."
+    ),
 )
 
 USUAL = (SPLIT, WEIGHT, RIVAL)
 """What columns may mean in the data of any task."""
-OF_TEXTS = (CHOICES, FURTHER_TEXT, *USUAL)
+OF_TEXTS = (CHOICES, NUMBERED_CHOICES, FURTHER_TEXT, *USUAL)
 """What columns may mean beside a text and its label."""
 OF_TEXT_ALONE = (
     Meaning(frozenset(), find_text_beside, TEXT_NOT_READ, fix=_as_answer),
     *USUAL,
 )
 """What columns may mean beside a text that is all that is learned."""
-OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CHOICES, CONTEXT, *USUAL)
+OF_ANSWERS = (JUDGEMENT, SCORE, MEDIA, CHOICES, NUMBERED_CHOICES, CONTEXT, *USUAL)
 """What columns may mean beside prompts and answers."""

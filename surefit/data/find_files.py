@@ -8,6 +8,7 @@ from pathlib import Path
 
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
 from surefit.data.formats import arrow_files, class_folders, idx, label_files
+from surefit.data.formats.file_rows import is_image
 from surefit.data.formats.folder_listing import list_files
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
@@ -74,9 +75,12 @@ class Finder:
         kind = class_folders.kind_of(folder) if self._are_texts(files) else None
         if kind == "image" or (kind and len(files) < class_folders.num_files(folder)):
             return [folder]
-        if not files:
+        if files:
+            return self._one_format(files)
+        images = [file for file in sorted(folder.iterdir()) if is_image(file)]
+        if not images:
             raise _nothing_in(folder, self.endings)
-        return self._one_format(files)
+        return images
 
     def _one_format(self, files: list[Path]) -> list[Path]:
         odd = next((f for f in files if self.ending_of(f) != self.ending_of(files[0])), None)

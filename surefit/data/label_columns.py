@@ -26,6 +26,9 @@ DESCRIPTION = METADATA | word_set(
 )
 """Words in the name of a column that describes a text rather than being learned from it."""
 
+KEYS = word_set("answer answerkey gold correct decision")
+"""Words in the name of a column with the key to a question, such as the number of a choice."""
+
 AMOUNTS = word_set("count counts num n length len size date time timestamp url")
 """Words in a name that is no label's, whatever its other words are: `max_stars_count`."""
 
@@ -38,16 +41,26 @@ SAMPLE_ROWS = 10_000
 
 def is_continuous(table: Table, column: str) -> bool:
     """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
-    kind = table.column_type(column)
+    values = row_values(table, column)
+    kind = values.type
     if not is_number(kind) or pa.types.is_boolean(kind):
         return False
-    values = table.arrow[column].drop_null()
+    values = values.drop_null()
     if pa.types.is_floating(kind):
         sample = np.asarray(values.slice(0, SAMPLE_ROWS))
         if (sample[np.isfinite(sample)] % 1 != 0).any():
             return True
     distinct = pc.count_distinct(values).as_py()
     return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+
+
+def row_values(table: Table, column: str) -> Any:
+    """The values of a column; of lists with one number each, as in an array [N, 1], the numbers."""
+    values = table.arrow[column]
+    if not is_list(values.type) or not is_number(values.type.value_type):
+        return values
+    sizes = pc.min_max(pc.list_value_length(values)).as_py()
+    return pc.list_flatten(values) if sizes == {"min": 1, "max": 1} else values
 
 
 def holds_classes(table: Table, column: str) -> bool:
@@ -117,6 +130,7 @@ def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
     free = [name for name in table.columns if name not in taken]
     named = [name for name in free if is_named_as_label(table, name)]
     free = [name for name in free if not describes(name)]
+    keys = [n for n in free if not KEYS.isdisjoint(words_of(n)) and holds_classes(table, n)]
     alone = [name for name in free if len(free) == 1 and is_continuous(table, name)]
     binary = [name for name in free if is_binary(table, name)]
-    return list(dict.fromkeys([*named, *alone, *binary]))
+    return list(dict.fromkeys([*named, *keys, *alone, *binary]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
+from surefit.data.formats.file_rows import is_image, open_file_rows, open_image
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
@@ -113,10 +116,23 @@ def open_table(
 
 
 def as_paths(data: Sequence[str | Path]) -> list[Path]:
-    """The paths; an empty one, which would be the working folder, is refused."""
+    """The paths, and those that patterns such as *.png match.
+
+    An empty one, which would be the working folder, is refused.
+    """
     if not all(str(item).strip() for item in data):
         raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
-    return [Path(item) for item in data]
+    return [path for item in data for path in _matched(Path(item))]
+
+
+def _matched(path: Path) -> list[Path]:
+    """The path, or the files that it matches as a pattern, sorted."""
+    if not has_magic(str(path)) or path.exists():
+        return [path]
+    found = [Path(name) for name in sorted(glob(str(path), recursive=True))]
+    if not found:
+        raise UsageError(f"No file matches {path}.", "Check the pattern, or pass a folder.")
+    return found
 
 
 def _open_paths(
@@ -124,11 +140,13 @@ def _open_paths(
 ) -> Table:
     files, notes = finder.files_of(paths)
     read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
-    names = [file.name for file in read] if len(read) > 1 else []  # which may mean classes
+    by_name = len(read) > 1 or reading.label_from is not None  # names may mean classes
+    names = [file.name for file in read] if by_name else []
     content_hashes([str(file) for file in read])  # all of them at once, in parallel
     contents = [_key_of(file) for file in read]
     key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump())
-    columns = _open_as_columns(files) or _open_as_rows(files)
+    columns = open_file_rows(files, reading, finder.part != "test")
+    columns = columns or _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
@@ -177,9 +195,14 @@ def _open_each(
         except FindingError as error:
             faults += error.findings
     if faults and (not skip or not good):
-        raise FindingError(*faults)
+        raise FindingError(*(_or_skip(fault) for fault in faults) if good else faults)
     left_out = [FILE_LEFT_OUT.finding(f"Skipped: {f.message}", f.where) for f in faults]
     return good, opened, left_out
+
+
+def _or_skip(fault: Finding) -> Finding:
+    """The fault of a file beside others that can be read."""
+    return replace(fault, fix=f"{fault.fix} Or leave such files out: --set on_bad_file=skip.")
 
 
 def _key_of(path: Path) -> str:
@@ -213,6 +236,8 @@ def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
         return class_folders.open_class_folder
+    if is_image(path):
+        return open_image
     opener = OPENERS.get(ending(path))
     if opener is None and is_text_file(path):
         return _open_other_text

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from surefit.config import set_option
 from surefit.data.column_types import is_dialogue, is_list, is_number, is_text, is_text_list
 from surefit.data.column_values import holds_answers, is_metadata, sample, word_set, words_of
 from surefit.data.roles import get_role
@@ -37,6 +38,8 @@ ANSWERS = word_set(
     "response responses answer answers completion completions output outputs summary summaries "
     "reply replies generation generations candidate candidates ref"
 )
+DIALOGUES = word_set("conversation conversations messages dialogue chat")
+"""Whole dialogues with an answer, which a judge compares."""
 JUDGES = word_set(
     "preference preferred better best winner choice chosen score scores rating ratings rank ranks "
     "ranking reward rewards label labels safer"
@@ -44,7 +47,8 @@ JUDGES = word_set(
 ANSWERING = frozenset({"assistant", "gpt", "model", "bot", "chatgpt"})
 LEARNED = frozenset({"answer", "messages", "target", "text", "input_ids"})
 """Roles with which the user says what is learned."""
-_NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[0-9a-eA-EjkJK])")
+NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[0-9a-eA-EjkJK])")
+"""The name of one of several columns of a kind: `response_0`, `option2`, `answerA`."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,12 @@ class Preference:
 
     def error(self, table: Table) -> FindingError:
         """The refusal, with how to train on the better answers alone."""
-        fix = f"Train on the better answers alone: --set columns.answer={self.chosen}."
+        fix = f"Train on the better answers alone: {set_option('columns.answer', self.chosen)}."
         if self.chosen is None:
-            fix = (
-                "Write the better answer of each row into a column of its own, such as 'answer'. "
-                f"Or train on those of one column: --set columns.answer={self.columns[0]}."
-            )
+            fix = "Write the better answer of each row into a column of its own, such as 'answer'."
+        if self.chosen is None and _holds_one_answer(table.column_type(self.columns[0])):
+            named = set_option("columns.answer", self.columns[0])
+            fix += f" Or train on those of one column: {named}."
         shown = ", ".join(map(repr, self.columns))
         return PREFERENCE_PAIRS.error(
             f"The {table.num_rows} rows are preference data: {self.form} ({shown}). Preference "
@@ -71,6 +75,13 @@ class Preference:
             file=table.sources[0].file,
             column=self.chosen or self.columns[0],
         )
+
+
+def _holds_one_answer(kind: pa.DataType) -> bool:
+    """Whether a column has one answer in each row: a text, or messages."""
+    if is_dialogue(kind):
+        return any(kind.value_type.get_field_index(name) >= 0 for name in ("role", "from"))
+    return is_text(kind)
 
 
 def refuse_preference(table: Table, chosen: Mapping[str, str]) -> None:
@@ -146,13 +157,14 @@ def _numbered(table: Table) -> Preference | None:
     judges = [n for n in table.columns if not JUDGES.isdisjoint(words_of(n))]
     stems: dict[str, list[str]] = {}
     for name in table.columns:
-        match = _NUMBERED.fullmatch(name)
+        match = NUMBERED.fullmatch(name)
         if match and holds_answers(table.column_type(name)):
             stems.setdefault(match["stem"].lower(), []).append(name)
     has_answer = any(name.lower() in get_role("answer").names for name in table.columns)
     for stem, names in stems.items():
         others = [judge for judge in judges if judge not in names]
-        if len(names) < 2 or ANSWERS.isdisjoint(words_of(stem)):
+        known = ANSWERS | DIALOGUES if others else ANSWERS
+        if len(names) < 2 or known.isdisjoint(words_of(stem)):
             continue
         if others:
             return Preference("several answers, and which is better", (*names, others[0]))

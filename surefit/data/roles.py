@@ -114,8 +114,17 @@ class Role:
 
 
 _TABLE = (
-    Role("prompt", ("prompt", "instruction", "question", "query", "input", "problem")),
-    Role("answer", ("completion", "answer", "response", "output", "target", "solution")),
+    Role(
+        "prompt",
+        ("prompt", "instruction", "question", "query", "input", "problem", "question_stem"),
+    ),
+    Role(
+        "answer",
+        (
+            *("completion", "answer", "response", "output", "target", "solution"),
+            *("answerkey", "answer_key", "correct_answer", "best_answer"),
+        ),
+    ),
     Role("input", ("input", "context"), may_be_missing=True),
     Role("rejected", accepts=lambda kind, named: False, may_be_missing=True),
     Role(

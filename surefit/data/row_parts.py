@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,13 @@ from surefit.data.split import (
     value_bytes,
 )
 from surefit.data.table import Table
+from surefit.forked_map import forked_map, num_children
 
 Hashes = npt.NDArray[np.uint64]
 Divide = Callable[[Mapping[str, Any]], tuple[Any, Any]]
 """A task's function: a row by role to its input and its target."""
+HASHED_ROWS = 2048
+"""Rows that a process hashes at a time, where several do."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,17 @@ class RowParts:
         self, table: Table, rows: Rows | None = None, fold: bool = True
     ) -> tuple[Hashes, Hashes]:
         """The hashes of the given rows of a Table."""
+        count = table.num_rows if rows is None else len(rows)
+        children = num_children(count) if self.key is not None and not table.files else 0
+        if not children:
+            return self._hash(table, fold, rows)
+        numbers = np.arange(count) if rows is None else rows
+        chunks = (numbers[start : start + HASHED_ROWS] for start in range(0, count, HASHED_ROWS))
+        with forked_map(partial(self._hash, table, fold), chunks, children) as hashed:
+            inputs, whole = zip(*hashed, strict=True)
+            return np.concatenate(inputs), np.concatenate(whole)
+
+    def _hash(self, table: Table, fold: bool, rows: Rows | None) -> tuple[Hashes, Hashes]:
         inputs = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
         whole = np.empty_like(inputs)
         for place, values in enumerate(self._values(table, rows)):

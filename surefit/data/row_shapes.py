@@ -23,13 +23,19 @@ class Axis:
     """One axis over all non-empty rows: its smallest and largest size.
 
     `divisor` is the greatest common divisor of the sizes, `common` the share of the most frequent
-    size.
+    size, `usual`.
     """
 
     least: int
     most: int
     divisor: int
     common: float = 1.0
+    frequent: int | None = None
+
+    @property
+    def usual(self) -> int:
+        """The most frequent size."""
+        return self.most if self.frequent is None else self.frequent
 
     @property
     def size(self) -> int | None:
@@ -94,8 +100,9 @@ def _axis(chunks: Sequence[pa.Array]) -> Axis:
     del counts[0]  # an empty row has no sequence length
     if not counts:
         return Axis(0, 0, 0)
-    common = counts.most_common(1)[0][1] / counts.total()
-    return Axis(min(counts), max(counts), math.gcd(*counts), common)
+    usual, times_seen = counts.most_common(1)[0]
+    share = times_seen / counts.total()
+    return Axis(min(counts), max(counts), math.gcd(*counts), share, usual)
 
 
 def _range(chunks: Sequence[pa.Array]) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.config import set_option
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
@@ -65,7 +66,7 @@ class Table:
         hint = f" Did you mean {near!r}?" if near else ""
         raise MISSING_COLUMN.error(
             f"{setting} names the column {name!r}; the data has {', '.join(self.columns)}.{hint}",
-            fix=f"Name a column of the data: --set {setting}={near or '<column>'}.",
+            fix=f"Name a column of the data: {set_option(setting, near or '<column>')}.",
             column=name,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.loading import by_thread
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import entry_folder, is_sound
 from surefit.data.table import Table
 from surefit.encode.casting import row_length, second_sequence
 from surefit.encode.encode_key import encode_key
+from surefit.encode.encoded_chunks import encoded_chunks
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.room_in_cache import check_room
-from surefit.encode.row_encoder import Begun, RowEncoder
+from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store, StoreWriter, new_store
 from surefit.encode.tally import Faults, Tally
 from surefit.errors import FindingError
@@ -28,9 +28,6 @@ from surefit.progress import Progress, silent
 if TYPE_CHECKING:
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
-CHUNK_ROWS = 256
-CHUNK_CHARACTERS = 4_000_000
-"""The largest number of rows, and of characters, that are tokenized together."""
 MARK_SECONDS = 10.0
 """How often the progress of encoding is saved, for a process that resumes it."""
 
@@ -59,43 +56,30 @@ def encode_rows(
     count = _Count(Faults(table, encode.encoder), Tally(Faults(table, encode.encoder)))
     notes: dict[str, Any] = {}
 
-    def tokenized(chunk: tuple[list[int], list[Begun]]) -> Iterator[tuple[Any, ...]]:
-        return zip(*chunk, encode.tokenize(chunk[1]), strict=True)
-
     with new_store(folder, encode.fields, notes, key) as writer:
         count.restore(writer.state)
         append = partial(_append, writer, count.tally, second_sequence(encode.fields))
-        begun = _begun(encode, table, rows[count.done :])
         marked = time.monotonic()
-        for chunk in by_thread(begun, tokenized):  # the tokenizer releases the GIL
-            progress(stage, count.done, len(rows))
-            if time.monotonic() - marked > MARK_SECONDS:
-                writer.mark(count.state())
-                marked = time.monotonic()
-            for number, row, tokens in chunk:
-                count.done += 1
-                try:
-                    made = encode.finish(row, tokens)
-                    others = _encode_copies(row, number, made, encode, copies) if copies else []
-                except SkipRowError as skip:
-                    count.tally.drop_row(number, skip)
-                except RowFaultError as fault:
-                    count.faults.add(number, fault)
-                else:
-                    append(number, count.tally.add_row(number, made, others))
+        with encoded_chunks(encode, table, rows[count.done :], copies) as chunks:
+            for chunk in chunks:
+                progress(stage, count.done, len(rows))
+                if time.monotonic() - marked > MARK_SECONDS:
+                    writer.mark(count.state())
+                    marked = time.monotonic()
+                for number, made in chunk:
+                    count.done += 1
+                    if isinstance(made, SkipRowError):
+                        count.tally.drop_row(number, made)
+                    elif isinstance(made, RowFaultError):
+                        count.faults.add(number, made)
+                    else:
+                        append(number, count.tally.add_row(number, *made))
         progress(stage, len(rows), len(rows))
         found = count.faults.findings()
         if found:
             raise FindingError(*found)
         notes |= count.tally.notes()
     return Store(folder)
-
-
-def _encode_copies(
-    row: Begun, number: int, made: Any, encode: RowEncoder, copies: AugmentedCopies
-) -> list[Any]:
-    again = partial(encode.encode_read, extras=row.extras)
-    return list(copies.encode(row.row, number, made, again))
 
 
 @dataclass
@@ -130,24 +114,6 @@ def _append(
             row.columns, source_row=number, copy=copy, num_targets=row.num_targets, length=length
         )
         tally.counts["tokens"] += length + (len(row.columns[second]) if second else 0)
-
-
-def _begun(
-    encode: RowEncoder, table: Table, rows: npt.NDArray[np.int64]
-) -> Iterator[tuple[list[int], list[Begun]]]:
-    """Numbers and begun rows, a few hundred at a time, or fewer where they are large."""
-    numbers: list[int] = []
-    begun: list[Begun] = []
-    size = 0
-    for number, raw in zip(rows.tolist(), table.rows(rows), strict=True):  # type: ignore[arg-type]
-        numbers.append(number)
-        begun.append(encode.begin(raw))
-        size += sum(len(value) for value in raw.values() if isinstance(value, str))
-        if len(begun) == CHUNK_ROWS or size > CHUNK_CHARACTERS:
-            yield numbers, begun
-            numbers, begun, size = [], [], 0
-    if begun:
-        yield numbers, begun
 
 
 def collect_texts(

@@ -36,6 +36,10 @@ class RowFaultError(Exception):
         self.column = column
         self.fix = fix
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent from one process to another."""
+        return type(self), (self.rule, self.message, self.column, self.fix)
+
 
 @dataclass(frozen=True)
 class Remark:

@@ -113,13 +113,22 @@ class Encoder:
     def save(self, folder: Path) -> None:
         """Write the Encoder, with its tokenizer, into the model's folder."""
         if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+            self._save_tokenizer(folder)
         if "pixels" in self.fitted:
             from surefit.encode.images.pixel_format import read_format
 
             processor = read_format(self.fitted["pixels"]).processor_config()
             atomic.write_json(folder / "preprocessor_config.json", processor)
         atomic.write_json(folder / FILE, self.state())
+
+    def _save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer, with the template that was trained with as its chat template."""
+        tokenizer, own = self.tokenizer, getattr(self.tokenizer, "chat_template", None)
+        if self.fitted.get("template"):
+            tokenizer.chat_template = self.dialogues.chat_template
+        tokenizer.save_pretrained(folder)
+        if self.fitted.get("template"):
+            tokenizer.chat_template = own
 
 
 def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:

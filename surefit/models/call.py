@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,12 @@ FORWARD_NEEDS_LABELS = rule(
 )
 
 
+CLOCK = ("epoch", "step")
+"""Arguments of `forward` that no column has: how far training is."""
+SCORES = ("logits", "scores", "score", "output", "outputs", "prediction", "predictions", "preds")
+"""What a module may call the output that the loss is computed from."""
+
+
 @dataclass(frozen=True)
 class Call:
     """The arguments of `forward`, each with the column it receives.
@@ -53,6 +59,9 @@ class Call:
     """Adds `auxiliary_loss` to the outputs, where the model has one."""
     varlen: Varlen = field(default_factory=Varlen)
     """How the model runs padding-free batches."""
+    clock: Clock | None = None
+    """What the training loop sets before each step, where forward has such arguments."""
+    clock_arguments: tuple[str, ...] = ()
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
@@ -61,6 +70,7 @@ class Call:
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
         if "position_ids" in batch and "row_lengths" in batch:
             given |= self.varlen.arguments(batch)
+        given |= {name: getattr(self.clock, name) for name in self.clock_arguments}
 
         def run() -> Any:
             with self.varlen.packing(batch):
@@ -78,26 +88,60 @@ class Call:
         return outputs
 
 
-def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, list[Finding]]:
+@dataclass
+class Clock:
+    """The epoch, from 0, and the step, from 1, that the model is called in."""
+
+    epoch: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Names:
+    """What else is known about the columns of a batch.
+
+    `other` has further names of a column: the user's own, and its role. `inputs` are the columns
+    that forward may read, in the order of the data.
+    """
+
+    other: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
+
+
+def match_arguments(
+    module: nn.Module, columns: Sequence[str], known: Names | None = None
+) -> tuple[Call, list[Finding]]:
     """Match the columns of a batch with the arguments of `forward`.
 
     transformers models receive no labels: surefit computes the loss, as a sum and a count.
     """
+    known = known or Names()
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if hasattr(module, "config") and hasattr(module, "save_pretrained"):
         return _match_transformers(module, columns, names), []
     given = {c: c for c in columns if c in names or takes_all}
+    for name, column in known.other.items():
+        is_free = name not in given and column not in given.values()
+        if name in names and column in columns and is_free:
+            given[name] = column
+    clock = [n for n in CLOCK if n in names and n not in given]
     required = [
-        n for n in names if parameters[n].default is inspect.Parameter.empty and n not in given
+        n
+        for n in names
+        if parameters[n].default is inspect.Parameter.empty and n not in given and n not in clock
     ]
     lead = next((c for c in SEQUENCES if c in columns), columns[0])
+    free = [column for column in known.inputs or [lead] if column not in given.values()]
     found = []
-    if len(required) == 1 and lead not in given:
-        given[required[0]] = lead
-        message = f"forward's argument {required[0]!r} receives the column {lead!r}."
-        found.append(ARGUMENT_BY_POSITION.finding(message))
+    if len(required) == 1 and lead not in given.values():
+        free = [lead]
+    if required and len(required) == len(free):
+        for name, column in zip(required, free, strict=True):
+            given[name] = column
+            message = f"forward's argument {name!r} receives the column {column!r}."
+            found.append(ARGUMENT_BY_POSITION.finding(message))
         required = []
     if "labels" in names and parameters["labels"].default is inspect.Parameter.empty:
         message = f"{type(module).__name__}.forward has an argument labels without a default."
@@ -114,7 +158,7 @@ def match_arguments(module: nn.Module, columns: Sequence[str]) -> tuple[Call, li
             f"{', '.join(columns)}.",
             fix=f"Name an argument {lead}.",
         )
-    return Call(given), found
+    return Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock)), found
 
 
 def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str]) -> Call:
@@ -145,8 +189,10 @@ def as_outputs(raw: Any) -> Any:
         )
     if hasattr(raw, "logits"):
         return raw
+    if is_dataclass(raw) and not isinstance(raw, type):
+        return _named_outputs({each.name: getattr(raw, each.name) for each in fields(raw)}, raw)
     if isinstance(raw, Mapping):
-        return SimpleNamespace(**{"logits": None, "loss": None, **raw, "raw": raw})
+        return _named_outputs(raw, raw)
     if isinstance(raw, tuple | list):
         tensors = [part for part in raw if isinstance(part, torch.Tensor)]
         return SimpleNamespace(
@@ -155,10 +201,24 @@ def as_outputs(raw: Any) -> Any:
             raw=raw,
         )
     raise UNSUITABLE_MODEL.error(
-        f"The model returned a {type(raw).__name__}; expected a tensor, tuple, dict "
-        "or ModelOutput.",
+        f"The model returned a {type(raw).__name__}; expected a tensor, tuple, dict, "
+        "dataclass or ModelOutput.",
         fix="Return the logits.",
     )
+
+
+def _named_outputs(named: Mapping[str, Any], raw: Any) -> Any:
+    """Outputs with names: the scores go by their name; else, without a loss, the first tensor."""
+    import torch
+
+    tensors = {name: part for name, part in named.items() if isinstance(part, torch.Tensor)}
+    loss = tensors.get("loss")
+    by_name = [name for name in SCORES if name in tensors and tensors[name].ndim > 0]
+    others = [name for name, part in tensors.items() if part.ndim > 0 and loss is None]
+    chosen = next(iter([*by_name, *others]), None)
+    logits = None if chosen is None else tensors[chosen]
+    texts = {str(name): part for name, part in named.items()}
+    return SimpleNamespace(**{**texts, "logits": logits, "loss": loss, "raw": raw})
 
 
 def compute_losses(call: Call, loss: Loss, model: Any, batch: Batch) -> tuple[Any, Any, Any]:

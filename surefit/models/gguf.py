@@ -50,6 +50,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         build,
         max_positions=max_positions(config),
         auto_classes=auto_classes(config),
+        model_type=config.model_type,
         tokenizer=str(path),
         untrained=from_scratch,
     )

@@ -8,10 +8,12 @@ The module keeps its class, arguments and attributes; the projection is saved as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import SEQUENCES
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError
 from surefit.kernels.preserve_state import preserved_state
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from surefit.models.feature_model import AdaptiveProjection
 
 NAME = "adaptive_projection"
+ROWS_TRIED = 7
+"""Rows of a trial; few modules have as many outputs, so that rows are told apart."""
+SEQUENCE_NAMES = {*SEQUENCES, "attention_mask"}
+"""Arguments of a forward that reads sequences."""
 _SIZES = ("in_features", "input_size", "embed_dim")
 """Attributes of torch layers with the size they expect: Linear, RNN, MultiheadAttention."""
 
@@ -43,11 +49,33 @@ def layer_input_size(layer: nn.Module) -> int | None:
 
 def module_hints(module: nn.Module) -> Hints:
     """The sizes that the layers of a module expect, and a test whether it accepts a shape."""
-    if _is_lazy(module) or hasattr(module, NAME):  # a run would fix the sizes of lazy layers
-        return Hints()
+    known = Hints(image=first_layer(module), arguments=(*signature(module.forward).parameters,))
+    if _is_lazy(module):  # a run would fix the sizes of lazy layers
+        return replace(known, reads_vectors=lambda size: None)
+    if hasattr(module, NAME):
+        return known
+    channels = (known.image or {})["channels"]
     found = (layer_input_size(layer) for layer in module.modules())
     sizes = tuple(dict.fromkeys(size for size in found if size is not None))
-    return Hints(layers=sizes, accepts=partial(accepts, module))
+    return replace(
+        known,
+        layers=sizes,
+        accepts=partial(accepts, module),
+        reads_vectors=lambda size: _gives_rows(module, "features", size),
+        reads_images=partial(_reads_images, module, channels) if channels else None,
+    )
+
+
+def first_layer(module: nn.Module) -> dict[str, int | None]:
+    """The channels that a convolution reads, or the inputs of a Linear, whichever comes first."""
+    from torch import nn
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) and layer.in_channels:
+            return {"channels": layer.in_channels, "inputs": None}
+        if isinstance(layer, nn.Linear) and layer.in_features:
+            return {"channels": None, "inputs": layer.in_features}
+    return {"channels": None, "inputs": None}
 
 
 def _is_lazy(module: nn.Module) -> bool:
@@ -59,6 +87,29 @@ def _is_lazy(module: nn.Module) -> bool:
 def accepts(module: nn.Module, length: int, feature_size: int) -> bool:
     """Whether the module runs on two rows of zeros of that shape."""
     return _try(module, length, feature_size) is None
+
+
+def _reads_images(module: nn.Module, channels: int, height: int, width: int) -> bool:
+    return _gives_rows(module, "pixel_values", channels, height, width) is not False
+
+
+def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
+    """Whether the module gives one output per row of that shape; None if it reads more columns."""
+    import torch
+
+    if SEQUENCE_NAMES & {*signature(module.forward).parameters}:
+        return False
+    batch = {column: torch.zeros(ROWS_TRIED, *shape)}
+    try:
+        call, _ = match_arguments(module, list(batch))
+    except FindingError:
+        return None
+    try:
+        with preserved_state(module), torch.no_grad():
+            logits = call(module, batch).logits
+    except Exception:  # user code may raise anything; the first-batch probe reports it
+        return False
+    return logits is None or (logits.ndim <= 2 and len(logits) == ROWS_TRIED)
 
 
 def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> SizeMismatch | None:

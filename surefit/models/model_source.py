@@ -49,6 +49,8 @@ class ModelSource:
     """Whether the folder or hub repository may run its own code."""
     auto_classes: frozenset[str] | None = None
     """The Auto classes that have a model of this architecture; None for custom modules."""
+    model_type: str | None = None
+    """The `model_type` of its config, by which transformers chooses the class of its tokenizer."""
     decoder_start: int | None = None
     """The `decoder_start_token_id` of an encoder-decoder model."""
     hints: Callable[[], Hints] = Hints

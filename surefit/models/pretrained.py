@@ -73,6 +73,7 @@ def open_pretrained(
         build,
         max_positions=max_positions(config),
         auto_classes=auto_classes(config),
+        model_type=config.model_type,
         decoder_start=getattr(config, "decoder_start_token_id", None),
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,

@@ -11,6 +11,7 @@ from surefit import atomic
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
 from surefit.models import custom_modules, feature_model_files, lora, lora_files, tiny_mlp
+from surefit.models.generation_files import save_generation
 from surefit.models.insert_projection import projection_recipe, restore_projection
 from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
@@ -45,8 +46,15 @@ def save_model(
             lora_files.point_to_base(temporary, folder)
         else:
             _save_plain(module, recipe, temporary)
-        encoder.save(temporary)
+        _save_reading(encoder, temporary)
         when_written(temporary)
+
+
+def _save_reading(encoder: Encoder, folder: Path) -> None:
+    """Write how rows are read and texts generated."""
+    encoder.save(folder)
+    for place in (folder, folder / lora_files.BASE):
+        save_generation(encoder, place)
 
 
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
@@ -77,13 +85,18 @@ def _save_adapted(
 
 
 def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
-    """Write the model of an adapter folder with its adapters merged."""
+    """Write the model of an adapter folder with its adapters merged; written atomically."""
+    with atomic.new_folder(out) as temporary:
+        write_merged(folder, task, temporary, code)
+
+
+def write_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
+    """Write it into a folder that exists."""
     adapted, encoder = load_model(folder, task, code)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    with atomic.new_folder(out) as temporary:
-        _save_plain(merge_adapters(adapted), recipe, temporary)
-        encoder.save(temporary)
+    _save_plain(merge_adapters(adapted), recipe, out)
+    _save_reading(encoder, out)
 
 
 def load_model(

@@ -41,6 +41,7 @@ def open_tiny(arch: str) -> ModelSource:
         "tiny",
         lambda head, encoder: _build(arch, head, encoder),
         max_positions=max_positions(default),
+        model_type=default.model_type,
         auto_classes=frozenset(listed) & auto_classes(default),
         makes_tokenizer=True,
         untrained=True,

@@ -65,7 +65,7 @@ def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[
 
 def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:
     """To predict for a table of one column, where one is read, its name does not matter."""
-    if not encoder.settings.get("predicting") or encoder.whole_rows or len(table.columns) != 1:
+    if not encoder.settings.get("predicting") or len(table.columns) != 1:
         return table
     read = [c for role, c in encoder.roles.items() if not task.role(role).may_be_missing]
     return replace(table, arrow=table.arrow.rename_columns(read)) if len(read) == 1 else table

@@ -12,9 +12,9 @@ from surefit.kernels.choose_head import from_choice
 from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import use_varlen_attention
 from surefit.models.auxiliary_loss import find_auxiliary_loss
-from surefit.models.call import match_arguments, with_module_loss
+from surefit.models.call import Names, match_arguments, with_module_loss
 from surefit.models.save_model import load_model
-from surefit.pipeline.pipeline import Pipeline, batch_columns
+from surefit.pipeline.pipeline import Pipeline, batch_columns, only_read
 from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
@@ -38,7 +38,12 @@ def open_pipeline(
     columns = batch_columns(fields)
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
-    call, _ = match_arguments(module, columns)
+    names = (plan.get("model") or {}).get("columns") or {}
+    call, _ = match_arguments(module, columns, Names(names))
+    if call.clock is not None:  # after training, the last epoch and step
+        call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
+    encoder = only_read(encoder, call)
+    fields = task.fields_for(encoder)
     loss = with_module_loss(task.loss_for(encoder))
     opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
     return apply_choices(opened, plan.get("choices", {}))

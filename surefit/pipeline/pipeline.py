@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.batch_layout import PADDED, Layout
 from surefit.batches.field import SEQUENCES, Field
 from surefit.batches.loading import Prepare, load_batch, to_batch
+from surefit.data.python.torch_data import is_unnamed
+from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.encode_table import encode_rows
 from surefit.encode.encoded_row import EncodedRow
@@ -22,7 +24,7 @@ from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.kernels.tied_embeddings import find_input_embedding
-from surefit.models.call import Call
+from surefit.models.call import Call, Names
 from surefit.models.meta_copy import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
@@ -142,8 +144,9 @@ class Pipeline:
 
     @property
     def for_prediction(self) -> Pipeline:
-        """The same, for rows without targets."""
-        return replace(self, encoder=self.encoder.without(self.task.targets))
+        """The same, for rows without targets and without columns that only a loss reads."""
+        encoder = only_read(self.encoder.without(self.task.targets), self.call)
+        return replace(self, encoder=encoder)
 
     def with_probabilities(self, which: str) -> Pipeline:
         """The same, predicting the probabilities of all classes."""
@@ -168,6 +171,24 @@ class Pipeline:
         """Rows of the embedding that token ids are looked up in; None where there is none."""
         embedding = find_input_embedding(self.module) if "input_ids" in self.fields else None
         return int(embedding.weight.shape[0]) if embedding is not None else None
+
+
+def only_read(encoder: Encoder, call: Call) -> Encoder:
+    """The Encoder with those of its extra columns that the model's forward reads."""
+    read = {*call.arguments.values()}
+    return replace(encoder, extras={n: f for n, f in encoder.extras.items() if n in read})
+
+
+def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:
+    """The names of a batch's columns in the data, and the inputs of rows that are tuples."""
+    other: dict[str, str] = {}
+    for role, column in encoder.roles.items():
+        names = (get_role(role).batch_column, "input_ids" if role == "text" else role)
+        made = next((name for name in names if name in columns and name != "labels"), None)
+        if made is not None:
+            other |= {column: made, role: made}
+    inputs = [other.get(name, name) for name in of_data if name in other or is_unnamed(name)]
+    return Names(other, inputs if any(map(is_unnamed, inputs)) else ())
 
 
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:

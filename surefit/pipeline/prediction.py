@@ -11,7 +11,7 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.models.auxiliary_loss import without_router_logits
-from surefit.models.call import match_arguments
+from surefit.models.call import Names, match_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.pipeline.row_groups import group_rows, row_chunks
@@ -90,5 +90,7 @@ def _predict_batch(
                 f"The task {task.name} has no `decode`, so it cannot predict."
             )
         batch = pipeline.collate(rows)
-        call, _ = match_arguments(pipeline.module, list(batch))  # a forward that needs labels
+        names = Names(pipeline.call.arguments)
+        call, _ = match_arguments(pipeline.module, list(batch), names)  # forward may need labels
+        call = replace(call, clock=pipeline.call.clock)
         return task.decode(call(pipeline.module, batch), batch, encoder)

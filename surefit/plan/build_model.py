@@ -27,7 +27,7 @@ from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
-from surefit.pipeline.pipeline import Pipeline, batch_columns
+from surefit.pipeline.pipeline import Pipeline, batch_columns, known_names
 from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
@@ -98,10 +98,15 @@ def make_pipeline(
     found: list[Finding] = []
     extras = extra_fields(table, {*columns, *encoder.roles.values()})
     if collate_fn is None:
-        call, found = match_arguments(module, [*columns, *extras])
+        names = known_names(encoder, columns, table.columns)
+        call, found = match_arguments(module, [*columns, *extras], names)
     else:  # what forward is given is known when the first batch was made
         call = Call({name: name for name in inspect.signature(module.forward).parameters})
-    used = {name: extras[name] for name in extras if name in call.arguments.values()}
+    used = {
+        name: extras[name]
+        for name in extras
+        if name in call.arguments.values() or (loss_fn is not None and _is_whole(table, name))
+    }
     encoder = replace(encoder, extras=used)
     loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else from_loss_fn(loss_fn)
     pipeline = Pipeline(
@@ -115,6 +120,11 @@ def make_pipeline(
         seed=seed,
     )
     return pipeline, [*found, *_casts(table, encoder)]
+
+
+def _is_whole(table: Table, column: str) -> bool:
+    """Whether every row has a value, so that a loss_fn may read the column."""
+    return bool(table.arrow[column].null_count == 0)
 
 
 def _casts(table: Table, encoder: Encoder) -> list[Finding]:

@@ -10,7 +10,7 @@ from surefit.config import Generation
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.pipeline.pipeline import Pipeline
-from surefit.tasks.generation import own_config
+from surefit.tasks.generation import SHAPING, own_config
 
 GENERATION_CONFIG_NOT_USED = rule(
     "SF335",
@@ -20,29 +20,6 @@ GENERATION_CONFIG_NOT_USED = rule(
     "penalties, forced tokens, beams or sampling that its generation_config.json sets.",
     fix="To use some of them, name them in generate.from_model.",
 )
-
-TAKEN_WHERE_NAMED = (
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "encoder_repetition_penalty",
-    "encoder_no_repeat_ngram_size",
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "exponential_decay_length_penalty",
-    "min_length",
-    "min_new_tokens",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "sequence_bias",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "eos_token_id",
-    "renormalize_logits",
-    "remove_invalid_values",
-)
-"""What generate.from_model may name. Sampling is not among it: an evaluation is reproducible."""
 
 WITHOUT_EFFECT = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
@@ -108,16 +85,16 @@ def _known_settings(module: Any) -> dict[str, Any]:
 
 
 def _refuse_unset(names: Sequence[str], known: Mapping[str, Any], pipeline: Pipeline) -> None:
-    wrong = next((name for name in names if name not in TAKEN_WHERE_NAMED), None)
+    wrong = next((name for name in names if name not in SHAPING), None)
     if wrong is not None:
         raise UsageError(
             f"generate.from_model names {wrong!r}; text is generated without sampling, in a way "
             "that can be repeated.",
-            f"Name some of: {', '.join(TAKEN_WHERE_NAMED)}.",
+            f"Name some of: {', '.join(SHAPING)}.",
         )
     unset = next((name for name in names if name not in known), None)
     if unset is not None:
-        able = [name for name in TAKEN_WHERE_NAMED if name in known]
+        able = [name for name in SHAPING if name in known]
         model = type(pipeline.module).__name__
         raise UsageError(
             f"generate.from_model names {unset!r}, which the generation config of {model} does not "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from surefit.config import Reading
@@ -15,6 +16,7 @@ from surefit.encode.encode_table import collect_texts
 from surefit.encode.encoded_row import NamingOwnCode, RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.text.saved_tokenizer import load_again
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
@@ -71,9 +73,13 @@ def choose_tokenizer(
     name: str | None,
     trust_remote_code: bool,
 ) -> tuple[Any, list[Finding]]:
-    """The tokenizer of a name, or one made from the training texts."""
+    """The tokenizer of a name, or one made from the training texts, as it is loaded when saved."""
+    reload = partial(load_again, model_type=source.model_type)
     if name is not None:
         tokenizer = load_tokenizer(name, trust_remote_code)
+        if name != source.tokenizer or source.kind == "gguf":  # its files are not these
+            tokenizer = reload(tokenizer)
+        tokenizer = task.adapt_tokenizer(tokenizer, roles, reload)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
             message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
             return tokenizer, [PAD_IS_EOS.finding(message)]
@@ -86,7 +92,20 @@ def choose_tokenizer(
             "Give one with --tokenizer.",
         )
     texts = collect_texts(data.table, data.train, roles.values())  # type: ignore[arg-type]
-    return train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens), []
+    tokenizer = reload(train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens))
+    return task.adapt_tokenizer(tokenizer, roles, reload), []
+
+
+def keep_limit(encoder: Encoder, task: TaskSpec) -> None:
+    """Let the saved tokenizer truncate where rows are truncated, if they lose their end.
+
+    The prompt of a causal model keeps its end, and its tokenizer the limit of the model.
+    """
+    head = task.head_for(encoder)
+    if encoder.tokenizer is None or encoder.max_length is None or head is None:
+        return
+    if head.predicts != "next_token":
+        encoder.tokenizer.model_max_length = encoder.max_length
 
 
 def length_limit(

@@ -35,6 +35,7 @@ from surefit.data.cache_use import collect_damage
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import Hints
 from surefit.encode.store import Store
 from surefit.encode.tally import remark_findings
 from surefit.encode.text.templates import read_asked
@@ -57,6 +58,7 @@ from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
+from surefit.plan.choose_form import choose_form
 from surefit.plan.class_loss_options import check_loss_options, settle_loss
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
 from surefit.plan.feature_rows import BatchBound, plan_features
@@ -75,6 +77,7 @@ from surefit.plan.prepare_data import (
     choose_tokenizer,
     encode_split,
     fit_encoder,
+    keep_limit,
     length_limit,
     num_positions,
     open_tables,
@@ -170,7 +173,9 @@ class _Planner:
             quantize=config.lora.quantize,
             code=code,
         )
-        task, roles = choose_task(table, wanted, config.columns, source.auto_classes)
+        hints = source.hints()
+        columns = choose_form(table, hints, wanted, config.columns)
+        task, roles = choose_task(table, wanted, columns, source.auto_classes)
         task = self.keep(choose_metrics(config.metrics, objects.metrics, code, task))
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
@@ -190,7 +195,8 @@ class _Planner:
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
             )
         )
-        layout = self._plan_features(table, roles, source)
+        source = replace(source, image=source.image or dict(hints.image or {}))
+        layout = self._plan_features(table, task, roles, source, hints)
         data = self.keep(
             split_tables(
                 table,
@@ -223,17 +229,22 @@ class _Planner:
         if has_errors(self.plan.findings):
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
-        built, encoder = replace(built, pipeline=pipeline), pipeline.encoder
+        task = try_scorer(scorer, task, validation, pipeline.encoder)
+        built = replace(built, pipeline=replace(pipeline, task=task))
+        self._settle_evaluation(built, train, validation)
+
+    def _settle_evaluation(self, built: Built, train: Store, validation: Store) -> None:
+        """Baselines, metrics and generation, and then the Job."""
+        config, pipeline = self.request.config, built.pipeline
+        task, encoder = pipeline.task, pipeline.encoder
         if task.baselines is not None:
             self.plan = replace(self.plan, baselines=task.baselines(train, validation, encoder))
-        task = try_scorer(scorer, task, validation, encoder)
-        built = replace(built, pipeline=replace(built.pipeline, task=task))
-        check_watched(metric, config.generate.rows, built.pipeline, source.name)
-        pipeline = self.keep(settle_generation(built.pipeline, config.generate))
-        built = replace(built, pipeline=pipeline)
+        metric = config.early_stopping.metric
+        check_watched(metric, config.generate.rows, pipeline, built.source.name)
+        pipeline = self.keep(settle_generation(pipeline, config.generate))
         self.plan = replace(self.plan, task=task)
         kept_bytes = self.keep(try_metrics(task, validation, encoder))
-        self._make_job(built, train, validation, kept_bytes)
+        self._make_job(replace(built, pipeline=pipeline), train, validation, kept_bytes)
 
     def _account(self, names: Iterable[str], encoder: Encoder, read_as: Mapping[str, str]) -> None:
         """Note the role of every column; `read_as` has those of files in another form."""
@@ -245,9 +256,15 @@ class _Planner:
         self.plan = replace(self.plan, roles=encoder.roles, columns={**columns, **other, **grouped})
 
     def _plan_features(
-        self, table: Table, roles: Mapping[str, str], source: ModelSource
+        self,
+        table: Table,
+        task: TaskSpec,
+        roles: Mapping[str, str],
+        source: ModelSource,
+        hints: Hints,
     ) -> dict[str, Any] | None:
         config = self.request.config
+        head = task.head_for(Encoder(task.name, roles))
         bound = None
         if isinstance(config.batch_size, int):  # else it is chosen to fit
             limits = [config.max_seq_length, config.max_tokens]
@@ -260,7 +277,9 @@ class _Planner:
                 config.max_memory_gb,
                 config.device_memory_gb,
             )
-        hints = replace(source.hints(), steps=config.features.steps, width=config.features.width)
+        hints = replace(hints, steps=config.features.steps, width=config.features.width)
+        if head is None or head.body != "rows":  # the task reads sequences
+            hints = replace(hints, reads_vectors=None)
         return self.keep(plan_features(table, roles, hints, bound))
 
     def _make_encoder(
@@ -295,10 +314,13 @@ class _Planner:
                 "seed": config.seed,
                 "image.size": config.image.size,
                 "image.model": source.image,
+                "image.format": config.image.asked(),
                 "on_bad_file": config.on_bad_file,
             },
         )
-        return self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
+        encoder = self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
+        keep_limit(encoder, task)
+        return encoder
 
     def _build(self, source: ModelSource, task: TaskSpec, encoder: Encoder, table: Table) -> Built:
         config, objects = self.request.config, self.request.objects

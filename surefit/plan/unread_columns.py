@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from surefit.data.column_meanings import JUDGED_ANSWERS, RIVAL, check_meanings
+from surefit.data.message_rows import check_message_rows
 from surefit.data.table import Table
 from surefit.findings import Finding
 from surefit.plan.plan import Plan
@@ -23,6 +24,7 @@ def check_unread(
     found = list(task.misread(table, roles, chosen)) if task.misread is not None else []
     meanings = [each for each in task.meanings if each is not RIVAL or not chosen]
     found += check_meanings(table, meanings, roles, columns)
+    found += check_message_rows(table, roles, chosen)
     judged = (f.where["column"] for f in found if f.code == JUDGED_ANSWERS.code)
     accepted = JUDGED_ANSWERS.code in plan.config.accept
     kept_where = next((str(column) for column in judged if accepted), None)

@@ -91,14 +91,7 @@ class Run:
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                 "Restore it from a copy of the run; without its plan a run cannot be opened.",
             ) from None
-        if not isinstance(loaded, dict) or "model" not in loaded:
-            raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
-        for key, kind in PLAN_TYPES.items():
-            if not isinstance(loaded.get(key, kind()), kind):
-                found = type(loaded[key]).__name__
-                message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
-                raise UsageError(message, "Restore the file from a copy of the run.")
-        return loaded
+        return check_plan(loaded, path)
 
     @property
     def task(self) -> TaskSpec:
@@ -211,7 +204,8 @@ class Run:
 
     def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
         """The run, for batches made by the user's own collate_fn."""
-        return Run(self.path, self.task_object, self.module_object, collate_fn, self.trust_code)
+        parts = (self.path, self.task_object, self.module_object)
+        return type(self)(*parts, collate_fn, self.trust_code)
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
@@ -233,7 +227,7 @@ class Run:
             return open_pipeline(
                 self.model_path,
                 self.task,
-                self.plan,
+                {**self.plan, "epochs": self.config.epochs},
                 self.code,
                 self.config.seed,
                 module,
@@ -255,6 +249,18 @@ class Run:
                 f"{self.path} has no trained model yet.",
                 f"Finish it with: surefit train --resume {self.path}",
             )
+
+
+def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
+    """The plan that was read from a file, if it has the types that surefit relies on."""
+    if not isinstance(loaded, dict) or "model" not in loaded:
+        raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
+    for key, kind in PLAN_TYPES.items():
+        if not isinstance(loaded.get(key, kind()), kind):
+            found = type(loaded[key]).__name__
+            message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
+            raise UsageError(message, "Restore the file from a copy of the run.")
+    return loaded
 
 
 PASSED = "python:"
@@ -295,13 +301,18 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
             f"{folder} was stopped before training began, and holds nothing that was trained.",
             f"Start it again with the same command and --output {folder}.",
         )
-    if not os.path.isfile(folder / "config.yaml") or not os.path.isfile(folder / "plan.json"):
+    if not is_run(folder):
         held = "is not the folder of a run" if os.path.isdir(folder) else "does not exist"
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
     refuse_special_inside(folder)
     return Run(folder, trust_code=trust_code)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder has what every run has."""
+    return all(os.path.isfile(folder / name) for name in ("config.yaml", "plan.json"))
 
 
 def is_unbegun(folder: Path) -> bool:

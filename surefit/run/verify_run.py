@@ -9,6 +9,7 @@ from surefit import digests
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.run.choose_checkpoint import checkpoint_damage, list_checkpoints
+from surefit.run.exported_model import ExportedModel
 from surefit.run.run_folder import Run
 
 DAMAGED_FILE = rule(
@@ -42,12 +43,15 @@ DAMAGED_EVENTS = rule(
 
 
 def verify_files(run: Run) -> list[Finding]:
-    """What is wrong with the files of a run; nothing is changed."""
+    """What is wrong with the files of a run or an exported model; nothing is changed."""
+    if isinstance(run, ExportedModel):
+        return [*_check_model(run, "Restore it from a copy, or export the run again.")]
+    again = f"Restore it from a copy; or delete {run.model_path}, and resume the run to write it."
     return [
         *_check_beginning(run),
         *_check_events(run),
         *_check_checkpoints(run),
-        *_check_model(run),
+        *_check_model(run, again),
     ]
 
 
@@ -84,13 +88,14 @@ def _check_checkpoints(run: Run) -> Iterator[Finding]:
             yield NO_DIGESTS.finding(f"{path.name} has no digests.", file=str(path))
 
 
-def _check_model(run: Run) -> Iterator[Finding]:
+def _check_model(run: Run, again: str) -> Iterator[Finding]:
     if not run.has_model:
         return
     if not digests.is_sealed(run.model_path):
-        yield NO_DIGESTS.finding("model/ has no digests.", file=str(run.model_path))
+        yield NO_DIGESTS.finding(
+            f"{run.model_path.name}/ has no digests.", file=str(run.model_path)
+        )
         return
-    again = f"Restore it from a copy; or delete {run.model_path}, and resume the run to write it."
     for damage in digests.find_damage(run.model_path):
         yield _damaged(damage, again)
 

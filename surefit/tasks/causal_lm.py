@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_meanings import OF_TEXT_ALONE
-from surefit.data.column_values import is_metadata, is_prose
+from surefit.config import set_option
+from surefit.data.column_meanings import OF_TEXT_ALONE, SUBJECTS
+from surefit.data.column_values import is_metadata, is_prose, words_of
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
@@ -112,8 +113,10 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         f"Column {column!r} has {table.num_rows} prompts, and no column "
         f"{known if others else 'has answers'}."
     )
-    texts = [name for name in others if is_prose(table, name)]
-    named = f", or name their column: --task sft --set columns.answer={texts[0]}" if texts else ""
+    texts = [n for n in others if is_prose(table, n) and SUBJECTS.isdisjoint(words_of(n))]
+    named = ""
+    if texts:
+        named = f", or name their column: --task sft {set_option('columns.answer', texts[0])}"
     yield PROMPTS_WITHOUT_ANSWERS.finding(
         message,
         fix=f"Add a column 'answer' with the answers{named}. To train on the prompts as text: "

@@ -13,6 +13,7 @@ from surefit.data.label_columns import likely_targets
 from surefit.data.preference_pairs import read_whole_answers, refuse_preference
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS
 from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
@@ -51,7 +52,7 @@ def choose_task(
     if not fitting:
         raise _nothing_fits(table, able, known)
     fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
-    suited = [pair for pair in fitting if _has_head(pair[0], auto_classes)]
+    suited = [(task, roles) for task, roles in fitting if _has_head(task, auto_classes, roles)]
     task, roles = [*suited, *fitting][0]
     if wanted is None:
         _refuse_guess(table, task, roles, known)
@@ -65,7 +66,8 @@ def _refuse_guess(
     targets = likely_targets(table, {*roles.values()}) if task.last_resort else []
     if targets and "text" in roles:
         raise ask_for_target(table, task, roles, targets)
-    lines = suggest(table, known) if "source" in roles and task not in known else []
+    unsuited = task not in known and ("source" in roles or task.last_resort)
+    lines = suggest(table, known) if unsuited else []
     if lines:
         raise MISSING_COLUMN.error(
             f"The columns {_columns(table)} suit {task.name}, and the model does not.",
@@ -96,8 +98,11 @@ def roles_for(
     return resolve_roles(table, needs, optional, chosen, inferred, tables)
 
 
-def _has_head(task: TaskSpec, auto_classes: frozenset[str] | None) -> bool:
-    wanted = task.head.auto_class if task.head is not None else None
+def _has_head(
+    task: TaskSpec, auto_classes: frozenset[str] | None, roles: Mapping[str, str] | None = None
+) -> bool:
+    head = task.head if roles is None else task.head_for(Encoder(task.name, roles))
+    wanted = head.auto_class if head is not None else None
     return auto_classes is None or wanted is None or wanted in auto_classes
 
 

@@ -98,6 +98,8 @@ class _Labels:
     places: Counter[int] = field(default_factory=Counter)
     size: int | None = None
     """The length of the lists, as long as all of them are of 0 and 1 and of one length."""
+    one_column: bool = True
+    """Whether all labels are arrays of one number, as those of an array [N, 1]."""
     one_each: bool = True
     repeated: bool = False
 
@@ -106,6 +108,8 @@ class _Labels:
         if self.several is None:
             self.several = class_list(value) is not None
             self.size = _hot_size(value)
+        is_one = isinstance(value, np.ndarray) and value.size == 1
+        self.one_column = self.one_column and is_one
         if self.size is not None and _hot_size(value) == self.size:
             ones = hot_places(value)
             self.places.update(ones)
@@ -123,7 +127,8 @@ class _Labels:
     def fitted(self) -> tuple[Counter[Any], dict[str, Any]]:
         """How often each class occurs, and how a label is read."""
         if self.size is None:
-            return self.counts, {"multi_label": True} if self.several else {}
+            several = self.several and not self.one_column
+            return self.counts, {"multi_label": True} if several else {}
         read: dict[str, Any] = {"hot_size": self.size}
         return self.places, read if self.one_each else {**read, "multi_label": True}
 
@@ -160,7 +165,7 @@ def fit_classes(
             labels.add(row["label"])
     counts, read = labels.fitted()
     total, column = counts.total(), encoder.roles["label"]
-    if len(counts) < (1 if labels.several else 2):
+    if len(counts) < (1 if read.get("multi_label") else 2):
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
             f"{total} training rows; at least 2 are needed.",

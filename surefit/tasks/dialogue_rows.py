@@ -16,6 +16,7 @@ from surefit.encode.text.messages import (
     is_answer,
     read_dialogue,
 )
+from surefit.encode.text.multiple_choice import with_choices
 from surefit.encode.text.prompt_and_answer import (
     has_messages,
     join_turns,
@@ -66,7 +67,7 @@ def turns_of(row: Mapping[str, Any]) -> tuple[str, Any]:
 
 def divide_row(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """What comes before the last answer of a row of texts or messages, and the rest."""
-    before = [row[role] for role in ("system", "history") if row.get(role)]
+    before = [row[role] for role in ("system", "history", "choices") if row.get(role)]
     if "rejected" in row:
         prompt, target = split_answer(row.get("answer"), row["rejected"])
         return [prompt, *before], target
@@ -100,6 +101,7 @@ def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | Non
     """The message of the user, and the text of the answer."""
     for role in ("prompt", "answer"):
         refuse_python_text(row.get(role), encoder.column_of(role))
+    row = with_choices(row, encoder.column_of("answer")) if "choices" in row else row
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     if "rejected" in row:
         prompt, answer = split_answer(answer, read_text(row, "rejected", encoder))

@@ -1,8 +1,8 @@
-"""What tasks on feature sequences share: reading rows, and statistics of their values."""
+"""What tasks on features share, sequences or vectors: reading rows, statistics of their values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from surefit.encode.encoded_row import (
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.findings import rule
+from surefit.tasks.task_spec import Head
 
 STEPS_ARE_DISTRIBUTIONS = rule(
     "SF425",
@@ -41,6 +42,22 @@ FIELDS = {
     "inputs_embeds": Field(("time", "width"), "float32", 0.0),
     "attention_mask": Field(("time",), "int64", 0, "inputs_embeds"),
 }
+VECTOR = Field(("width",), "float32")
+
+
+def are_vectors(encoder: Encoder) -> bool:
+    """Whether each row is one vector rather than a sequence."""
+    return read_layout(encoder.settings.get("features.layout")).vector
+
+
+def feature_fields(encoder: Encoder) -> dict[str, Field]:
+    """A sequence and its mask, or one vector."""
+    return {"features": VECTOR} if are_vectors(encoder) else FIELDS
+
+
+def row_head(size: Callable[[Encoder], int], encoder: Encoder) -> Head:
+    """One output per row; a transformers body reads sequences only."""
+    return Head(size=size, body=None if are_vectors(encoder) else "rows")
 
 
 @dataclass
@@ -118,7 +135,7 @@ class Reader:
         fitted = self.by_width[width].fitted()
         longest = min(fitted["longest"], self.encoder.max_length or fitted["longest"])
         found = []
-        if fitted["distributions"]:
+        if fitted["distributions"] and not are_vectors(self.encoder):
             column = self.encoder.roles["features"]
             message = f"every step of column {column!r} is a distribution over {width} places."
             found.append(STEPS_ARE_DISTRIBUTIONS.finding(message, column=column))
@@ -175,7 +192,9 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, in
 def encode_steps(
     row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any] | None = None
 ) -> Encoding:
-    """The steps as float32, their mask, and the targets of the row."""
+    """The steps as float32 and their mask, or the vector, and the targets of the row."""
     steps, mask, truncated = read_steps(row, encoder)
+    if are_vectors(encoder):
+        return encoded({"features": steps[0], **(targets or {})})
     columns = {"inputs_embeds": steps, "attention_mask": mask, **(targets or {})}
     return encoded(columns, truncated=truncated)

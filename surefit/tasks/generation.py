@@ -19,6 +19,31 @@ Settings = Mapping[str, Any]
 """Settings of transformers' GenerationConfig by name."""
 
 
+SHAPING = (
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "encoder_no_repeat_ngram_size",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "exponential_decay_length_penalty",
+    "min_length",
+    "min_new_tokens",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "sequence_bias",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "eos_token_id",
+    "renormalize_logits",
+    "remove_invalid_values",
+)
+"""Settings that change the tokens of a search without sampling; generate.from_model may name them.
+Sampling is not among them: an evaluation is reproducible."""
+
+
 def greedy(**tokens: Any) -> dict[str, Any]:
     """Settings of a greedy search, with the special tokens that are known.
 

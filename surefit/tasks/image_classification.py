@@ -13,8 +13,14 @@ from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE, names_images
-from surefit.encode.images.pixel_format import PixelSample, read_format
+from surefit.encode.images.image_files import (
+    CHANNELS,
+    IMAGE_TOO_LARGE,
+    UNREADABLE_IMAGE,
+    names_images,
+)
+from surefit.encode.images.pixel_format import read_format
+from surefit.encode.images.pixel_sample import PixelSample
 from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
@@ -38,11 +44,14 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The classes; and size, mean and standard deviation of the images if the model sets none."""
-    sample = PixelSample()
-    classes = fit_classes(sample.watch(rows), encoder)
     settings = encoder.settings
-    pixels = sample.fitted(settings.get("image.size"), settings.get("image.model") or {})
-    return {**classes, "pixels": pixels}
+    model, asked = settings.get("image.model") or {}, settings.get("image.format") or {}
+    fixed = asked.get("channels") or model.get("channels", 3)
+    sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
+    classes = fit_classes(sample.watch(rows), encoder)
+    pixels = sample.fitted(settings.get("image.size"), model, asked)
+    found = sample.findings(read_format(pixels), model, encoder.roles["image"])
+    return {**classes, "pixels": pixels, "findings": found}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:

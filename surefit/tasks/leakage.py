@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.config import set_option
 from surefit.findings import Finding, rule
 
 TARGET_LEAKAGE = rule(
@@ -105,7 +106,7 @@ def _check_classes(
 def _leak(message: str, *columns: str) -> Finding:
     one = len(columns) == 1
     fix = (
-        f"Leave {'it' if one else 'them'} out: --set 'ignore=[{', '.join(columns)}]', unless "
+        f"Leave {'it' if one else 'them'} out: {set_option('ignore', [*columns])}, unless "
         f"{'it is' if one else 'they are'} known before the target is."
     )
     return TARGET_LEAKAGE.finding(message, fix=fix, column=columns[0])

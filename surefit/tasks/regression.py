@@ -1,10 +1,12 @@
-"""regression: one number per text, feature sequence, or row of numbers, categories and dates."""
+"""regression: one number per text, row of features, or row of numbers, categories and dates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from surefit.batches.field import Field
 from surefit.data.column_meanings import OF_TEXTS
@@ -21,7 +23,7 @@ from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.baselines import number_baselines
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
-from surefit.tasks.text_classification import encode_text, misread, text_fields
+from surefit.tasks.text_classification import adapt_to_pairs, encode_text, misread, text_fields
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +41,12 @@ TARGET = Field((), "float32")
 
 
 def number(value: Any) -> float | None:
-    """The target of a row; None where it has none.
+    """The target of a row; None where it has none. An array of one number is that number.
 
     The text of a number counts as one: then the row that made its column text is at fault.
     """
+    if isinstance(value, np.ndarray | list) and np.size(value) == 1:
+        value = np.asarray(value).reshape(-1)[0].item()
     if isinstance(value, str):
         read = read_number(value)
         value = value if read is None else read
@@ -101,17 +105,19 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
-    """Tokens where there is text, steps of features, else the vector; and the target."""
+    """Tokens of text, steps or a vector of features, else a table's vector; and the target."""
     if "text" in encoder.roles:
         return {**text_fields(encoder), "labels": TARGET}
     if "features" in encoder.roles:
-        return {**feature_sequences.FIELDS, "labels": TARGET}
+        return {**feature_sequences.feature_fields(encoder), "labels": TARGET}
     return {"features": tabular.FIELD, "labels": TARGET}
 
 
 def head_of(encoder: Encoder) -> Head:
     """A class of transformers for texts; a body and an output of ours for feature_sequences."""
-    return Head(size=lambda _: 1, body="rows") if "features" in encoder.roles else HEAD
+    if "features" in encoder.roles:
+        return feature_sequences.row_head(lambda _: 1, encoder)
+    return HEAD
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
@@ -183,7 +189,7 @@ HEAD = Head(
 
 SPEC = TaskSpec(
     name="regression",
-    summary="one number per text, feature sequence, or row of numbers, categories and dates",
+    summary="one number per text, row of features, or row of numbers, categories and dates",
     needs=(("text", "label"), ("features", "label"), ("label",)),
     exact_targets=False,
     optional=("text_pair", "mask"),
@@ -195,6 +201,7 @@ SPEC = TaskSpec(
     columns_read=tabular.columns_read,
     fields={"features": tabular.FIELD, "labels": TARGET},
     fields_of=fields_of,
+    adapt_tokenizer=adapt_to_pairs,
     encode=encode,
     fit=fit,
     loss=loss,

@@ -9,7 +9,7 @@ import numpy as np
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_meanings import CONTEXT, JUDGEMENT, USUAL
+from surefit.data.column_meanings import CHOICES, CONTEXT, JUDGEMENT, USUAL
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
@@ -32,11 +32,11 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if not (source or "").strip() or not (predicting or (target or "").strip()):
         raise SkipRowError(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
-    ids = list(tokenizer(source)["input_ids"])
+    ids = list(tokenizer(source, verbose=False)["input_ids"])
     overlong = is_overlong(len(ids), encoder)
     labels: list[int] = []
     if not predicting:
-        labels = list(tokenizer(text_target=target)["input_ids"])
+        labels = list(tokenizer(text_target=target, verbose=False)["input_ids"])
         if labels[-1:] != [tokenizer.eos_token_id]:
             labels.append(tokenizer.eos_token_id)
         longest = max(len(ids), len(labels))
@@ -135,7 +135,7 @@ SPEC = TaskSpec(
     targets=("target", "answer"),
     exact_targets=False,
     takes=takes_answers,
-    meanings=(JUDGEMENT, CONTEXT, *USUAL),
+    meanings=(JUDGEMENT, CHOICES, CONTEXT, *USUAL),
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={

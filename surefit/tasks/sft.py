@@ -27,6 +27,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
 from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
+from surefit.encode.text.multiple_choice import CHOICES
 from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
@@ -339,13 +340,19 @@ FIELDS = {
 SPEC = TaskSpec(
     name="sft",
     summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
-    needs=(("input_ids",), ("messages",), ("prompt", "answer"), ("messages", "answer")),
+    needs=(
+        ("input_ids",),
+        ("messages",),
+        ("prompt", "choices", "answer"),
+        ("prompt", "answer"),
+        ("messages", "answer"),
+    ),
     optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
     takes=takes_answers,
     meanings=OF_ANSWERS,
     misread=misread,
     mixes=("messages", "prompt", "answer"),
-    roles=(REFERENCES,),
+    roles=(REFERENCES, CHOICES),
     targets=("answer", "labels", "references", "rejected"),
     divide=divide,
     exact_targets=False,

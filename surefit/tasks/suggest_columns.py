@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from surefit.config import set_option
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.label_columns import (
     describes,
@@ -37,9 +37,9 @@ def options(task: str, roles: Mapping[str, str]) -> str:
     """The options that choose a task and name its columns.
 
     >>> options("sft", {"prompt": "title", "answer": "my text"})
-    "--task sft --set columns.prompt=title --set columns.answer='my text'"
+    "--task sft --set columns.prompt=title --set 'columns.answer=my text'"
     """
-    named = (f"--set columns.{role}={shlex.quote(column)}" for role, column in roles.items())
+    named = (set_option(f"columns.{role}", column) for role, column in roles.items())
     return " ".join([f"--task {task}", *named])
 
 

@@ -20,6 +20,7 @@ from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.encode.text.saved_tokenizer import Reload
 from surefit.findings import Finding
 from surefit.tasks.class_loss import PLAIN, ClassScores, read_class_loss, weighted_loss
 from surefit.tasks.metrics.own_metric import OwnMetric
@@ -35,6 +36,7 @@ Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
 Better = Literal["higher", "lower"]
+AdaptTokenizer = Callable[[Any, Mapping[str, str], Reload], Any]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
 
@@ -159,6 +161,9 @@ class TaskSpec:
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
+    adapt_tokenizer: AdaptTokenizer = lambda tokenizer, roles, reload: tokenizer
+    """The tokenizer as the task needs it for these roles, and as plain transformers loads it
+    (see `encode/text/saved_tokenizer.py`)."""
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""

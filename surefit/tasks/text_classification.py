@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
+from surefit.config import set_option
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.label_columns import is_continuous
@@ -22,6 +23,7 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.encode.text.saved_tokenizer import Reload, separate_pairs
 from surefit.findings import Finding, rule
 from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
@@ -87,6 +89,11 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
     return Encoding(finish, [texts[0] if len(texts) == 1 else (texts[0], texts[1])])
 
 
+def adapt_to_pairs(tokenizer: Any, roles: Mapping[str, str], reload: Reload) -> Any:
+    """A tokenizer that marks where the second text of a pair begins."""
+    return separate_pairs(tokenizer, reload) if "text_pair" in roles else tokenizer
+
+
 def text_fields(encoder: Encoder) -> dict[str, Field]:
     """Token ids, and token type ids of a pair of texts if the tokenizer uses them."""
     names = getattr(encoder.tokenizer, "model_input_names", ())
@@ -117,7 +124,7 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         return
     yield READ_AS_PAIR.finding(
         f"Columns {roles['text']!r} and {pair!r} are read as a pair of texts.",
-        fix=f"To read {roles['text']!r} alone: --set ignore={pair}.",
+        fix=f"To read {roles['text']!r} alone: {set_option('ignore', pair)}.",
         file=table.sources[0].file,
         column=pair,
     )
@@ -134,6 +141,7 @@ SPEC = TaskSpec(
     misread=misread,
     fields={"input_ids": TOKENS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
+    adapt_tokenizer=adapt_to_pairs,
     encode=encode,
     fit=partial(fit_classes, lists=True),
     baselines=class_baselines,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
@@ -16,6 +17,7 @@ from surefit.encode.encoded_row import (
     refuse_overlong,
 )
 from surefit.encode.encoder import Encoder
+from surefit.encode.text.saved_tokenizer import read_words_as_text
 from surefit.tasks.baselines import tag_baselines
 from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
 from surefit.tasks.metrics.entities import (
@@ -34,7 +36,10 @@ NO_WORD = -1
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The tags of the training rows, sorted, the one for no entity first."""
+    """The tags of the training rows, sorted, the one for no entity first.
+
+    `plain_words` says that the tokenizer's own files make it read words as in running text.
+    """
     found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
     if len(found) < 2:
         column = encoder.roles["tags"]
@@ -45,7 +50,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             column=column,
         )
     names = sorted(found, key=lambda tag: (tag not in OUTSIDE, isinstance(tag, str), tag))
-    return {"classes": names}
+    return {"classes": names, "plain_words": True}
 
 
 def _tags(values: Any) -> list[Any]:
@@ -76,16 +81,13 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             )
         if None in tags:
             raise SkipRowError(DropReason.UNKNOWN_LABEL)
-    pieces = encoder.tokenizer(_spaced(words, encoder), is_split_into_words=True)
+    words = words if encoder.fitted.get("plain_words") else _spaced(words, encoder)
+    tokenize = partial(encoder.tokenizer, words, is_split_into_words=True, verbose=False)
+    pieces = tokenize()
     length = len(pieces["input_ids"])
     if encoder.max_length is not None and length > encoder.max_length:
         refuse_overlong(length, encoder)
-        pieces = encoder.tokenizer(
-            _spaced(words, encoder),
-            is_split_into_words=True,
-            truncation=True,
-            max_length=encoder.max_length,
-        )
+        pieces = tokenize(truncation=True, max_length=encoder.max_length)
     first = _first_pieces(pieces.word_ids())
     columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
     if tags is not None:
@@ -105,7 +107,7 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
 
 
 def _spaced(words: Sequence[str], encoder: Encoder) -> list[str]:
-    """The words as in running text: byte-level tokenizers distinguish ' word' from 'word'."""
+    """The words as runs of version 0.4.0 and earlier read them with a byte-level tokenizer."""
     tokenizer = encoder.tokenizer
     marked = tokenizer.__dict__.get("_surefit_marks_spaces")
     if marked is None:
@@ -220,6 +222,7 @@ SPEC = TaskSpec(
         "num_words": Field((), "int64"),
         "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
+    adapt_tokenizer=lambda tokenizer, roles, reload: read_words_as_text(tokenizer, reload),
     encode=encode,
     fit=fit,
     baselines=tag_baselines,

@@ -36,7 +36,7 @@ def check_trained(module: nn.Module, meant: Collection[str]) -> None:
 
 
 def watch_moves(
-    module: nn.Module, meant: Collection[str], was_skipped: Callable[[], bool], emit: Observer
+    module: nn.Module, meant: Collection[str], moves_nothing: Callable[[], bool], emit: Observer
 ) -> Observer:
     """`emit`, which also requires that two steps with a rate above zero move each parameter."""
     named = {name: p for name, p in module.named_parameters() if name in meant}
@@ -52,7 +52,7 @@ def watch_moves(
                 "Raise --lr, use precision=fp32, or check the optimizer's parameters.",
             )
 
-    return after_steps(STEPS, was_skipped, emit, require_moves)
+    return after_steps(STEPS, moves_nothing, emit, require_moves)
 
 
 def _shown(names: list[str]) -> str:

@@ -52,7 +52,7 @@ class _Seen:
 
 
 def watch_first_steps(
-    module: nn.Module, optimizer: Any, was_skipped: Callable[[], bool], emit: Observer
+    module: nn.Module, optimizer: Any, moves_nothing: Callable[[], bool], emit: Observer
 ) -> Observer:
     """`emit`, which stops a run that cannot learn, and warns of weights that do not move."""
     register = getattr(optimizer, "register_step_pre_hook", None)
@@ -65,7 +65,7 @@ def watch_first_steps(
         hook.remove()
         _conclude(seen, event, emit)
 
-    return after_steps(STEPS, was_skipped, emit, conclude)
+    return after_steps(STEPS, moves_nothing, emit, conclude)
 
 
 def _conclude(seen: _Seen, event: Event, emit: Observer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Local paths in full, so that the run can be used from any folder."""
 
     def full(name: str) -> str:
+        if has_magic(name):
+            return str(Path(name).absolute())
         return str(Path(name).resolve()) if Path(name).exists() else name
 
     synonyms = config.augment.synonyms

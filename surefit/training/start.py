@@ -260,13 +260,14 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
     if state.step:
         return emit
 
-    def was_skipped() -> bool:
-        return bool(engine.accelerator.optimizer_step_was_skipped)
+    def moves_nothing() -> bool:
+        rates = [group["lr"] for group in engine.plain_optimizer.param_groups]
+        return bool(engine.accelerator.optimizer_step_was_skipped) or not any(rates)
 
     if adaptation is None:
-        return watch_first_steps(module, engine.plain_optimizer, was_skipped, emit)
+        return watch_first_steps(module, engine.plain_optimizer, moves_nothing, emit)
     moving = adaptation.trained - adaptation.not_in_every_batch
-    return watch_moves(module, moving, was_skipped, emit)
+    return watch_moves(module, moving, moves_nothing, emit)
 
 
 def _pace(plan: Plan, run: Run) -> Pace:

@@ -81,6 +81,8 @@ def add_gradients(
     num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
     total: Any = None
     added: Any = None
+    if pipeline.call.clock is not None:
+        pipeline.call.clock.epoch, pipeline.call.clock.step = step.place.epoch, step.place.step
     for number, micro_batch in enumerate(share.micro_batches):
         batch = next(step.loaded)
         on_rows(micro_batch)

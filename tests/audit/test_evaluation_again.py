@@ -19,6 +19,7 @@ from builders import (
     WORDS,
     echo_rows,
     feature_rows,
+    mostly_slow,
     require_precision,
     save_ragged,
     sentiment_rows,
@@ -110,7 +111,7 @@ def in_training(run: Path) -> dict[str, Any]:
     return dict(event)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_slow(CASES, every=4))
 def test_evaluating_a_run_repeats_its_numbers(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_evaluating_a_run_repeats_its_numbers(
     assert again["precision"] == "fp32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [[], ["lora.r=4"]])
 def test_a_model_that_was_loaded_from_a_folder(
     lora: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -183,6 +185,7 @@ def test_in_the_precision_of_the_run(
     assert evaluated(run, capsys)["metrics"]["loss"] != event["metrics"]["loss"]
 
 
+@pytest.mark.slow
 def test_a_module_is_left_as_it_was(tmp_path: Path) -> None:
     require_precision("bf16")
     run = surefit.train(

@@ -39,6 +39,16 @@ def written(path: Path, text: str | bytes) -> Path:
     return path
 
 
+def test_skipping_a_damaged_file_is_advised_where_others_are_left(tmp_path: Path) -> None:
+    whole = written(tmp_path / "a.jsonl", '{"a": 1}\n')
+    damaged = written(tmp_path / "b.jsonl", '{"a": 1\n')
+    assert "on_bad_file" not in fault_of(damaged).fix
+    assert fault_of([whole, damaged]).fix.endswith("--set on_bad_file=skip.")
+    assert len(list(open_table([whole, damaged], on_bad_file="skip").rows())) == 1
+    empty = written(tmp_path / "c.npy", b"")
+    assert "on_bad_file" not in fault_of(empty).fix
+
+
 def test_jsonl_gives_its_rows(tmp_path: Path) -> None:
     rows = [{"text": "één", "label": 1, "share": 0.5, "ok": True}, {"text": "two", "label": 2}]
     assert rows_of(write_jsonl(tmp_path / "a.jsonl", rows)) == [

@@ -12,6 +12,7 @@ import surefit
 from builders import echo_rows
 from surefit import atomic
 from surefit.encode import encode_table as encode
+from surefit.encode import encoded_chunks
 from surefit.encode.row_encoder import RowEncoder
 
 ROWS: list[dict[str, Any]] = echo_rows(700)
@@ -34,7 +35,7 @@ def _stores(cache: Path) -> dict[str, bytes]:
 def test_it_goes_on_from_the_last_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _check(tmp_path / "whole")
     monkeypatch.setattr(encode, "MARK_SECONDS", -1.0)
-    monkeypatch.setattr(encode, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(encoded_chunks, "CHUNK_ROWS", 100)
     begin, count = RowEncoder.begin, 0
 
     def cut(*given: Any) -> Any:

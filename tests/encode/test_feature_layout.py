@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_shapes_are_measured_from_columns() -> None:
     ragged = [{"x": np.zeros((n, 12))} for n in (7, 29, 12)]
     assert str(row_shape(open_table(ragged), "x")) == "[7…29, 12]"
     flat = [{"x": np.zeros(n)} for n in (84, 36)]
-    assert row_shape(open_table(flat), "x").axes == (Axis(36, 84, 12, 0.5),)
+    assert row_shape(open_table(flat), "x").axes == (Axis(36, 84, 12, 0.5, 36),)
     ids = open_columns({"x": np.array([[3, 9], [0, 4]])})
     assert row_shape(ids, "x") == RowShape((axis(2),), (0, 9))
 
@@ -241,3 +242,45 @@ def test_rows_to_predict_may_lie_otherwise(tmp_path: Any) -> None:
     assert plan.ledger is not None
     assert plan.ledger.eval_rows == 8
     assert "SF420" in {found.code for found in plan.findings}
+
+
+def reading(*sizes: int) -> Hints:
+    """A module that reads vectors of these sizes, and sequences of feature size 4."""
+    return Hints(
+        layers=(4, *sizes),
+        accepts=lambda steps, width: width == 4,
+        reads_vectors=lambda size: size in sizes,
+    )
+
+
+VECTOR = FeatureLayout(width=8, vector=True)
+FORMS: dict[str, tuple[RowShape, Hints, FeatureLayout]] = {
+    "vectors alone work": (fixed_shape(8), Hints(reads_vectors=lambda size: True), VECTOR),
+    "sequences alone work": (fixed_shape(8), reading(), FeatureLayout(width=4)),
+    "both work": (fixed_shape(8), reading(8), VECTOR),
+    "both work on sequences": (fixed_shape(2, 4), reading(4, 8), FeatureLayout()),
+    "not to be tried": (fixed_shape(8), Hints(reads_vectors=lambda size: None), VECTOR),
+    "one odd row": (
+        RowShape((Axis(3, 8, 1, 0.95, 8),)),
+        reading(8),
+        VECTOR,
+    ),
+    "ragged": (RowShape((Axis(4, 8, 4, 0.5, 8),)), reading(8), FeatureLayout(width=4)),
+    "whole numbers": (RowShape((axis(8),), (0, 9)), reading(8), VECTOR),
+    "asked for": (fixed_shape(8), replace(reading(8), width=2), FeatureLayout(width=2)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_flat_rows_are_vectors_or_sequences(name: str) -> None:
+    shape, hints, expected = FORMS[name]
+    assert plan_layout(shape, hints, "x")[0] == expected
+
+
+def test_vectors_of_another_size() -> None:
+    with pytest.raises(FindingError) as caught:
+        plan_layout(fixed_shape(8), reading(6), "x")
+    assert caught.value.findings[0].code == "SF438"
+    assert VECTOR.apply(np.arange(8)).shape == (1, 8)
+    with pytest.raises(ValueError, match="6 values; expected a vector of 8"):
+        VECTOR.apply(np.arange(6))

@@ -21,7 +21,8 @@ from surefit.data.row_parts import RowParts
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_content import image_content
 from surefit.encode.images.image_files import decode, names_images, with_files
-from surefit.encode.images.pixel_format import PixelFormat, PixelSample, from_processor
+from surefit.encode.images.pixel_format import PixelFormat, from_processor
+from surefit.encode.images.pixel_sample import PixelSample
 
 PICTURE = draw("disc", 3, 24, 20)
 GREY = PICTURE[:, :, 0]

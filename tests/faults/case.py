@@ -32,6 +32,11 @@ class Bert:
 
 
 @dataclass(frozen=True)
+class Latin:
+    """Stands for a folder with a tokenizer that knows Latin letters only, in BERT's manner."""
+
+
+@dataclass(frozen=True)
 class Case:
     """What is wrong (or only looks it), the files, the options of `check`, and what is found.
 
@@ -89,6 +94,10 @@ def write(path: Path, content: Any) -> None:
         from chats import chat_tokenizer
 
         chat_tokenizer(content.style).save_pretrained(path)
+    elif isinstance(content, Latin):
+        from chats import latin_tokenizer
+
+        latin_tokenizer().save_pretrained(path)
     elif isinstance(content, Bert):
         from transformers import BertConfig, BertModel
 

@@ -20,13 +20,14 @@ from faults import (
     settings,
     splits,
     tokens,
+    unknown,
     unrendered,
 )
 from faults.case import Case
 
 FAULTS: dict[str, list[Case]] = {
     "files": files.CASES,
-    "tokens": tokens.CASES + tokens.LABELS,
+    "tokens": tokens.CASES + tokens.LABELS + unknown.CASES,
     "labels": labels.LABELS,
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES + unrendered.CASES,
@@ -56,4 +57,5 @@ HEALTHY = [
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
     *splits.HEALTHY,
+    *unknown.HEALTHY,
 ]

@@ -10,7 +10,7 @@ from faults.case import Bert, Case
 from faults.files import ARRAY
 from faults.labels import texts
 from faults.models import DATA, NET, RETURNS, TEXT, language_model, net
-from faults.sequences import CLASSES, pictures, steps, values
+from faults.sequences import CLASSES, MLP, convolution, pictures, steps, values
 
 ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
 GREY = {f"d/{s}/{n}.png": draw(s, n)[:, :, 0] for s in ("disc", "frame") for n in range(10)}
@@ -45,6 +45,36 @@ CASES = [
         None,
         {"a.npz": {"features": np.asfortranarray(ARRAY), "label": CLASSES}},
         module=NET,
+    ),
+    Case(
+        "vectors for a module that reads them",
+        None,
+        {"a.npz": {"x": values(30, 8), "y": CLASSES}},
+        module=MLP,
+        also=("SF437",),
+    ),
+    Case(
+        "vectors with classes as lists of 0 and 1",
+        None,
+        {"x.npy": values(30, 8), "y.npy": np.eye(3)[CLASSES]},
+        module=MLP,
+        data="x.npy",
+        also=("SF437", "SF429"),
+    ),
+    Case(
+        "color images for a gray module",
+        None,
+        pictures(),
+        module=convolution(1),
+        data="d",
+        also=("SF254",),
+    ),
+    Case(
+        "gray arrays under a name that is no image's",
+        None,
+        {"a.npz": {"x": np.abs(values(30, 8, 8)) / 9, "y": CLASSES}},
+        module=convolution(1),
+        also=("SF254",),
     ),
     Case(
         "features of one step",

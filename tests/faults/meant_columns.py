@@ -39,7 +39,54 @@ def in_two_forms(n: int, q: str, a: str) -> Row:
     return {"prompt": q, "completion": a} if n % 2 else {"messages": user(q) + bot(a)}
 
 
+def sentences(n: int) -> list[str]:
+    return [sentence(4 * n + k) for k in range(4)]
+
+
+def asked_of_a_story(**more: Any) -> list[Row]:
+    """Two questions about a story in each row, as CoQA has them, with further columns."""
+    return [
+        {"story": row.pop("text"), "questions": [f"What is {n}?", "Is it?"], **row}
+        for n, row in enumerate(texts(30, **more))
+    ]
+
+
+def messages(**more: Any) -> list[Row]:
+    """One message in each row, by user and assistant in turn, with further columns."""
+    return [
+        {
+            "content": sentence(n),
+            "role": ("user", "assistant")[n % 2],
+            **{name: make(n) for name, make in more.items()},
+        }
+        for n in range(40)
+    ]
+
+
+TREE = [
+    {
+        "message_id": f"m{n}",
+        "parent_id": f"m{n - 1}" if n % 4 else None,
+        "text": sentence(n),
+        "role": ("prompter", "assistant")[n % 2],
+        "lang": "en",
+        "rank": float(n % 3),
+        "message_tree_id": f"m{n - n % 4}",
+    }
+    for n in range(40)
+]
+"""Messages as OpenAssistant's files have them."""
+
 CASES = [
+    Case("messages of a tree as rows", "SF146", {"a.jsonl": TREE}, column="role"),
+    Case("messages of a tree as rows, for another model", "SF146", {"a.jsonl": TREE}, BERT),
+    Case(
+        "messages of conversations as rows",
+        "SF146",
+        {"a.jsonl": messages(conversation_id=lambda n: n // 4, turn=lambda n: n % 4)},
+        column="role",
+    ),
+    Case("messages as rows without a conversation", "SF146", {"a.jsonl": messages()}),
     Case(
         "number beside the text",
         "SF143",
@@ -79,15 +126,90 @@ CASES = [
         column="endings",
     ),
     Case(
-        "choices of which the answer names one",
+        "choices of which the target names one",
         "SF145",
         {
-            "a.jsonl": asked(
-                choices=lambda n: [f"{n}", f"{2 * n}", f"{3 * n}"], answer=lambda n: "ABC"[n % 3]
+            "a.jsonl": told(
+                choices=lambda n: [sentence(4 * n + k) for k in range(3)],
+                answer=lambda n: "ABC"[n % 3],
             )
         },
-        options="--set columns.answer=answer --set ignore=completion",
+        "tiny:t5",
         column="choices",
+    ),
+    Case(
+        "choices in columns of their own",
+        "SF145",
+        {
+            "a.jsonl": texts(
+                option1=lambda n: NOUNS[n % 9],
+                option2=lambda n: NOUNS[n % 7],
+                answer=lambda n: n % 2,
+            )
+        },
+        BERT,
+        "--task text-classification --set columns.text=text --set columns.label=answer",
+        column="option1",
+    ),
+    Case(
+        "key to choices beside the text",
+        "SF143",
+        {
+            "a.jsonl": texts(
+                option1=lambda n: NOUNS[n % 9],
+                option2=lambda n: NOUNS[n % 7],
+                answer=lambda n: str(n % 2 + 1),
+            )
+        },
+        column="answer",
+    ),
+    Case(
+        "two conversations, and which is better",
+        "SF130",
+        {
+            "a.jsonl": rows(
+                lambda n, q, a: {
+                    "conversation_a": user(q) + bot(a),
+                    "conversation_b": user(q) + bot("No."),
+                    "winner": ("model_a", "tie")[n % 2],
+                }
+            )
+        },
+    ),
+    Case(
+        "body of the problem beside its question",
+        "SF135",
+        {"a.jsonl": asked(Body=lambda n: f"There are {n} houses and {n} trees in the street.")},
+        column="Body",
+        exits=0,
+    ),
+    Case(
+        "passages as objects beside the question",
+        "SF135",
+        {"a.jsonl": asked(passages=lambda n: {"text": [sentence(n)], "url": [f"u{n}"]})},
+        column="passages",
+        exits=0,
+    ),
+    Case(
+        "answers that number the choices from 1",
+        "SF147",
+        {"a.jsonl": told(choices=sentences, answer=lambda n: n % 4 + 1)},
+        row=3,
+        column="answer",
+    ),
+    Case(
+        "letter of a choice that is not there",
+        "SF147",
+        {"a.jsonl": told(options=sentences, answer=lambda n: "ABCDE"[4 if n == 8 else n % 4])},
+        row=8,
+        column="answer",
+    ),
+    Case(
+        "story that the questions are about",
+        "SF135",
+        {"a.jsonl": asked_of_a_story(answers=lambda n: [sentence(n), "yes"])},
+        column="story",
+        exits=0,
     ),
     Case(
         "texts with every label",
@@ -148,6 +270,54 @@ CASES = [
 ]
 
 HEALTHY = [
+    Case(
+        "questions about a story, which is read, too",
+        None,
+        {"a.jsonl": asked_of_a_story(answers=lambda n: [sentence(n), "yes"])},
+        options="--set columns.system=story",
+        also=("SF114",),
+    ),
+    Case(
+        "parse beside its text",
+        None,
+        {"a.jsonl": classed(text_parse=lambda n: f"(S (NP the house) {n} (VP was small))")},
+        BERT,
+    ),
+    Case(
+        "choices of which the answer names one",
+        None,
+        {"a.jsonl": told(choices=sentences, answer=lambda n: n * 7 % 4)},
+    ),
+    Case(
+        "choices with an explanation as the answer",
+        None,
+        {"a.jsonl": told(options=sentences, answer=lambda n: sentence(n + 500))},
+    ),
+    Case(
+        "several right answers",
+        None,
+        {"a.jsonl": told(answers=lambda n: [sentence(n), "yes"])},
+        also=("SF114",),
+    ),
+    Case(
+        "who wrote a text as the class",
+        None,
+        {"a.jsonl": texts(label=lambda n: ("human", "chatgpt")[n % 2], chat_id=lambda n: n)},
+        BERT,
+    ),
+    Case(
+        "the side of a conversation as the class, named",
+        None,
+        {"a.jsonl": messages(conversation_id=lambda n: n // 4)},
+        BERT,
+        "--task text-classification --set columns.label=role",
+    ),
+    Case(
+        "texts of named speakers",
+        None,
+        {"a.jsonl": texts(speaker=lambda n: ("HAMLET", "OPHELIA")[n % 2], thread_id=lambda n: n)},
+        options="--task causal-lm",
+    ),
     Case(
         "title and text are a pair",
         None,

@@ -12,6 +12,26 @@ from faults.case import Case
 from faults.models import NET
 
 CLASSES = np.arange(30) % 3
+MLP = """
+from torch import nn
+
+
+def make(num_classes):
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, num_classes))
+"""
+"""A module that reads vectors of 8 numbers."""
+
+
+def convolution(channels: int) -> str:
+    """A module that reads images of so many channels."""
+    return f"""
+from torch import nn
+
+
+def make(num_classes):
+    pooled = nn.AdaptiveMaxPool2d(2), nn.Flatten()
+    return nn.Sequential(nn.Conv2d({channels}, 6, 3), *pooled, nn.Linear(24, num_classes))
+"""
 
 
 def values(*shape: int) -> Any:
@@ -46,6 +66,7 @@ def pictures(**more: Any) -> dict[str, Any]:
 
 
 ALL = "--set eval_share=0"
+NOISE = np.random.default_rng(1).uniform(0, 1, (8, 8)).astype(np.float32)
 CUT = "--set features.steps=5"
 IDS = np.random.default_rng(0).integers(0, 90_000, (30, 12))
 FEATURES = [
@@ -225,10 +246,32 @@ FEATURES = [
         row=0,
     ),
     Case(
-        "classes as one-hot lists",
+        "classes as lists with a class twice",
         "SF205",
-        {"a.npz": {"features": values(30, 5, 4), "label": np.eye(3)[CLASSES]}},
+        {"a.npz": {"features": values(30, 5, 4), "label": 2 * np.eye(3)[CLASSES]}},
         module=NET,
+    ),
+    Case(
+        "vectors of another size than the module",
+        "SF438",
+        {"a.npz": arrays(30, 12)},
+        module=MLP,
+        column="features",
+    ),
+    Case(
+        "vectors of a multiple of the module's size",
+        "SF438",
+        {"a.jsonl": [{"x": row.tolist(), "y": n % 3} for n, row in enumerate(values(30, 16))]},
+        module=MLP,
+        column="x",
+    ),
+    Case(
+        "one vector of another size",
+        "SF208",
+        {"a.jsonl": [{"x": [0.5 + n] * (8 if n != 12 else 7), "y": n % 3} for n in range(30)]},
+        module=MLP,
+        row=12,
+        column="x",
     ),
 ]
 PICTURES = [
@@ -270,6 +313,41 @@ PICTURES = [
         {f"d/disc/{n}.png": draw("disc", n) for n in range(9)},
         "tiny:vit",
         data="d",
+    ),
+    Case(
+        "module of two channels",
+        "SF256",
+        {"a.npz": {"image": (values(30, 8, 8, 3) * 30 + 128).astype("uint8"), "label": CLASSES}},
+        module=convolution(2),
+    ),
+    Case(
+        "module of five channels for gray images",
+        "SF256",
+        pictures(),
+        module=convolution(5),
+        data="d",
+    ),
+    Case(
+        "images of 12 bits as floats",
+        "SF255",
+        {"a.npz": {"image": values(30, 8, 8) ** 2 * 900, "label": CLASSES}},
+        module=convolution(1),
+        exits=0,
+    ),
+    Case(
+        "normalised images",
+        "SF255",
+        {"a.npz": {"image": values(30, 3, 8, 8), "label": CLASSES}},
+        module=convolution(3),
+        exits=0,
+    ),
+    Case(
+        "one image with negative values",
+        "SF251",
+        {"a.npz": {"image": np.stack([NOISE - (n == 4) for n in range(30)]), "label": CLASSES}},
+        module=convolution(1),
+        options=ALL,
+        row=4,
     ),
     Case(
         "array of two channels",

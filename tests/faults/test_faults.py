@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from builders import require_precision
+from builders import mostly_slow, require_precision
 from faults.case import Case, Outcome, run
 from faults.every import FAULTS, HEALTHY, USAGE
+from faults.pasted import wrong_options
 
 EVERY = [(kind, case) for kind, cases in FAULTS.items() for case in cases]
 PROCESSES = [case for _, case in EVERY if case.process]
@@ -23,6 +25,15 @@ def name(value: object) -> str | None:
     return value.name if isinstance(value, Case) else None
 
 
+def _first_of_each_code() -> list[Any]:
+    """The first fault of each code is in the default tier, the others are slow."""
+    first = {case.code: case.name for _, case in reversed(EVERY)}
+    return [
+        pytest.param(kind, case, marks=() if first[case.code] == case.name else pytest.mark.slow)
+        for kind, case in EVERY
+    ]
+
+
 def test_the_suite_is_as_large_as_promised() -> None:
     assert len(EVERY) >= 100
     assert len(HEALTHY) >= 40
@@ -31,7 +42,7 @@ def test_the_suite_is_as_large_as_promised() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(("kind", "case"), EVERY, ids=name)
+@pytest.mark.parametrize(("kind", "case"), _first_of_each_code(), ids=name)
 def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: Record) -> None:
     record_property("faults", kind)
     if case.needs is not None:
@@ -42,6 +53,7 @@ def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: 
     assert found is not None
     assert found["message"]
     assert found["fix"]
+    assert [wrong for each in outcome.findings for wrong in wrong_options(each["fix"])] == []
 
 
 @pytest.mark.parametrize("case", USAGE, ids=name)
@@ -54,7 +66,7 @@ def test_mistake_in_the_options_exits_2(
     assert outcome.answer.keys() == {"ok", "error"}
 
 
-@pytest.mark.parametrize("case", HEALTHY, ids=name)
+@pytest.mark.parametrize("case", mostly_slow(HEALTHY, every=2), ids=name)
 def test_healthy_data_is_not_complained_of(
     case: Case, tmp_path: Path, record_property: Record
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import mostly_slow
 from surefit.batches import order
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
@@ -64,7 +65,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Store]:
     return [write_store(folder / str(count), count) for count in (FEW, MANY)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", mostly_slow(SHAPES, every=3), ids=str)
 def test_memory_per_further_row_is_at_most_sixteen_bytes(
     stores: list[Store], shape: dict[str, Any]
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows
+from builders import MeanPool, echo_rows, feature_rows, mostly_slow
 from surefit.memory.advise import Change, Option, try_changes
 from surefit.plan.plan import Plan
 
@@ -68,19 +68,22 @@ def refused(**options: Any) -> Plan:
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [
-        ("module", {}),
-        ("module", {"batch_size": 1}),
-        ("module", {"max_tokens": 64}),
-        ("tiny:bert", {}),
-        ("tiny:bert", {"checkpointing": True, "batch_size": 1}),
-        ("tiny:llama", {}),
-        ("tiny:llama", {"batch_size": 1}),
-        ("tiny:llama", {"checkpointing": True}),
-        ("tiny:llama", {"lora": {"r": 4}}),
-        ("tiny:llama", {"lora": {"r": 4}, "checkpointing": True, "max_tokens": 64}),
-        ("tiny:llama", {"lora": {"r": 4}, "checkpointing": True, "batch_size": 1}),
-    ],
+    mostly_slow(
+        [
+            ("module", {}),
+            ("module", {"batch_size": 1}),
+            ("module", {"max_tokens": 64}),
+            ("tiny:bert", {}),
+            ("tiny:bert", {"checkpointing": True, "batch_size": 1}),
+            ("tiny:llama", {}),
+            ("tiny:llama", {"batch_size": 1}),
+            ("tiny:llama", {"checkpointing": True}),
+            ("tiny:llama", {"lora": {"r": 4}}),
+            ("tiny:llama", {"lora": {"r": 4}, "checkpointing": True, "max_tokens": 64}),
+            ("tiny:llama", {"lora": {"r": 4}, "checkpointing": True, "batch_size": 1}),
+        ],
+        every=5,
+    ),
     ids=str,
 )
 def test_advice_names_no_empty_and_no_repeated_option(model: Any, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, require_precision
+from builders import MeanPool, echo_rows, feature_rows, mostly_slow, require_precision
 from surefit.memory import predict_peak as predict
 
 OPTIONS: dict[str, Any] = {"data": echo_rows(30), "model": "tiny:llama", "eval_share": 0.0}
@@ -42,15 +42,18 @@ def test_a_second_check_traces_nothing(tmp_path: Path, traces: list[int]) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"batch_size": 2},
-        {"checkpointing": True},
-        {"lora": {"r": 2}},
-        {"padding_free": "off"},
-        {"grad_accum": 2, "batch_size": 4},
-        {"data": echo_rows(31)[1:]},
-        {"precision": "bf16"},
-    ],
+    mostly_slow(
+        [
+            {"batch_size": 2},
+            {"checkpointing": True},
+            {"lora": {"r": 2}},
+            {"padding_free": "off"},
+            {"grad_accum": 2, "batch_size": 4},
+            {"data": echo_rows(31)[1:]},
+            {"precision": "bf16"},
+        ],
+        every=4,
+    ),
     ids=str,
 )
 def test_another_run_is_traced_anew(

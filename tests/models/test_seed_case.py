@@ -53,6 +53,7 @@ def sparse_shards(folder: Path, rows: int) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_batch_above_the_device_memory_is_refused_before_it_is_read(
     tmp_path: Path, body: str
 ) -> None:

@@ -15,6 +15,7 @@ from pictures import SHAPES, colour_rows, draw, shape_rows, write_cnn, write_png
 from PIL import Image
 
 import surefit
+from builders import mostly_slow
 from surefit.cli import run as command
 from surefit.data.table import Source, Table, take_rows
 from surefit.errors import FindingError
@@ -100,7 +101,9 @@ def test_exported_folder_is_trained_on_with_its_own_size_and_scale(tmp_path: Pat
     assert after["mean"] == pytest.approx(before["mean"])
 
 
-@pytest.mark.parametrize("arch", ["resnet", "convnext", "swin", "mobilevit", "clip"])
+@pytest.mark.parametrize(
+    "arch", mostly_slow(["resnet", "convnext", "swin", "mobilevit", "clip"], every=5)
+)
 def test_other_architectures_step_on_the_sizes_of_the_data(arch: str, tmp_path: Path) -> None:
     rows = shape_rows(24, height=50, width=40)
     run = surefit.train(data=rows, model=f"tiny:{arch}", max_steps=1, output=str(tmp_path / "run"))

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from chats import said
 from faults.misread import NOUNS
 from surefit.data.nested_columns import spread_columns
 from surefit.data.python.rows_to_arrow import open_rows
@@ -119,6 +120,109 @@ READ: dict[str, tuple[frozenset[str], Make, str, Roles]] = {
         "sft",
         {"prompt": "problem", "answer": "solution"},
     ),
+    "MMLU": (
+        WRITER,
+        lambda n: {
+            "question": ask(),
+            "subject": one_of("law", "art"),
+            "choices": [say(4) for _ in range(4)],
+            "answer": n % 4,
+        },
+        "sft",
+        {"prompt": "question", "choices": "choices", "answer": "answer"},
+    ),
+    "ARC": (
+        WRITER,
+        lambda n: {
+            "id": f"q{n}",
+            "question": ask(),
+            "choices": {"text": [say(4) for _ in range(4)], "label": list("ABCD")},
+            "answerKey": "ABCD"[n % 4],
+        },
+        "sft",
+        {"prompt": "question", "choices": "choices", "answer": "answerKey"},
+    ),
+    "RACE": (
+        WRITER,
+        lambda n: {
+            "example_id": f"h{n}",
+            "article": say(30),
+            "answer": "ABCD"[n % 4],
+            "question": ask(),
+            "options": [say(5) for _ in range(4)],
+        },
+        "sft",
+        {"prompt": "question", "choices": "options", "answer": "answer"},
+    ),
+    "MedQA": (
+        WRITER,
+        lambda n: {
+            "question": ask(),
+            "answer": say(2),
+            "options": {"A": say(2), "B": say(2)},
+            "answer_idx": "A",
+        },
+        "sft",
+        {"prompt": "question", "choices": "options", "answer": "answer"},
+    ),
+    "TriviaQA": (
+        WRITER,
+        lambda n: {"question": ask(), "answer": {"value": say(2), "aliases": [say(2), say(2)]}},
+        "sft",
+        {"prompt": "question", "answer": "answer", "references": "references"},
+    ),
+    "Capybara": (
+        WRITER,
+        lambda n: {"source": "x", "conversation": [{"input": ask(), "output": say()}] * 2},
+        "sft",
+        {"messages": "messages"},
+    ),
+    "OpenBookQA": (
+        WRITER,
+        lambda n: {
+            "id": f"i{n}",
+            "question_stem": say(),
+            "choices": {"text": [say(2), say(2)], "label": ["A", "B"]},
+            "answerKey": "AB"[n % 2],
+        },
+        "sft",
+        {"prompt": "question_stem", "choices": "choices", "answer": "answerKey"},
+    ),
+    "SciQ": (
+        WRITER,
+        lambda n: {
+            "question": ask(),
+            "distractor1": say(2),
+            "distractor2": say(2),
+            "correct_answer": say(2),
+            "support": say(20),
+        },
+        "sft",
+        {"prompt": "question", "answer": "correct_answer"},
+    ),
+    "WebQuestions": (
+        WRITER,
+        lambda n: {"url": f"https://x.org/{n}", "question": ask(), "answers": [say(2), say(2)]},
+        "sft",
+        {"prompt": "question", "answer": "answer", "references": "references"},
+    ),
+    "NQ open": (
+        WRITER,
+        lambda n: {"question": ask(), "answer": [say(2)]},
+        "sft",
+        {"prompt": "question", "answer": "answer", "references": "references"},
+    ),
+    "CoQA": (
+        WRITER,
+        lambda n: {
+            "source": "wiki",
+            "story": say(30),
+            "questions": [ask(), ask()],
+            "answers": {"input_text": [say(2), say(3)], "answer_start": [1, 2]},
+        },
+        "sft",
+        {"messages": "messages"},
+    ),
     "SAMSum": (
         PAIR,
         lambda n: {"id": str(n), "dialogue": f"Amy: {say()}\nBen: {say()}", "summary": say()},
@@ -217,6 +321,11 @@ ASKED: dict[str, tuple[frozenset[str], Make, str, str, Roles]] = {
         lambda n: {"document": say(30), "summary": say()},
         *("SF202", "sft", {"prompt": "document", "answer": "summary"}),
     ),
+    "a text with its summary for an encoder-decoder": (
+        PAIR,
+        lambda n: {"text": say(30), "summary": say(8), "title": say(1)},
+        *("SF202", "seq2seq", {"source": "text", "target": "summary"}),
+    ),
     "two texts": (
         PAIR,
         lambda n: {"title": say(4), "description": say(20)},
@@ -288,6 +397,20 @@ def test_answers_of_squad_in_a_table_become_columns() -> None:
     assert table.arrow["answer"].to_pylist() == ["red", None, None]
     assert table.arrow["references"].to_pylist() == [["red", "blue"], None, []]
     assert [found.code for found in table.findings] == ["SF114"]
+
+
+def test_lists_of_questions_and_answers_become_dialogues() -> None:
+    rows = [{"questions": ["a", "b"], "answers": ["1", "2"]}, {"questions": [], "answers": []}]
+    table = spread_columns(open_rows(rows))
+    assert table.arrow["messages"].to_pylist() == [said("a", "1", "b", "2"), []]
+    uneven = open_rows([{"questions": ["a", "b"], "answers": ["1"]}])
+    assert spread_columns(uneven) is uneven
+
+
+@pytest.mark.parametrize("other", [{"label": 1}, {"scores": [1, 0]}, {"correct_answer": "b"}])
+def test_lists_of_answers_of_which_one_is_right_stay(other: dict[str, Any]) -> None:
+    table = open_rows([{"question": "a", "answers": ["b", "c"], **other}] * 3)
+    assert spread_columns(table) is table
 
 
 def test_objects_that_are_no_translations_stay() -> None:

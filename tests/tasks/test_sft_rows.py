@@ -113,6 +113,7 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 11}
     assert plan.ledger.used_rows == 21
+    assert not {"SF203", "SF215"} & {*found}  # each cause is named already
 
 
 def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,9 +64,11 @@ def test_weights_that_the_optimizer_does_not_hold_are_a_warning(tmp_path: Path) 
     assert "body.bias, body.weight" in (run.path / "report.html").read_text("utf-8")
 
 
-def test_weights_of_a_group_with_rate_zero_are_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("still_first", [False, True])
+def test_weights_of_a_group_with_rate_zero_are_a_warning(still_first: bool, tmp_path: Path) -> None:
     model = MeanPool()
     groups = [{"params": model.head.parameters()}, {"params": model.body.parameters(), "lr": 0.0}]
+    groups = groups[::-1] if still_first else groups
     run = surefit.train(
         data=feature_rows(60),
         model=model,

@@ -17,7 +17,15 @@ import torch
 from safetensors.torch import load_file
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
+from builders import (
+    MeanPool,
+    echo_rows,
+    feature_rows,
+    mostly_slow,
+    save_ragged,
+    write_jsonl,
+    write_module,
+)
 from surefit.cli import run as command
 from surefit.run.checkpoints import latest_checkpoint
 
@@ -86,7 +94,7 @@ def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> 
     assert all(torch.equal(whole_weights[key], cut_weights[key]) for key in whole_weights)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+@pytest.mark.parametrize("sent", mostly_slow([signal.SIGINT, signal.SIGTERM], every=2))
 def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: signal.Signals) -> None:
     save_ragged(tmp_path / "data.npz", feature_rows(400))
     arguments = ["--data", "data.npz", "--model", write_module(tmp_path, dropout=0.2)]

@@ -12,6 +12,7 @@ from surefit.checks.probes.probe_batch import Subject
 from surefit.findings import Finding, rule
 from surefit.models.auxiliary_loss import CrossEntropies, find_auxiliary_loss
 from surefit.models.call import Call, as_outputs, has_module_loss
+from surefit.models.quiet_transformers import quiet_transformers
 
 AUXILIARY_LOSS_ADDED = rule(
     "SF710",
@@ -91,7 +92,12 @@ def _own_loss(subject: Subject, call: Call, outputs: Any) -> _Own | None:
     batch = subject.batch
     given = {arg: batch[name] for arg, name in call.arguments.items() if name in batch}
     try:
-        with torch.no_grad(), _kept_config(inner.config), CrossEntropies() as calls:
+        with (
+            torch.no_grad(),
+            quiet_transformers(),  # about a loss type that the config does not name
+            _kept_config(inner.config),
+            CrossEntropies() as calls,
+        ):
             loss = as_outputs(module(**given, **call.fixed, labels=batch["labels"])).loss
     except Exception:  # labels of another kind than the model's own loss takes
         return None

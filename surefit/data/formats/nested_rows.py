@@ -14,7 +14,7 @@ NESTED_ROWS_FLATTENED = rule(
     "SF114",
     "info",
     "nested rows flattened",
-    why="One row of the file contains several examples; each becomes a row.",
+    why="What a row contains as objects or lists becomes rows, or columns that a task reads.",
     fix="Nothing to do.",
 )
 

@@ -52,7 +52,7 @@ LABELS_FROM_FILE = rule(
 
 Array = npt.NDArray[Any]
 
-WRITE_AGAIN = "Write the file again, or skip it with --set on_bad_file=skip."
+WRITE_AGAIN = "Write the file again."
 
 READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
@@ -121,8 +121,9 @@ def open_npy(path: Path, reading: Reading) -> Opened:
     labels_file = labels_beside(path)
     if labels_file is not None:
         labels = map_npy(labels_file, str(labels_file))
-        if labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1):
-            arrays["label"] = labels.reshape(-1)
+        if labels.ndim <= 2:  # several per row may be lists of 0 and 1
+            is_one = labels.ndim == 2 and labels.shape[1] == 1
+            arrays["label"] = labels.reshape(-1) if is_one else labels
             message = f"{path.name}: the labels are read from {labels_file.name}."
             found.append(LABELS_FROM_FILE.finding(message, file=str(labels_file)))
     arrays, notes = drop_batch_axes(arrays, str(path))

@@ -176,8 +176,7 @@ def name_columns(items: Iterator[Any]) -> Iterator[Row]:
             continue
         values = list(item) if found == "tuple" else [item]
         if names is None:
-            names = [_input_name(values[0]) if values else "", "label"][: len(values)]
-            names += [f"column_{number}" for number in range(2, len(values))]
+            names = _names(values)
         if len(values) != len(names):
             message = (
                 f"row {place} has {len(values)} values; expected {len(names)} as in earlier rows."
@@ -190,6 +189,32 @@ def _kind(item: Any) -> str:
     if isinstance(item, Mapping):
         return "dict"
     return "tuple" if isinstance(item, tuple | list) else "single value"
+
+
+UNNAMED = "column_"
+
+
+def is_unnamed(column: str) -> bool:
+    """Whether a column got its name here: a further value of rows that are tuples."""
+    return column.startswith(UNNAMED) and column.removeprefix(UNNAMED).isdigit()
+
+
+def _names(values: Sequence[Any]) -> list[str]:
+    """The column names of tuples: (input, label), (input, label, more) or (input, input, label)."""
+    names = [f"{UNNAMED}{number}" for number in range(len(values))]
+    label = 1
+    if len(values) > 2 and np.ndim(_plain(values[1])) and not np.ndim(_plain(values[-1])):
+        label = len(values) - 1
+    if values:
+        names[0] = _input_name(values[0])
+    if len(values) > 1:
+        names[label] = "label"
+    return names
+
+
+def _plain(value: Any) -> Any:
+    value = python_value(value)
+    return 0 if isinstance(value, str | bytes | Mapping) else value
 
 
 def _input_name(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""How rows of features become [sequence length, feature size], inferred from shape and model."""
+"""How rows of features are read, inferred from shape and model: as sequences or as vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,7 +28,10 @@ AMBIGUOUS_FLAT_ROWS = rule(
     "error",
     "flat rows of ambiguous shape",
     why="With the wrong feature size, every time step would mix the values of several steps.",
-    fix="Set the feature size (--set features.width=W) or sequence length (features.steps=T).",
+    fix=(
+        "Set the feature size (--set features.width=W) or sequence length (features.steps=T). A "
+        "module of your own that reads vectors, and tiny:mlp, take flat rows as they are."
+    ),
 )
 
 AXES_EXCHANGED = rule(
@@ -64,6 +67,22 @@ TOO_MANY_IDS = rule(
 )
 
 
+READ_AS_VECTORS = rule(
+    "SF437",
+    "info",
+    "rows read as vectors",
+    why="Rows are flat arrays, and the model reads one vector per row.",
+    fix="Set features.width or features.steps to read them as sequences.",
+)
+
+WRONG_VECTOR_SIZE = rule(
+    "SF438",
+    "error",
+    "vectors of another size than the module reads",
+    why="The module fails on vectors of this size, and works on vectors of the size of a layer.",
+    fix="Give the module's first layer the size of the rows.",
+)
+
 MAX_ONE_HOT = 4096
 """The largest size of one-hot vectors."""
 SHOWN_ANSWERS = 8
@@ -86,11 +105,23 @@ class Hints:
     layers: tuple[int, ...] = ()
     """Feature sizes that layers of a module take."""
     accepts: Callable[[int, int], bool] | None = None
+    reads_vectors: Callable[[int], bool | None] | None = None
+    """Tries the model on vectors of a size, one per row; None if that cannot be tried. A model
+    without it reads sequences only."""
+    image: Mapping[str, int | None] | None = None
+    """Of a custom module: the `channels` its first layer reads, or the number of its `inputs`."""
+    reads_images: Callable[[int, int], bool] | None = None
+    """Tries a module that begins with a convolution on images of a height and width."""
+    arguments: tuple[str, ...] = ()
+    """The arguments of a module's forward."""
 
 
 @dataclass(frozen=True)
 class FeatureLayout:
-    """What is done to every row, in this order: drop axes, reshape a flat row, transpose."""
+    """What is done to every row, in this order: drop axes, reshape a flat row, transpose.
+
+    A `vector` is one time step until it is encoded, as [feature size].
+    """
 
     drop: tuple[int, ...] = ()
     """Axes of length 1 to drop."""
@@ -100,6 +131,8 @@ class FeatureLayout:
     """The size of the one-hot vectors of a flat row of ids."""
     transposed: bool = False
     """Whether rows are [feature size, sequence length]."""
+    vector: bool = False
+    """Whether each row is one vector of `width` numbers."""
 
     def as_dict(self) -> dict[str, Any]:
         """The layout as the Encoder keeps it."""
@@ -113,6 +146,10 @@ class FeatureLayout:
         >>> FeatureLayout(places=3).apply(np.array([2, 0])).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
         """
+        if self.vector and row.size:
+            if row.size != self.width:
+                raise ValueError(f"{row.size} values; expected a vector of {self.width}")
+            return row.reshape(1, -1)
         if self.drop and row.ndim > 2:
             kept = [size for axis, size in enumerate(row.shape) if axis not in self.drop]
             row = row.reshape(kept)
@@ -154,6 +191,8 @@ def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]
         return encoder, []
     if not is_array(table.column_type(column)) or "features.layout" not in encoder.settings:
         return encoder, []
+    if read_layout(encoder.settings["features.layout"]).vector:
+        return encoder, []  # a row of another size is named where it is encoded
     layout, notes = plan_layout(row_shape(table, column), Hints(trained=width), column)
     if layout == read_layout(encoder.settings["features.layout"]):
         return encoder, []
@@ -191,6 +230,8 @@ def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayo
 
 def planned_axes(shape: RowShape, layout: FeatureLayout) -> tuple[Axis, Axis]:
     """The axes [sequence length, feature size] of rows after the layout was applied."""
+    if layout.vector and layout.width is not None:
+        return Axis(1, 1, 1), Axis(layout.width, layout.width, layout.width)
     axes = [axis for at, axis in enumerate(shape.axes) if at not in layout.drop]
     if len(axes) == 2:
         first, last = axes
@@ -256,7 +297,12 @@ def _why_transposed(first: Axis, last: Axis, hints: Hints) -> str | None:
 
 def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     (axis,) = shape.axes
-    if hints.steps is None and hints.width is None and _are_ids(shape):
+    asked = hints.steps is not None or hints.width is not None
+    if not asked and hints.reads_vectors is not None and axis.usual and not axis.is_ragged:
+        layout, found = _plan_vectors(axis, hints, column)
+        if layout is not None:
+            return layout, found
+    if not asked and _are_ids(shape):
         return _plan_ids(shape, hints, column)
     answers = _flat_answers(axis, hints)
     if len(answers) != 1:
@@ -265,6 +311,27 @@ def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayou
     steps = Axis(axis.least // width, axis.most // width, max(1, axis.divisor // width))
     message = f"rows of column {column!r} are flat, {shape}; read as [{steps}, {width}]: {why}."
     return FeatureLayout(width=width), [FLAT_ROWS_RESHAPED.finding(message, column=column)]
+
+
+def _plan_vectors(
+    axis: Axis, hints: Hints, column: str
+) -> tuple[FeatureLayout | None, list[Finding]]:
+    """One vector per row if the model reads it, or if only the rows can decide; None if not."""
+    assert hints.reads_vectors is not None
+    size = axis.usual
+    if hints.reads_vectors(size) is not False:
+        message = f"rows of column {column!r} are read as vectors of {size} numbers."
+        layout = FeatureLayout(width=size, vector=True)
+        return layout, [READ_AS_VECTORS.finding(message, column=column)]
+    expected = next((each for each in hints.layers if hints.reads_vectors(each)), None)
+    if expected is None:
+        return None, []
+    raise WRONG_VECTOR_SIZE.error(
+        f"rows of column {column!r} are vectors of {size} numbers; the module reads {expected}.",
+        fix=f"Build the module for {size} inputs, or pass rows of {expected} numbers.",
+        column=column,
+        row=0,
+    )
 
 
 def _flat_answers(axis: Axis, hints: Hints) -> dict[int, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
@@ -57,6 +58,8 @@ FORMATS = (
 )
 CHANNELS = (1, 3, 4)
 
+Made = TypeVar("Made")
+
 
 def decode(value: Any, float_range: float = 0) -> Image.Image:
     """A file, bytes, `{bytes, path}` or an array as an upright RGB image.
@@ -67,14 +70,20 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     """
     if isinstance(value, Mapping):
         value = value["path"] if value.get("bytes") is None else value["bytes"]
+    convert = partial(_as_rgb, float_range=float_range)
     if isinstance(value, bytes):
-        return _opened(io.BytesIO(value), f"{len(value)} bytes", float_range)
+        return open_upright(io.BytesIO(value), f"{len(value)} bytes", convert)
     if isinstance(value, str):
-        kind = special_kind(value)
-        if kind is not None:  # to open it could wait for ever
-            raise RowFaultError(UNREADABLE_IMAGE, f"{value} is {kind}, not a file", "image")
-        return _opened(value, value, float_range)
+        return open_upright(source_of(value), value, convert)
     return from_array(value, float_range)
+
+
+def source_of(path: str) -> str:
+    """The path of a file that can be opened without waiting for ever."""
+    kind = special_kind(path)
+    if kind is not None:
+        raise RowFaultError(UNREADABLE_IMAGE, f"{path} is {kind}, not a file", "image")
+    return path
 
 
 @cache
@@ -86,7 +95,8 @@ def readable_formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
+def open_upright(source: Any, shown: str, convert: Callable[[Image.Image], Made]) -> Made:
+    """What `convert` makes of the image of a file or bytes; `shown` is its name in messages."""
     from PIL import Image, ImageOps
 
     formats = readable_formats()
@@ -97,7 +107,7 @@ def _opened(source: Any, shown: str, float_range: float) -> Image.Image:
             with Image.open(source, formats=formats) as image:
                 image.seek(0)
                 image.load()
-                return _as_rgb(ImageOps.exif_transpose(image), float_range)
+                return convert(ImageOps.exif_transpose(image))
     except RowFaultError as fault:
         raise RowFaultError(fault.rule, f"{shown}: {fault.message}", fault.column) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -128,20 +138,25 @@ def from_array(value: Any, float_range: float = 0) -> Image.Image:
     """An array as an RGB image; integers range to 255, those of uint16 to 65535."""
     from PIL import Image
 
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise _not_an_image("rows of pixels of different lengths") from None
-    if array.dtype.kind not in "biuf" or array.ndim not in (2, 3) or array.size == 0:
-        raise _not_an_image(f"shape {list(array.shape)} of {array.dtype}")
-    if array.ndim == 3 and array.shape[2] not in CHANNELS:
-        if array.shape[0] not in CHANNELS:
-            raise _not_an_image(f"shape {list(array.shape)}")
-        array = array.transpose(1, 2, 0)
-    pixels = _as_bytes(array, float_range)
+    pixels = _as_bytes(array_axes(value), float_range)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     return _as_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def array_axes(value: Any) -> npt.NDArray[Any]:
+    """An array of pixels as [H, W] or [H, W, C]; channels may be its first axis."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise not_an_image("rows of pixels of different lengths") from None
+    if array.dtype.kind not in "biuf" or array.ndim not in (2, 3) or array.size == 0:
+        raise not_an_image(f"shape {list(array.shape)} of {array.dtype}")
+    if array.ndim == 3 and array.shape[2] not in CHANNELS:
+        if array.shape[0] not in CHANNELS:
+            raise not_an_image(f"shape {list(array.shape)}")
+        array = array.transpose(1, 2, 0)
+    return array
 
 
 def _as_bytes(array: Any, float_range: float) -> Any:
@@ -156,7 +171,7 @@ def _as_bytes(array: Any, float_range: float) -> Any:
     if array.dtype.kind == "f":
         top = float_range or float_range_of(array)
     if low < 0 or high > top:
-        raise _not_an_image(f"values from {low:g} to {high:g}; expected 0 to {top:g}")
+        raise not_an_image(f"values from {low:g} to {high:g}; expected 0 to {top:g}")
     return np.rint(array * (255 / top)).astype(np.uint8)
 
 
@@ -168,7 +183,7 @@ def float_range_of(value: Any) -> float:
     return 255 if array.max() > 1 else 1
 
 
-def _not_an_image(found: str) -> RowFaultError:
+def not_an_image(found: str) -> RowFaultError:
     return RowFaultError(ARRAY_NOT_AN_IMAGE, f"the array is not an image: {found}", "image")
 
 

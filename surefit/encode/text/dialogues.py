@@ -101,6 +101,16 @@ class DialogueTokenizer:
         self._puts_space_first = joined != newline + alone
         self._known_leads: dict[str, list[int]] = {}
 
+    @property
+    def chat_template(self) -> str:
+        """The template with which plain `apply_chat_template` writes what is written here."""
+        source, bos = self.template.source, self._tokenizer.bos_token
+        try:
+            written = self.template.render([{"role": "user", "content": "a"}])
+        except TemplateError:
+            return source
+        return source if not self._bos or written.startswith(bos) else "{{ bos_token }}" + source
+
     def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, without special tokens."""
         ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]

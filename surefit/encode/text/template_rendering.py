@@ -148,7 +148,8 @@ class Template:
         return "strftime_now" in self.text
 
     @cached_property
-    def _source(self) -> str:
+    def source(self) -> str:
+        """The text that is rendered."""
         check_template(self.text)
         return _NO_CLOCK + self.text if self.asks_for_the_date else self.text
 
@@ -157,7 +158,7 @@ class Template:
     ) -> tuple[str, list[tuple[int, int]]]:
         asked = {"add_generation_prompt": generation, "return_assistant_tokens_mask": spans}
         try:
-            return render_bounded(self._source, messages, tools, {**asked, **self._variables})
+            return render_bounded(self.source, messages, tools, {**asked, **self._variables})
         except FindingError:
             raise
         except Exception as error:  # templates may raise any exception

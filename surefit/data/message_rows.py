@@ -1,0 +1,84 @@
+"""Rows that are single messages of conversations, as OpenAssistant's flat files have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from surefit.data.column_types import is_text
+from surefit.data.column_values import is_identifier, value_counts, word_set, words_of
+from surefit.data.preference_pairs import ANSWERING
+from surefit.data.table import Table
+from surefit.findings import Finding, rule
+
+MESSAGE_ROWS = rule(
+    "SF146",
+    "error",
+    "rows are single messages",
+    why=(
+        "Each message would be learned without the ones before it, prompts as well as answers, and "
+        "the model would not learn to answer."
+    ),
+    fix="Write one row for each conversation, with its messages as a list in a column 'messages'.",
+    accept="Each message is trained on as a row of its own.",
+)
+
+SPEAKERS = word_set("role roles speaker sender participant from")
+"""Words in the name of a column that says who wrote a message."""
+ASKING = word_set("user human prompter customer client")
+OTHERS = word_set("system tool function")
+GROUPS = word_set("conversation conversations conv convo dialogue dialog thread tree session chat")
+"""Words in the name of a column that says which conversation a message belongs to."""
+PARENT = word_set("parent reply replyto")
+"""Words in the name of a column with the message that a message answers."""
+
+
+def check_message_rows(
+    table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Rows that are messages, where a text is read alone; `chosen` are columns the user names."""
+    text = roles.get("text")
+    if text is None or "text" in chosen or "label" in chosen:
+        return
+    speaker = next((name for name in table.columns if _names_speakers(table, name)), None)
+    links = _links(table)
+    if speaker is None or not (links or words_of(speaker) in (("role",), ("from",))):
+        return
+    counts = value_counts(table, speaker)
+    shown = ", ".join(f"{value!r} in {count:,}" for value, count in counts.items())
+    joined = f", which {' and '.join(map(repr, links))} join to conversations" if links else ""
+    yield MESSAGE_ROWS.finding(
+        f"Column {text!r} has one message in each of {table.num_rows:,} rows{joined}; column "
+        f"{speaker!r} says who wrote it ({shown} rows).",
+        fix=_fix(text, speaker, links, "--task causal-lm " * ("label" in roles)),
+        file=table.sources[0].file,
+        column=speaker,
+    )
+
+
+def _names_speakers(table: Table, column: str) -> bool:
+    """Whether a column has the names of both sides of a conversation, and nothing else."""
+    if SPEAKERS.isdisjoint(words_of(column)) or not is_text(table.column_type(column)):
+        return False
+    names = {str(value).strip().lower() for value in value_counts(table, column)}
+    known = names <= ASKING | ANSWERING | OTHERS | {"agent"}
+    return known and not names.isdisjoint(ASKING) and not names <= ASKING
+
+
+def _links(table: Table) -> list[str]:
+    """The columns that join messages: the conversation's, and that of the message before."""
+    groups = [n for n in table.columns if not GROUPS.isdisjoint(words_of(n)) and is_identifier(n)]
+    parents = [n for n in table.columns if not PARENT.isdisjoint(words_of(n))]
+    return [*groups[:1], *(name for name in parents[:1] if name not in groups[:1])]
+
+
+def _fix(text: str, speaker: str, links: list[str], task: str) -> str:
+    how = f"Write all messages of one {links[0]} as one row" if links else "Write them as one row"
+    if links and not PARENT.isdisjoint(words_of(links[-1])):
+        how = (
+            f"A message may have several replies: follow {links[-1]} from a last answer back to "
+            "the first message, and write them as one row"
+        )
+    return (
+        f'{how}: {{"messages": [{{"role": {speaker}, "content": {text}}}, …]}}. To train on single '
+        f"messages as text: {task}--set accept=SF146."
+    )

@@ -1,0 +1,252 @@
+"""What a sample of the training images has in common: size, channels, range, mean and std."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.images.image_files import CHANNELS, UNREADABLE_IMAGE, float_range_of
+from surefit.encode.images.image_planes import (
+    AS_THEY_ARE,
+    as_channels,
+    is_outside,
+    read_values,
+    top_of,
+)
+from surefit.encode.images.pixel_format import PixelFormat, read_format
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+
+IMAGES_READ_AS = rule(
+    "SF254",
+    "info",
+    "how images are read",
+    why="A module does not say which images it reads: its first layer and the data do.",
+    fix="Set image.channels, image.size, image.mean or image.std if this is wrong.",
+)
+
+UNUSUAL_RANGE = rule(
+    "SF255",
+    "info",
+    "images of an unusual range",
+    why="Their values are neither 0 to 1 nor 0 to 255, as those of normalised images.",
+    fix="Nothing to do if the model is meant to read them so; else save the pixels as uint8.",
+)
+
+WRONG_CHANNELS = rule(
+    "SF256",
+    "error",
+    "number of channels that images do not have",
+    why="Images have 1, 3 or 4 channels.",
+    fix="Build the module's first layer for 1, 3 or 4 channels.",
+)
+
+LARGEST_DEFAULT = 224
+SAMPLE_ROWS = 512
+USUAL = 0.5
+"""The share of images outside the usual ranges from which on they are not faulty."""
+LEAST_VARIANCE = 1e-4
+NORMAL = ("mean", "std")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One image: its size, its values, and mean and mean square for each number of channels."""
+
+    size: tuple[int, int]
+    channels: int
+    dtype: str
+    float_range: float
+    low: float
+    high: float
+    outside: bool
+    top: float
+    moments: Mapping[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+    """In shares of `top`."""
+
+
+class PixelSample:
+    """A sample of images, spread evenly over the rows.
+
+    `channels` are the numbers of channels that the model may read.
+    """
+
+    def __init__(self, channels: Sequence[int] = (3,)) -> None:
+        self._channels = channels
+        self._stride = 1
+        self._seen: list[_Seen] = []
+        self._fault: RowFaultError | None = None
+
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, unchanged; every n-th image is measured on the way.
+
+        Unreadable images are reported later, by the encoding.
+        """
+        for place, row in enumerate(rows):
+            if place % self._stride == 0 and row["image"] is not None:
+                try:
+                    self._add(row["image"])
+                except RowFaultError as fault:
+                    self._fault = self._fault or fault
+            yield row
+
+    def _add(self, value: Any) -> None:
+        values = read_values(value)
+        height, width, channels = values.shape
+        top = top_of(values)
+        shares = values.astype(np.float64) / top
+        moments = {}
+        for number in self._channels:
+            pixels = as_channels(shares, number, 1.0)
+            moments[number] = pixels.mean((0, 1)), np.square(pixels).mean((0, 1))
+        low, high = float(values.min()), float(values.max())
+        dtype, is_float = str(values.dtype), values.dtype.kind == "f"
+        seen = _Seen(
+            (height, width),
+            channels,
+            dtype,
+            float_range_of(values) if is_float else 0,
+            low,
+            high,
+            is_outside(values),
+            top,
+            moments,
+        )
+        self._seen.append(seen)
+        if len(self._seen) == 2 * SAMPLE_ROWS:
+            self._seen, self._stride = self._seen[::2], 2 * self._stride
+
+    def fitted(
+        self,
+        size: tuple[int, int] | None,
+        model: Mapping[str, Any],
+        asked: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """A PixelFormat as JSON: set by the user, else by the model, else by the sample.
+
+        `asked` may have the user's `channels`, `mean` and `std`.
+        """
+        if not self._seen:
+            fault = self._fault or RowFaultError(UNREADABLE_IMAGE, "the image column is empty")
+            message = f"No training row has a readable image: {fault.message}"
+            raise fault.rule.error(message, fix=fault.fix)
+        asked, known = dict(asked or {}), dict(model)
+        of_model, multiple = known.pop("size", None), known.pop("multiple_of", None)
+        height, width = map(int, size or of_model or self._common_size(multiple))
+        if size:
+            known["edge"] = None
+        own_module = "channels" in known
+        of_module = known.pop("channels", None), known.pop("inputs", None)
+        channels = asked.get("channels") or 3
+        if own_module and not asked.get("channels"):
+            channels = self._channels_of(*of_module, height * width)
+        as_they_are = self._are_unusual() and (own_module or self._are_normalised())
+        float_range = max((seen.float_range for seen in self._seen if not seen.outside), default=0)
+        deep = any(seen.dtype not in ("uint8", "bool") for seen in self._seen)
+        form = {
+            **self._normalisation(channels, known, as_they_are),
+            **{key: _per_channel(key, asked[key], channels) for key in NORMAL if asked.get(key)},
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "float_range": AS_THEY_ARE if as_they_are else float_range,
+            "exact": as_they_are or (own_module and deep),
+        }
+        return asdict(read_format(form))
+
+    def _channels_of(self, channels: int | None, inputs: int | None, num_pixels: int) -> int:
+        """What the first layer of a module reads; the channels of the images if any will do."""
+        by_inputs = (inputs or 0) / num_pixels
+        found = channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
+        if found not in CHANNELS:
+            message = f"The module's first layer reads {found} channels; images have 1, 3 or 4."
+            raise WRONG_CHANNELS.error(message, row=0)
+        return found
+
+    def _normalisation(
+        self, channels: int, known: Mapping[str, Any], as_they_are: bool
+    ) -> dict[str, Any]:
+        """Mean, std and scale: of the model, else of the sample; normalised images keep theirs."""
+        mean, std = self._spread(channels, as_they_are)
+        if not as_they_are:
+            return {"mean": mean, "std": std, **known}
+        if self._are_normalised():
+            mean, std = [0.0] * channels, [1.0] * channels
+        return {**known, "mean": mean, "std": std, "scale": 1.0}
+
+    def _are_unusual(self) -> bool:
+        """Whether values are in none of the usual ranges in most images, and not in a few."""
+        outside = sum(seen.outside for seen in self._seen)
+        return outside > 0 and outside >= USUAL * len(self._seen)
+
+    def _are_normalised(self) -> bool:
+        """Whether most images have negative values."""
+        negative = sum(seen.low < 0 and seen.dtype.startswith("float") for seen in self._seen)
+        return negative >= USUAL * len(self._seen)
+
+    def findings(self, form: PixelFormat, model: Mapping[str, Any], column: str) -> list[Finding]:
+        """How images are read, where no image processor says so, and the range of their values."""
+        found = []
+        own = self._own_channels()
+        if "channels" in model:
+            turned = "" if own == form.channels else f", converted from {own}"
+            spread = f"mean {_shown(form.mean)} and std {_shown(form.std)}"
+            message = (
+                f"images of column {column!r} are read as [{form.channels}, {form.height}, "
+                f"{form.width}]{turned}, with {spread}."
+            )
+            found.append(IMAGES_READ_AS.finding(message, column=column))
+        if form.float_range == AS_THEY_ARE:
+            low = min(seen.low for seen in self._seen)
+            high = max(seen.high for seen in self._seen)
+            how = "they are standardised"
+            if self._are_normalised():
+                how = "they count as normalised and are used as they are"
+            message = f"images of column {column!r} have values from {low:g} to {high:g}: {how}."
+            found.append(UNUSUAL_RANGE.finding(message, column=column))
+        return found
+
+    def _own_channels(self) -> int:
+        return Counter(seen.channels for seen in self._seen).most_common(1)[0][0]
+
+    def _spread(self, channels: int, as_they_are: bool) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation per channel, of values from 0 to 1 or as they are."""
+        means, squares = [], []
+        for seen in self._seen:
+            unit = seen.top if as_they_are else 1.0
+            mean, square = seen.moments.get(channels, seen.moments[self._channels[0]])
+            means.append(mean * unit)
+            squares.append(square * unit**2)
+        mean = np.mean(means, 0)
+        std = np.sqrt(np.maximum(np.mean(squares, 0) - mean**2, LEAST_VARIANCE))
+        return mean.tolist(), std.tolist()
+
+    def _common_size(self, multiple: int | None) -> tuple[int, int]:
+        """The most common height and width, at most 224; square for models that need it."""
+        (height, width), _ = Counter(seen.size for seen in self._seen).most_common(1)[0]
+        shrink = min(1.0, LARGEST_DEFAULT / max(width, height))
+        height, width = max(1, round(height * shrink)), max(1, round(width * shrink))
+        if multiple is None:
+            return height, width
+        side = -(-max(height, width) // multiple) * multiple
+        return side, side
+
+
+def _per_channel(key: str, values: Sequence[float], channels: int) -> list[float]:
+    """The user's mean or std, one number for all channels or one for each."""
+    if len(values) not in (1, channels):
+        raise UsageError(
+            f"image.{key} has {len(values)} values; the images are read with {channels} channels.",
+            f"Give one number, or {channels}.",
+        )
+    return [float(value) for value in values] * (channels if len(values) == 1 else 1)
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g}" for value in values)

@@ -1,0 +1,147 @@
+"""An exported folder is opened as the run is that it was exported from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import surefit
+from builders import (
+    MeanPool,
+    assert_same_predictions,
+    assert_same_weights,
+    echo_rows,
+    feature_rows,
+    save_ragged,
+    sentiment_rows,
+    write_jsonl,
+    write_module,
+)
+from surefit.cli import run as command
+
+ROWS = sentiment_rows(24)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with rows, a run, and its export."""
+    folder = tmp_path_factory.mktemp("exported")
+    write_jsonl(folder / "rows.jsonl", ROWS)
+    surefit.train(
+        data=str(folder / "rows.jsonl"),
+        model="tiny:bert",
+        max_steps=3,
+        lr=1e-2,
+        output=str(folder / "run"),
+    )
+    assert command(["export", str(folder / "run"), str(folder / "out")]) == 0
+    return folder
+
+
+def test_load_predict_and_evaluate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out, rows = (str(place / name) for name in ("run", "out", "rows.jsonl"))
+    assert_same_weights(surefit.load(out), surefit.load(run))
+    assert surefit.predict(out, ROWS) == surefit.predict(run, ROWS)
+    assert surefit.evaluate(out, ROWS) == surefit.evaluate(run, ROWS)
+    printed = []
+    for folder in (run, out):
+        assert command(["predict", folder, "--text", "a good cat"]) == 0
+        assert command(["evaluate", folder, "--data", rows]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_an_export_has_no_validation_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["evaluate", str(place / "out")]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_an_export_is_a_model_to_train(place: Path) -> None:
+    assert surefit.check(data=ROWS, model=str(place / "out")).ok
+
+
+def test_an_export_holds_neither_code_nor_paths(place: Path) -> None:
+    held = [path for path in (place / "out").rglob("*") if path.is_file()]
+    assert not [path for path in held if path.suffix in (".py", ".pkl", ".bin", ".pt")]
+    small = [path for path in held if path.suffix == ".json"]
+    assert not [path.name for path in small if str(place) in path.read_text(encoding="utf-8")]
+
+
+def test_the_files_of_an_export_are_checked(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert command(["export", str(place / "run"), str(out)]) == 0
+    assert command(["verify", str(out)]) == 0
+    weights = out / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert command(["verify", str(out)]) == 1
+    capsys.readouterr()
+    (out / "surefit.json").write_text('{"format_version": 1, "plan": []}')
+    assert command(["predict", str(out), "--text", "good"]) == 2
+    assert "surefit.json" in capsys.readouterr().err
+
+
+def test_model_folder_of_a_run_is_opened(place: Path) -> None:
+    made = surefit.predict(place / "run" / "model", ROWS)
+    assert made == surefit.predict(place / "run", ROWS)
+
+
+def test_commands_for_runs_refuse_an_export(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["train", "--resume", str(place / "out")]) == 2
+    assert command(["report", str(place / "out")]) == 2
+    assert "not the folder of a run" in capsys.readouterr().err
+
+
+def test_adapters_are_opened_and_merged(tmp_path: Path) -> None:
+    rows = echo_rows(24)
+    options = {"lora_r": 2, "max_steps": 3, "lr": 1e-2, "generate": {"max_new_tokens": 4}}
+    run = surefit.train(data=rows, model="tiny:llama", output=str(tmp_path / "run"), **options)
+    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
+    assert command(["export", str(tmp_path / "out"), str(tmp_path / "merged"), "--merge"]) == 0
+    expected = surefit.predict(tmp_path / "run", rows)
+    assert surefit.predict(tmp_path / "out", rows) == expected
+    assert surefit.predict(tmp_path / "merged", rows) == expected
+    assert surefit.check(data=rows, model=str(tmp_path / "merged")).ok
+
+
+def test_own_module_runs_only_if_this_command_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = save_ragged(tmp_path / "data.npz", feature_rows(24))
+    name = write_module(tmp_path, "exportednet")
+    surefit.train(data=str(data), model=name, max_steps=2, output="run")
+    assert command(["export", "run", "out"]) == 0
+    with pytest.raises(surefit.UsageError, match="exportednet:make, which this command does not"):
+        surefit.load("out")
+    assert_same_weights(surefit.load("out", trust_code=name), surefit.load("run"))
+    rows = feature_rows(5)
+    made = surefit.predict("out", rows, trust_code=name)
+    assert_same_predictions(made, surefit.predict("run", rows))
+
+
+def test_own_module_object_is_passed_again(tmp_path: Path) -> None:
+    rows = feature_rows(24)
+    run = surefit.train(data=rows, model=MeanPool(), max_steps=2, output=str(tmp_path / "run"))
+    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
+    made = surefit.predict(tmp_path / "out", rows[:5], model=MeanPool())
+    assert_same_predictions(made, surefit.predict(run, rows[:5]))
+
+
+def test_a_strangers_export_names_no_place_to_write_to(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert command(["export", str(place / "run"), str(out)]) == 0
+    about = json.loads((out / "surefit.json").read_text())
+    about["config"] |= {"cache": str(tmp_path / "elsewhere"), "output": str(tmp_path / "there")}
+    about["config"]["task"] = "os:system"
+    (out / "surefit.json").write_text(json.dumps(about))
+    with pytest.raises(surefit.UsageError, match="os:system"):
+        surefit.predict(out, ROWS)
+    assert not (tmp_path / "elsewhere").exists()

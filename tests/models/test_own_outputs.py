@@ -1,0 +1,112 @@
+"""What own modules return, and the columns, epoch and step that their forward is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import surefit
+from surefit.models.call import Names, as_outputs, match_arguments
+
+LOGITS, OTHER, LOSS = torch.ones(2, 3), torch.zeros(2, 5), torch.tensor(0.5)
+
+
+@dataclass
+class Scores:
+    hidden: torch.Tensor
+    scores: torch.Tensor
+
+
+@dataclass
+class Plain:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+RETURNED: dict[str, Any] = {
+    "tensor": LOGITS,
+    "tuple": (LOGITS, OTHER),
+    "loss and logits": (LOSS, LOGITS),
+    "dict": {"hidden": OTHER, "logits": LOGITS},
+    "dict of scores": {"hidden": OTHER, "scores": LOGITS},
+    "dict without a known name": {"kind": LOGITS, "amount": OTHER},
+    "dataclass": Scores(OTHER, LOGITS),
+    "dataclass without a known name": Plain(LOGITS, OTHER),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_scores_are_found_in_what_a_module_returns(name: str) -> None:
+    outputs = as_outputs(RETURNED[name])
+    assert outputs.logits is LOGITS
+    assert outputs.raw is RETURNED[name]
+
+
+def test_a_loss_beside_other_tensors_is_the_modules_own() -> None:
+    outputs = as_outputs({"loss": LOSS, "hidden": OTHER})
+    assert outputs.logits is None
+    assert outputs.loss is LOSS
+
+
+class Towers(nn.Module):
+    def forward(self, user: Any, item: Any) -> Any:
+        return user, item
+
+
+def arguments(module: nn.Module, columns: list[str], **known: Any) -> dict[str, str]:
+    return dict(match_arguments(module, columns, Names(**known))[0].arguments)
+
+
+def test_arguments_get_the_columns_of_their_names() -> None:
+    columns = ["features", "labels", "item"]
+    named = arguments(Towers(), columns, other={"user": "features"})
+    assert named == {"user": "features", "item": "item"}
+    columns = ["features", "labels", "column_1"]
+    ordered = arguments(Towers(), columns, inputs=["features", "column_1"])
+    assert ordered == {"user": "features", "item": "column_1"}
+
+
+def test_arguments_without_a_column_are_refused() -> None:
+    with pytest.raises(surefit.FindingError) as caught:
+        arguments(Towers(), ["features", "labels"])
+    assert caught.value.findings[0].code == "SF301"
+
+
+class Timed(nn.Module):
+    """Keeps the epochs and steps that it was called in while training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.seen = nn.Linear(4, 2), []  # type: ignore[var-annotated]
+
+    def forward(self, x: torch.Tensor, step: int, epoch: int = 0) -> torch.Tensor:
+        if self.training and torch.is_grad_enabled():
+            self.seen.append((epoch, step))
+        logits: torch.Tensor = self.body(x)
+        return logits
+
+
+@pytest.mark.slow
+def test_forward_is_given_epoch_and_step(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    module = Timed()
+    options = {
+        "data": {"x": x, "y": (x[:, 0] > 0).astype(int)},
+        "batch_size": 12,
+        "eval_share": 0.1,
+    }
+    run = surefit.train(model=module, epochs=2, output=str(tmp_path / "run"), **options)
+    steps = [event["step"] for event in run.history if event.get("event", "step") == "step"]
+    last = [place for place in module.seen if place[1] > 0][-len(steps) :]
+    assert [step for _, step in last] == [*range(1, last[-1][1] + 1)][-len(last) :]
+    assert last[0][0] == 0
+    assert last[-1][0] == 1
+    again = surefit.predict(tmp_path / "run", x[:2], model=Timed())
+    assert len(again) == 2

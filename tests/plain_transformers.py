@@ -1,0 +1,112 @@
+"""What people do with an exported folder: plain transformers, with its usual calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def load_plain(folder: Path, auto: str) -> Any:
+    """The exported model through plain transformers."""
+    return getattr(transformers, auto).from_pretrained(folder).eval()
+
+
+def logits_of_texts(folder: Path, rows: Rows) -> tuple[Any, list[Any]]:
+    """The model, and its logits for each text or pair of texts."""
+    model = load_plain(folder, "AutoModelForSequenceClassification")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        return model, [
+            model(
+                **tokenizer(
+                    *(row[name] for name in ("text", "text_pair") if name in row),
+                    truncation=True,
+                    return_tensors="pt",
+                )
+            ).logits[0]
+            for row in rows
+        ]
+
+
+def text_classes(folder: Path, rows: Rows) -> list[Any]:
+    model, logits = logits_of_texts(folder, rows)
+    return [model.config.id2label[int(row.argmax())] for row in logits]
+
+
+def text_label_sets(folder: Path, rows: Rows) -> list[Any]:
+    """All labels whose probability is at least one half."""
+    model, logits = logits_of_texts(folder, rows)
+    assert model.config.problem_type == "multi_label_classification"
+    names = model.config.id2label
+    return [[names[n] for n, chance in enumerate(row.sigmoid()) if chance > 0.5] for row in logits]
+
+
+def text_numbers(folder: Path, rows: Rows) -> list[Any]:
+    model, logits = logits_of_texts(folder, rows)
+    return [float(row) * model.config.target_scale + model.config.target_mean for row in logits]
+
+
+def word_tags(folder: Path, rows: Rows) -> list[Any]:
+    """The tag at the first piece of each word; None beyond the limit."""
+    model = load_plain(folder, "AutoModelForTokenClassification")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answers = []
+    for row in rows:
+        asked = tokenizer(
+            row["tokens"], is_split_into_words=True, truncation=True, return_tensors="pt"
+        )
+        with torch.no_grad():
+            best = model(**asked).logits[0].argmax(-1).tolist()
+        words = asked.word_ids()
+        firsts = [words.index(n) if n in words else None for n in range(len(row["tokens"]))]
+        answers.append([None if at is None else model.config.id2label[best[at]] for at in firsts])
+    return answers
+
+
+def filled_masks(folder: Path, rows: Rows) -> list[Any]:
+    """Each text with its mask token filled in."""
+    model = load_plain(folder, "AutoModelForMaskedLM")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answers = []
+    for row in rows:
+        text = row["text"].replace("[MASK]", tokenizer.mask_token)
+        asked = tokenizer(text, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            best = model(**asked).logits[0].argmax(-1)
+        ids = asked["input_ids"][0]
+        filled = torch.where(ids == tokenizer.mask_token_id, best, ids)
+        answers.append(tokenizer.decode(filled, skip_special_tokens=True).strip())
+    return answers
+
+
+def continued(folder: Path, rows: Rows, new_tokens: int) -> list[Any]:
+    """What plain `generate` makes of each row's text."""
+    is_seq2seq = "source" in rows[0]
+    auto = "AutoModelForSeq2SeqLM" if is_seq2seq else "AutoModelForCausalLM"
+    model, tokenizer = load_plain(folder, auto), AutoTokenizer.from_pretrained(folder)
+    answers = []
+    for row in rows:
+        text = row.get("source") or row.get("text") or f"{row['prompt']}\n"
+        asked = tokenizer(text, return_tensors="pt")
+        made = model.generate(**asked, max_new_tokens=new_tokens, do_sample=False)[0]
+        made = made[1:] if is_seq2seq else made[asked["input_ids"].shape[1] :]
+        answers.append(tokenizer.decode(made, skip_special_tokens=True).strip())
+    return answers
+
+
+def picture_classes(folder: Path, files: Sequence[Path]) -> list[Any]:
+    from PIL import Image
+
+    model = load_plain(folder, "AutoModelForImageClassification")
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    images = [Image.open(file) for file in files]
+    with torch.no_grad():
+        best = model(**processor(images, return_tensors="pt")).logits.argmax(-1)
+    return [model.config.id2label[place] for place in best.tolist()]
