@@ -22,7 +22,7 @@ from surefit.user_code import OWN_CODE_RUN, CodeGate
 from surefit.user_code.named_code import source_file
 
 METRIC_FAILED = rule(
-    "SF293",
+    "SF296",
     "error",
     "your own metric failed",
     why="It was tried on the labels of the validation rows with random predictions, and would fail "
@@ -31,7 +31,7 @@ METRIC_FAILED = rule(
 )
 
 METRIC_KEEPS_PREDICTIONS = rule(
-    "SF294",
+    "SF297",
     "warning",
     "a metric keeps all predictions",
     why="A function of all predictions needs them in memory at once, so that the memory of an "

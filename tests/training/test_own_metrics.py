@@ -77,13 +77,13 @@ def test_functions_objects_and_names_from_python(tmp_path: Path) -> None:
     assert not run.plan["metrics"]["hits"]["keeps_predictions"]
     assert run.plan["memory"]["parts"]["metrics"] > 50 * 3 * 4
     codes = [found["code"] for found in run.plan["findings"]]
-    assert codes.count("SF294") == 1
+    assert codes.count("SF297") == 1
 
 
 def test_sums_alone_are_not_warned_of() -> None:
     plan = surefit.check(data=ROWS, model=MeanPool(), metrics={"hits": Hits})
     assert plan.ok
-    assert "SF294" not in [found.code for found in plan.findings]
+    assert "SF297" not in [found.code for found in plan.findings]
     assert plan.fit is not None
     assert "metrics" not in plan.fit.parts
 
@@ -206,7 +206,7 @@ def test_numbers_are_in_the_units_of_the_data() -> None:
 )
 def test_a_metric_that_fails_is_found_before_training(metric: Any) -> None:
     plan = surefit.check(data=ROWS, model=MeanPool(), metrics={"mine": metric})
-    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF293"]
+    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF296"]
     with pytest.raises(FindingError):
         surefit.train(data=ROWS, model=MeanPool(), metrics={"mine": metric})
 
