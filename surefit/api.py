@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from surefit.inspection.table_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
     from surefit.plan.plan import Plan
+    from surefit.run.fold_runs import FoldRuns
 
 
 @overload
@@ -53,7 +54,10 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; `fit` measured tries its largest batch, `rehearse` also its later phases."""
     from surefit.plan.fit_on_disk import fit_on_disk
     from surefit.plan.stages import make_plan
+    from surefit.training.train_folds import wants_folds
 
+    if wants_folds(request):
+        return _check_folds(request, progress)
     folder = choose_folder(request.config.output, "run")  # refused as `train` would
     plan = fit_on_disk(make_plan(request, progress), folder)
     rehearsed = request.config.rehearse
@@ -66,6 +70,36 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
     return measure_plan(plan, rehearse_check if rehearsed else None)
 
 
+def _check_folds(request: Request, progress: Progress) -> Plan:
+    """The plan of the first fold, with what only the other folds have found."""
+    from surefit.training.train_folds import choose_folds_folder, fold_request
+
+    choose_folds_folder(request.config.output)
+    num_folds = request.config.split.folds
+    assert num_folds is not None
+    plans = []
+    for fold in range(num_folds):
+        plans.append(check_request(fold_request(request, fold), progress))
+        progress("checking folds", fold + 1, num_folds)
+    first, known = plans[0], {found.code for found in plans[0].findings}
+    more = [
+        replace(found, message=f"Fold {fold}: {found.message}")
+        for fold, plan in enumerate(plans)
+        for found in plan.findings
+        if found.code not in known
+    ]
+    about = tuple(
+        {
+            "fold": fold,
+            "ok": plan.ok,
+            "train_rows": plan.ledger.train_rows if plan.ledger else None,
+            "eval_rows": plan.ledger.eval_rows if plan.ledger else None,
+        }
+        for fold, plan in enumerate(plans)
+    )
+    return replace(first.found(more), folds=about)
+
+
 def train(
     *,
     loss_fn: Callable[..., Any] | None = None,
@@ -75,22 +109,30 @@ def train(
     resume: str | Path | None = None,
     trust_code: str | Sequence[str] = (),
     **options: Any,
-) -> Run:
+) -> Run | FoldRuns:
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
 
     `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
     a function of the parameters; each callback gets every event. Among the options, `augment` may
-    be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several.
-    `trust_code` names code (`module:object`) that a resumed run names and may run.
+    be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several;
+    `metrics` maps names to functions f(predictions, labels) -> a number, or to objects with
+    `update`, `compute` and `reset`.
+    `trust_code` names code (`module:object`) that a resumed run names and may run. With
+    `split={"folds": 5}`, the result has the `runs` of the folds and the mean and spread of their
+    `metrics`.
     """
+    from surefit.run.fold_runs import is_folds
     from surefit.training.resume import resume_run
     from surefit.training.start import start_run
+    from surefit.training.train_folds import resume_folds, train_folds, wants_folds
 
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
     request = make_request({**options, **passed, "callbacks": callbacks})
+    if resume is not None and is_folds(resume):
+        return resume_folds(resume, request, set(options), trust_code=_names(trust_code))
     if resume is not None:
         return resume_run(resume, request, set(options), trust_code=_names(trust_code))
-    return start_run(request)
+    return train_folds(request) if wants_folds(request) else start_run(request)
 
 
 def load(
@@ -110,19 +152,26 @@ def predict(
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
+    probabilities: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Predictions for the rows of `data`, one dict per row; `trust_code` as in `load`."""
-    return list(iter_predictions(_opened(run, collate_fn, trust_code), data, model))
+    """Predictions for the rows of `data`, one dict per row; `trust_code` as in `load`.
+
+    With `probabilities="all"`, a prediction of classes has the probabilities of all of them.
+    """
+    opened = _opened(run, collate_fn, trust_code)
+    return list(iter_predictions(opened, data, model, probabilities))
 
 
 def iter_predictions(
-    run: Run, data: Any, model: nn.Module | None = None
+    run: Run, data: Any, model: nn.Module | None = None, probabilities: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Predictions as they are made."""
     from surefit.training.as_in_training import as_in_training
 
     config = run.config
     pipeline = run.open_pipeline(model)
+    if probabilities is not None:
+        pipeline = pipeline.with_probabilities(probabilities)
     with use_cache(config.cache):  # left before the first row is given to the caller
         table = open_table(data, config.read, config.on_bad_file, "test")
     with as_in_training(run, pipeline.module):

@@ -27,6 +27,7 @@ class PythonObjects:
     callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
     augment: Callable[..., str] | None = None
     scorer: Callable[[str, str], Any] | None = None
+    metrics: Mapping[str, Any] | None = None
 
     def names(self) -> dict[str, str]:
         """What was passed in, by argument, and what it is called; the run's plan keeps it."""
@@ -51,7 +52,7 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
 
     `beside` is the config file's folder, where `module:function` is searched first.
     """
-    settings = {key: value for key, value in options.items() if value is not None}
+    settings = _name_metrics({key: value for key, value in options.items() if value is not None})
     objects: dict[str, Any] = {}
 
     def is_setting(name: str) -> bool:
@@ -62,7 +63,7 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
             return not callable(value)
         return isinstance(value, (str, Path) if name == "model" else str)
 
-    for name in (f.name for f in fields(PythonObjects)):
+    for name in (f.name for f in fields(PythonObjects) if f.name != "metrics"):
         takes_settings = name in ("data", "eval_data", "model", "task", "augment", "scorer")
         if name in settings and not (takes_settings and is_setting(name)):
             objects[name] = settings.pop(name)
@@ -72,11 +73,36 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
+    if OWN_METRICS in settings:
+        objects["metrics"] = settings.pop(OWN_METRICS)
     if "callbacks" in objects:
         objects["callbacks"] = _as_callbacks(objects["callbacks"])
     for name, value in objects.items():
         _check_object(name, value)
     return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
+
+
+OWN_METRICS = "own metrics"
+
+
+def _name_metrics(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings in which metrics that are Python objects are apart from those that are named.
+
+    An object may be alone, or `{"function": f, "better": "lower"}`.
+    """
+    metrics = settings.get("metrics")
+    if callable(metrics):
+        metrics = {getattr(metrics, "__name__", type(metrics).__name__): metrics}
+    if not isinstance(metrics, Mapping):
+        return settings
+    named, passed = {}, {}
+    for name, given in metrics.items():
+        choice = dict(given) if isinstance(given, Mapping) else {"function": given}
+        if choice.get("function") is not None and not isinstance(choice["function"], str):
+            passed[name] = choice.pop("function")
+        named[name] = choice
+    apart = {OWN_METRICS: passed} if passed else {}
+    return {**settings, "metrics": named, **apart}
 
 
 EXPECTED: dict[str, tuple[str, str]] = {

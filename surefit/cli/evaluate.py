@@ -30,10 +30,11 @@ def command(
     with Display() as display, user_output_to_stderr():
         opened = open_trained(run, trust_code or ())
         result, store = evaluate_run(opened, data or None, progress=display.progress)
-        fitted = read_state(opened.model_path)["fitted"]
+        state = read_state(opened.model_path)
+        fitted = state["fitted"]
         baselines, task = opened.plan.get("baselines", {}), opened.task
         if data and task.baselines is not None:  # what can be judged without the training rows
-            encoder = Encoder(task.name, {}, fitted=fitted)
+            encoder = Encoder(task.name, {}, fitted=fitted, settings=state["settings"])
             baselines = without_nan(task.baselines(None, store, encoder))
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
     classes = fitted.get("classes") if "confusion" in result.metrics else None

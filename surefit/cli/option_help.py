@@ -13,7 +13,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "config" / "run_config.py"
+CONFIG = Path(__file__).parents[1] / "config"
+SOURCES = CONFIG / "run_config.py", CONFIG / "training_options.py"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ def read_help() -> dict[str, KeyHelp]:
     >>> read_help()["epochs"]
     KeyHelp(text='Passes over the training rows.', default='3')
     """
-    tree = ast.parse(SOURCE.read_text("utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    trees = [ast.parse(source.read_text("utf-8")) for source in SOURCES]
+    body = [node for tree in trees for node in tree.body]
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     keys = dict(_keys(classes, "RunConfig", ""))
-    return keys | {short: keys[key] for short, key in _short_keys(tree).items()}
+    return keys | {short: keys[key] for short, key in _short_keys(trees[0]).items()}
 
 
 def _short_keys(tree: ast.Module) -> dict[str, str]:

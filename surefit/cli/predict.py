@@ -15,6 +15,9 @@ def command(
     run: Annotated[str, typer.Argument(help="The folder of a run or an exported model.")],
     data: Annotated[list[str] | None, typer.Option(help="Rows to predict for.")] = None,
     text: Annotated[str | None, typer.Option(help="One text to predict for.")] = None,
+    probabilities: Annotated[
+        str | None, typer.Option(help="all: the probabilities of all classes.")
+    ] = None,
     trust_code: TrustCode = None,
 ) -> int:
     """Print predictions as JSON lines, one per row and in their order."""
@@ -40,6 +43,6 @@ def command(
         rows = [{roles[role]: forms.get(role, text)}]
     results = sys.stdout
     with user_output_to_stderr():
-        for prediction in iter_predictions(opened, rows):
+        for prediction in iter_predictions(opened, rows, probabilities=probabilities):
             print(json.dumps(prediction, ensure_ascii=False), file=results, flush=True)
     return 0

@@ -23,6 +23,7 @@ NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
 NO_BASELINES: Mapping[str, Mapping[str, Any]] = {}
 SHOWN_SAMPLES = 3
+SHOWN_CLASSES = 8
 WIDTH = 100
 
 
@@ -38,12 +39,20 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
             yield "columns not used: ", unused
     if plan.model is not None:
         yield from _model_lines(plan, plan.model)
+    about = plan.as_dict()
+    if about["loss"] is not None:
+        yield "loss", describe_class_loss(about["loss"])
+    if about["metrics"]:
+        yield "metrics", describe_metrics(about["metrics"])
     if plan.ledger is not None:
         yield from _row_lines(plan, plan.ledger)
     if plan.job is not None and plan.ledger is not None:
         yield from _step_lines(plan.job, plan.ledger.unit)
         if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
+    if plan.folds:
+        rows = ", ".join(f"{fold['eval_rows']:,}" for fold in plan.folds if fold["eval_rows"])
+        yield "folds", f"{len(plan.folds)} runs, with {rows} validation rows; this is the first"
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
@@ -53,6 +62,30 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "rehearsal", _rehearsal_line(plan.rehearsal)
 
 
+def describe_class_loss(loss: Mapping[str, Any]) -> str:
+    """Class weights and label smoothing, as a plan has them.
+
+    >>> describe_class_loss({"class_weights": {"ham": 0.5, "spam": 5}, "label_smoothing": 0.1})
+    'class weights ham 0.5, spam 5; label smoothing 0.1'
+    """
+    weights = [f"{name} {weight:.4g}" for name, weight in (loss["class_weights"] or {}).items()]
+    more = f" … ({len(weights)} classes)" if len(weights) > SHOWN_CLASSES else ""
+    shown = [f"class weights {', '.join(weights[:SHOWN_CLASSES])}{more}"] if weights else []
+    smooths = loss["label_smoothing"]
+    return "; ".join([*shown, *([f"label smoothing {smooths:g}"] if smooths else [])])
+
+
+def describe_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+    """The metrics that were asked for, with the code of one's own and their directions."""
+    parts = []
+    for name, about in metrics.items():
+        notes = [about["function"]] if about["function"] else []
+        notes += [f"{about['better']} is better"] if about["better"] else []
+        notes += ["keeps all predictions"] if about["keeps_predictions"] else []
+        parts.append(f"{name} ({', '.join(notes)})" if notes else name)
+    return ", ".join(parts)
+
+
 def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     from surefit.checks.machine import device_name
 
@@ -60,11 +93,27 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     whole, trained = counted["parameters"], counted["trainable_parameters"]
     yield "model", f"{counted['name']}: {whole:,} parameters"
     yield "trainable", f"{trained:,} parameters ({trained / max(whole, 1):.2%}), lr {model.lr:g}"
+    yield from pattern_lines(counted)
     if counted["lora"] is not None:
         yield "lora", _lora_line(counted["lora"])
     if model.source.code is not None:
         yield "code", f"the model runs {model.source.code}"
     yield "device", device_name()
+
+
+def pattern_lines(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is frozen and which learning rates are set by patterns, of a plan's `model`."""
+    frozen = model.get("frozen")
+    if frozen is not None:
+        moving = frozen["moving_batch_norms"]
+        still = f"; the statistics of {moving} batch norms still change" if moving else ""
+        yield (
+            "frozen",
+            f"{frozen['parameters']:,} parameters in {frozen['tensors']} tensors "
+            f"({', '.join(frozen['patterns'])}){still}",
+        )
+    for pattern, rate in model.get("lr_by", {}).items():
+        yield f"lr of {pattern}", f"{rate['lr']:g} for {rate['parameters']:,} parameters"
 
 
 def _lora_line(lora: Mapping[str, Any]) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.cli.options import TrustCode, takes_run_options
 
 if TYPE_CHECKING:
+    from surefit.cli.display import Display
     from surefit.plan.plan import Plan
+    from surefit.request import Request
+    from surefit.run.fold_runs import FoldRuns
     from surefit.run.run_folder import Run
+    from surefit.training.start import Listeners
+    from surefit.training.train_folds import Work
 
 
 @takes_run_options
@@ -23,33 +29,22 @@ def command(
     trust_code: TrustCode = None,
 ) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
-    from surefit.cli.display import Display
-    from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import FindingError
     from surefit.processes import is_main
     from surefit.request import make_request
+    from surefit.run.fold_runs import is_folds
     from surefit.training.resume import resume_run
-    from surefit.training.start import Listeners, start_run
+    from surefit.training.start import start_run
+    from surefit.training.train_folds import wants_folds
 
-    with Display() as display, user_output_to_stderr():
-
-        def on_plan(plan: Plan, folder: Path) -> None:
-            if is_main():
-                display.expect(plan)
-                display.show_plan(plan)
-
-        request = make_request(settings, config.parent if config is not None else None)
-        listeners = Listeners(
-            (display.observe,),
-            display.progress,
-            on_plan,
-            display.show_fit,
-            display.notice,
-            announce_stop,
-        )
+    request = make_request(settings, config.parent if config is not None else None)
+    named, trusted = set(settings), trust_code or ()
+    if wants_folds(request) if resume is None else is_folds(resume):
+        return _train_folds(request, named, resume, trusted)
+    with _shown() as (display, listeners):
         try:
             if resume is not None:
-                run = resume_run(resume, request, set(settings), listeners, trust_code or ())
+                run = resume_run(resume, request, named, listeners, trusted)
             else:
                 run = start_run(request, listeners)
         except FindingError as error:
@@ -60,6 +55,73 @@ def command(
             print(f"{run.path} is already finished.", file=sys.stderr)
         show_run(run)
     return 0
+
+
+@contextmanager
+def _shown(title: str = "") -> Iterator[tuple[Display, Listeners]]:
+    """The display of a run, and the listeners that feed it; with a title, it is shown first."""
+    from surefit.cli.display import Display
+    from surefit.cli.terminal import user_output_to_stderr
+    from surefit.processes import is_main
+    from surefit.training.start import Listeners
+
+    with Display() as display, user_output_to_stderr():
+
+        def on_plan(plan: Plan, folder: Path) -> None:
+            if is_main():
+                display.expect(plan)
+                if title:
+                    display.notice(f"{title}: {folder}")
+                display.show_plan(plan)
+
+        yield (
+            display,
+            Listeners(
+                (display.observe,),
+                display.progress,
+                on_plan,
+                display.show_fit,
+                display.notice,
+                announce_stop,
+            ),
+        )
+
+
+def _train_folds(
+    request: Request, named: set[str], resume: str | None, trusted: Sequence[str]
+) -> int:
+    """Train or resume a run for each fold, and print the mean and the spread of their metrics."""
+    from surefit.errors import FindingError
+    from surefit.processes import is_main
+    from surefit.training.train_folds import resume_folds, train_folds
+
+    def listen(fold: int, work: Work) -> Run:
+        with _shown(f"fold {fold}") as (display, listeners):
+            try:
+                return work(listeners)
+            except FindingError as error:
+                display.show_new(error.findings)
+                raise
+
+    try:
+        if resume is None:
+            folds = train_folds(request, listen)
+        else:
+            folds = resume_folds(resume, request, named, listen, trusted)
+    except FindingError as error:
+        return error.exit_code
+    if is_main():
+        show_folds(folds)
+    return 0
+
+
+def show_folds(folds: FoldRuns) -> None:
+    """Print the mean and the spread of each metric over the folds."""
+    for name, figures in folds.metrics.items():
+        spread = f" ± {figures['spread']:.4g}" if figures["spread"] is not None else ""
+        values = ", ".join("-" if v is None else f"{v:.4g}" for v in figures["values"])
+        print(f"{name:<16}{figures['mean']:.6g}{spread}  ({values})")
+    print(f"{'folds':<16}{folds.path / 'folds.json'}")
 
 
 def announce_stop() -> None:

@@ -12,8 +12,8 @@ from surefit.config.run_config import (
     Lora,
     Reading,
     RunConfig,
-    Switch,
 )
+from surefit.config.section import Switch
 from surefit.config.settings import (
     config_yaml,
     known_keys,
@@ -24,6 +24,7 @@ from surefit.config.settings import (
     set_option,
     spell_out,
 )
+from surefit.config.training_options import LossOptions, MetricChoice
 
 __all__ = [
     "SHORT_KEYS",
@@ -34,6 +35,8 @@ __all__ = [
     "Generation",
     "Images",
     "Lora",
+    "LossOptions",
+    "MetricChoice",
     "Reading",
     "RunConfig",
     "Switch",

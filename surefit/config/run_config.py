@@ -7,39 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from surefit.config.joint_names import joint_name
-
-Switch = Literal["auto", "on", "off"]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false for numbers: YAML reads `yes` and `on` as true."""
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and "on" in get_args(kind):
-            return "on" if value else "off"
-        if isinstance(value, bool) and kind is not bool:
-            raise ValueError("expected a value, not true or false")
-        return value
+from surefit.config.section import Section as _Section
+from surefit.config.section import Switch, check_code_name
+from surefit.config.training_options import LossOptions, MetricChoice, join_names, read_metrics
 
 
 class FeatureShape(_Section):
@@ -132,6 +107,17 @@ class Splitting(_Section):
     not an input of the model unless it has a role."""
     stratify: Switch = "auto"
     """Whether each class has the same share of both sets; auto: where there are few classes."""
+    folds: int | None = Field(None, ge=2, le=1000)
+    """Cross-validation: train this many runs, each with another part of the rows as its validation
+    set, and report the mean and the spread of their metrics. eval_share is not used."""
+    fold: int | None = Field(None, ge=0)
+    """The fold that is the validation set, from 0 on, for a single run. Default: all, in turn."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Splitting:
+        if self.fold is not None and (self.folds is None or self.fold >= self.folds):
+            raise ValueError("split.fold is one of split.folds, counted from 0")
+        return self
 
 
 class EarlyStopping(_Section):
@@ -165,7 +151,7 @@ class Generation(_Section):
     @field_validator("scorer")
     @classmethod
     def _named(cls, name: str | None) -> str | None:
-        return _check_code_name(name)
+        return check_code_name(name)
 
 
 ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "typos"]
@@ -202,13 +188,7 @@ class Augmentation(_Section):
     @field_validator("function")
     @classmethod
     def _named(cls, name: str | None) -> str | None:
-        return _check_code_name(name)
-
-
-def _check_code_name(name: str | None) -> str | None:
-    if name is not None and ":" not in name:
-        raise ValueError("expected module:function")
-    return name
+        return check_code_name(name)
 
 
 class Lora(_Section):
@@ -261,7 +241,7 @@ class RunConfig(_Section):
     """Folder or hub id of the tokenizer. Default: the model's own."""
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field({})
     """The column of each role, as columns.ROLE. Default: inferred from the column names. Several
     columns of 0 and 1 are one target as a list, such as [casual, registered] for columns.label."""
     ignore: tuple[str, ...] = ()
@@ -309,10 +289,18 @@ class RunConfig(_Section):
     """Chat template: chat (the tokenizer's own), plain, chatml, alpaca, a file or Jinja text.
     Default: chat if the tokenizer has a template, else plain."""
 
+    loss: LossOptions = LossOptions()
+    """How the classes of rows and words count in the loss."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)
     """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
+    lr_by: dict[str, float] = Field({})
+    """Peak learning rates of some parameters, by patterns of their names (as for freeze), such as
+    {classifier: 1e-3}; the last pattern that matches counts, and the others have lr."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that are not trained, by patterns of their names: a part of the name between dots
+    (bert.embeddings, layer.0), a wildcard (*.bias) or a regular expression."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Learning rate schedule after the warm-up."""
     warmup: float = Field(0.03, ge=0, lt=1)
@@ -352,6 +340,10 @@ class RunConfig(_Section):
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
     """Number of latest checkpoints to keep, in addition to the best one."""
+    metrics: dict[str, MetricChoice] = Field({})
+    """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
+    log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or
+    NAME: {function: module:function, better: lower}."""
     early_stopping: EarlyStopping = EarlyStopping()
     """When training stops before the last epoch."""
     generate: Generation = Generation()
@@ -425,7 +417,26 @@ class RunConfig(_Section):
         assert self.batch_size != "auto"
         return self.batch_size
 
-    @field_validator("data", "eval_data", "ignore", "trackers", "accept", mode="before")
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _choices(cls, value: Any) -> Any:
+        return read_metrics(value)
+
+    @field_validator("lr_by", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        """Patterns with dots, which `--set lr_by.layer.0=1e-4` takes apart."""
+        return join_names(value) if isinstance(value, Mapping) else value
+
+    @field_validator("lr_by")
+    @classmethod
+    def _above_zero(cls, rates: dict[str, float]) -> dict[str, float]:
+        wrong = next((name for name, rate in rates.items() if rate <= 0), None)
+        if wrong is not None:
+            raise ValueError(f"expected rates above 0; to keep {wrong!r} as it is, use freeze")
+        return rates
+
+    @field_validator("data", "eval_data", "ignore", "trackers", "accept", "freeze", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value

@@ -228,7 +228,7 @@ def split_by_input(
         split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
     else:
         split = split_rows(np.where(large[group_of], whole, groups), eval_share, seed, classes)
-    return _counted(split, inputs, whole)
+    return count_inputs(split, inputs, whole)
 
 
 def split_by_group(
@@ -252,7 +252,7 @@ def split_by_group(
         smallest = np.flatnonzero(sizes == sizes.min())
         is_held = place == np.random.default_rng([seed, 0x5911]).choice(smallest)
         split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
-    return _counted(split, inputs, whole)
+    return count_inputs(split, inputs, whole)
 
 
 def join_groups(one: Hashes, two: Hashes) -> Hashes:
@@ -274,7 +274,7 @@ def join_groups(one: Hashes, two: Hashes) -> Hashes:
             return joined.astype(np.uint64)
 
 
-def _counted(split: Split, inputs: Hashes, whole: Hashes) -> Split:
+def count_inputs(split: Split, inputs: Hashes, whole: Hashes) -> Split:
     """The split with the number of repeated rows, and of inputs that are in both sets."""
     shared = np.isin(inputs[split.evaluation], inputs[split.train])
     num_shared = int((shared & (inputs[split.evaluation] != NO_CONTENT)).sum())

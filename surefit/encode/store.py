@@ -111,6 +111,12 @@ class Store:
         """All values of a column, concatenated."""
         return self._values[name]
 
+    def joined(self, name: str, indices: Sequence[int] | Array) -> Array:
+        """The values of a column in some rows, concatenated."""
+        if not self.fields[name].rank:
+            return np.asarray(self._values[name][indices])
+        return np.concatenate([self.value(name, int(index)).ravel() for index in indices])
+
     def offsets(self, name: str) -> Array:
         """Where each row of a column starts in its values, and the end of the last row."""
         return self._offsets[name]

@@ -91,7 +91,9 @@ def predict(job: Job, limit: Limit) -> Fit:
         first = (message_of(error).strip().splitlines() or [""])[0]
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
-    fit = Fit(limit, parts=_breakdown(worst, base_bytes(job.pipeline.module, limit), limit))
+    parts = _breakdown(worst, base_bytes(job.pipeline.module, limit), limit)
+    kept = {"metrics": job.kept_bytes} if job.kept_bytes and not limit.on_device else {}
+    fit = Fit(limit, parts={**parts, **kept})
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
 

@@ -113,7 +113,7 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
         start = time.perf_counter()
         total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         middle = time.perf_counter()
-        mean = total / max(int(count), 1)
+        mean = total / (float(count) or 1.0)
         backward(mean if added is None else mean + added)
         del total, mean, added
         _wait()

@@ -96,6 +96,9 @@ def _measure(
     metrics = {"loss": as_metric(pipeline.loss)}
     metrics |= {n: as_metric(m, pipeline.encoder) for n, m in pipeline.task.metrics.items()}
     totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
+    some_rows = settings.max_batches is not None  # which a metric of all rows may refuse
+    asked = {} if some_rows else pipeline.task.own_metrics
+    own = {name: each.start(group.size) for name, each in asked.items()}
     together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
     groups = group_store(store, together)
     chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
@@ -107,12 +110,24 @@ def _measure(
         for name, metric in metrics.items():
             if name == "loss" or not has_module_loss(outputs):
                 _add(totals[name], metric.sums(outputs, batch), weight)
+        if own and weight and not has_module_loss(outputs):
+            assert pipeline.task.predicted_values is not None
+            values = pipeline.task.predicted_values(outputs, batch, pipeline.encoder)
+            for each in own.values():
+                each.add(*values)
     progress("evaluating", len(mine), len(mine))
-    return {
-        name: metrics[name].figure({key: group.reduce(value) for key, value in sums.items()})
-        for name, sums in totals.items()
-        if sums
-    }
+    found: dict[str, Any] = {}
+    for name, sums in totals.items():
+        if sums:
+            reduced = {key: group.reduce(value) for key, value in sums.items()}
+            found |= _figures(name, metrics[name], reduced)
+    return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
+
+
+def _figures(name: str, metric: Metric, sums: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric's figure, and those beside it."""
+    beside = metric.beside(sums) if metric.beside is not None else {}
+    return {name: metric.figure(sums), **{f"{name}_{end}": value for end, value in beside.items()}}
 
 
 def _generate(

@@ -28,6 +28,8 @@ class Job:
     """Rows and new tokens that each evaluation generates."""
     autocast_dtype: torch.dtype | None = None
     """The lower precision of mixed precision; None for float32."""
+    kept_bytes: int = 0
+    """Memory of the predictions that the user's own metrics keep in an evaluation."""
 
     @property
     def num_evaluations(self) -> int:

@@ -44,7 +44,7 @@ def open_pipeline(
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
     encoder = only_read(encoder, call)
     fields = task.fields_for(encoder)
-    loss = with_module_loss(task.loss)
+    loss = with_module_loss(task.loss_for(encoder))
     opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
     return apply_choices(opened, plan.get("choices", {}))
 

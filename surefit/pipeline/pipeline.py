@@ -22,6 +22,7 @@ from surefit.encode.encoded_row import EncodedRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
+from surefit.errors import UsageError
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.call import Call, Names
 from surefit.models.meta_copy import meta_copy
@@ -30,6 +31,8 @@ from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, G
 from surefit.pipeline.prediction import predict
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.progress import Progress, silent
+from surefit.tasks.class_loss import read_class_loss
+from surefit.tasks.classes import ALL_PROBABILITIES
 from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -95,6 +98,13 @@ class Pipeline:
         """Encoded rows as one batch of tensors on the module's device."""
         return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
 
+    def divisor(self, store: Store, rows: Any) -> float:
+        """What the loss of these rows is divided by: their targets, or their class weights."""
+        options = read_class_loss(self.encoder.settings)
+        if options.class_weights is None:
+            return int(store.num_targets[rows].sum())
+        return options.count(store.joined("labels", rows))
+
     def outputs(self, batch: Batch) -> Any:
         """What the module makes of a batch."""
         return self.call(self.module, batch)
@@ -137,6 +147,18 @@ class Pipeline:
         """The same, for rows without targets and without columns that only a loss reads."""
         encoder = only_read(self.encoder.without(self.task.targets), self.call)
         return replace(self, encoder=encoder)
+
+    def with_probabilities(self, which: str) -> Pipeline:
+        """The same, predicting the probabilities of all classes."""
+        if which != "all":
+            raise UsageError(f"probabilities is {which!r}.", "Write all, or leave it out.")
+        if self.task.class_scores is None:
+            raise UsageError(
+                f"{self.task.name} predicts no classes, so it has no probabilities of them.",
+                "Leave probabilities out.",
+            )
+        settings = {**self.encoder.settings, ALL_PROBABILITIES: which}
+        return replace(self, encoder=replace(self.encoder, settings=settings))
 
     @property
     def device(self) -> Any:

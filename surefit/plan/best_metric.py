@@ -16,7 +16,8 @@ IMBALANCED_CLASSES = rule(
         "Predicting the most frequent class alone gives a high accuracy. The best step is chosen "
         "by macro_f1, which counts every class equally."
     ),
-    fix="Nothing to do; early_stopping.metric names another metric.",
+    fix="Nothing to do; early_stopping.metric names another metric. With loss.class_weights: "
+    "balanced, all classes count the same in the loss.",
 )
 
 MAJORITY_SHARE = 0.8

@@ -108,7 +108,7 @@ def make_pipeline(
         if name in call.arguments.values() or (loss_fn is not None and _is_whole(table, name))
     }
     encoder = replace(encoder, extras=used)
-    loss = with_module_loss(task.loss) if loss_fn is None else from_loss_fn(loss_fn)
+    loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else from_loss_fn(loss_fn)
     pipeline = Pipeline(
         task,
         encoder,

@@ -11,8 +11,9 @@ from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, rule
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.augmentation import own_function
+from surefit.tasks.metrics.class_metrics import class_metric
 from surefit.tasks.metrics.own_scorer import with_scorer
-from surefit.tasks.task_spec import TaskSpec
+from surefit.tasks.task_spec import TaskSpec, better_of
 from surefit.user_code import CodeGate
 
 SCORER_FAILED = rule(
@@ -25,11 +26,21 @@ SCORER_FAILED = rule(
 
 
 def check_metric(metric: str | None, task: TaskSpec) -> None:
-    """Refuse a metric to watch that the task does not have, or that is no single number."""
+    """Refuse a metric to watch that the task does not have, that is no single number, or of which
+    nobody has said whether higher or lower is better."""
     if metric is not None and metric not in task.watchable_metrics:
+        asked = task.class_scores and class_metric(metric, task.class_scores)
+        more = f" Or add it: --set metrics={metric}." if asked and asked.is_number else ""
         raise UsageError(
             f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
-            f"Choose one of: {', '.join(task.watchable_metrics)}.",
+            f"Choose one of: {', '.join(task.watchable_metrics)}.{more}",
+        )
+    best = metric or task.best
+    if best in task.watchable_metrics and better_of(task, best) is None:
+        raise UsageError(
+            f"The best step goes by {best!r}, and it is not known whether higher or lower is "
+            "better.",
+            f"State it: --set metrics.{best}.better=higher, or lower.",
         )
 
 

@@ -14,8 +14,11 @@ from surefit.findings import Finding, has_errors, without_covered
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
+from surefit.models.parameter_patterns import describe_patterns
 from surefit.pipeline.job import Job
 from surefit.plan.choose_rehearsal import Rehearsal
+from surefit.plan.class_loss_options import describe_loss
+from surefit.plan.own_metrics import describe_metrics
 from surefit.plan.predict_disk import DiskUse
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
@@ -56,6 +59,8 @@ class Plan:
     """What was chosen by trying or measuring; a resumed run does not choose again."""
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
+    folds: tuple[Mapping[str, Any], ...] = ()
+    """What `check` found of each fold of a cross-validation."""
     disk: DiskUse | None = None
     rehearsal: Rehearsal | None = None
     planning_peak_bytes: int | None = None
@@ -95,11 +100,16 @@ class Plan:
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
                 "planning_peak_bytes": self.planning_peak_bytes,
             },
+            **({"folds": [dict(fold) for fold in self.folds]} if self.folds else {}),
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
             "rehearsal": self.rehearsal.as_dict() if self.rehearsal else None,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
-            "model": _model_dict(self.job, self.model) if self.job and self.model else None,
+            "model": _model_dict(self.job, self.model, self.config)
+            if self.job and self.model
+            else None,
+            "loss": describe_loss(self.job.pipeline.encoder) if self.job else None,
+            "metrics": describe_metrics(self.task, self.config.metrics) if self.task else None,
             "generate": _generate_dict(self.job, self.config) if self.job else None,
             "steps": self.job.num_steps if self.job else None,
             "baselines": without_nan(self.baselines),
@@ -139,7 +149,7 @@ def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:
     }
 
 
-def _model_dict(job: Job, model: ModelChoice) -> dict[str, Any]:
+def _model_dict(job: Job, model: ModelChoice, config: RunConfig) -> dict[str, Any]:
     parameters = list(job.pipeline.module.parameters())
     return {
         "name": model.source.name,
@@ -149,6 +159,7 @@ def _model_dict(job: Job, model: ModelChoice) -> dict[str, Any]:
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "max_length": job.pipeline.encoder.max_length,
         "lr": model.lr,
+        **describe_patterns(job.pipeline.module, config.freeze, config.lr_by),
         "lora": model.adaptation.as_dict() if model.adaptation is not None else None,
         "columns": dict(job.pipeline.call.arguments),
     }

@@ -20,23 +20,25 @@ from surefit.checks.probes.batched_generation import (
     NOT_BATCHED,
     choose_generation,
 )
-from surefit.checks.probes.first_batch import find_unreached, probe
+from surefit.checks.probes.first_batch import OWN_LOSS, find_unreached, probe
 from surefit.checks.probes.model_loss import compare_losses
 from surefit.checks.probes.padding_effect import padding_effect
 from surefit.checks.probes.perturbed_weights import perturbed_copy
 from surefit.checks.probes.probe_batch import Subject, differ, tolerance
 from surefit.checks.probes.save_reload import check_reload
 from surefit.encode.store import Store
-from surefit.errors import describe_error
+from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 from surefit.models.auxiliary_loss import without_router_logits
+from surefit.models.call import with_module_loss
 from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.models.save_model import load_model, save_model
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
+from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.user_code import RunCode
 
 ADAPTERS_FROZEN = rule(
@@ -109,7 +111,16 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         outputs = head.size(pipeline.encoder)
-    return probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
+    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
+    if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
+        each.code for each in found
+    }:
+        raise UsageError(
+            "loss.class_weights and loss.label_smoothing have no effect: the model computes its "
+            "own loss.",
+            "Let forward return logits, or leave them out.",
+        )
+    return found
 
 
 def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
@@ -149,7 +160,8 @@ def choose_loss_terms(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any],
     if pipeline.collate_fn is not None:
         return {}, []
     with preserved_state(pipeline.module):
-        added, found = compare_losses(_subject(pipeline, train), pipeline.call)
+        plain = replace(pipeline, loss=with_module_loss(pipeline.task.loss))
+        added, found = compare_losses(_subject(plain, train), pipeline.call)
     return ({"auxiliary_loss": True} if added else {}), found
 
 
@@ -254,18 +266,22 @@ def freeze_unreached(built: Built, train: Store) -> tuple[Built, list[Finding]]:
     return replace(built, adaptation=trained), [ADAPTERS_FROZEN.finding(message)]
 
 
-def _probe_batch(pipeline: Pipeline, train: Store) -> tuple[Any, int]:
-    """A batch of the longest and the shortest row, and its number of targets.
+def _probe_batch(pipeline: Pipeline, train: Store) -> tuple[Any, float]:
+    """A batch of the longest and the shortest row, and what its loss is divided by.
 
     Where the vocabulary is large or activations are thrown away in training, only the end of long
     rows is taken: a probe has all of them at once, and must not hold more memory than training.
     """
     rows = _chosen_rows(train)
     if pipeline.collate_fn is not None or _token_limit(pipeline) >= train.lengths[rows].max():
-        return pipeline.batch(train, rows), int(train.num_targets[rows].sum())
-    num_targets = sum(pipeline.task.count_targets(row) for row in _cut_rows(pipeline, train))
-    batch = pipeline.collate(_probe_rows(pipeline, train))
-    return batch | {"num_targets": num_targets}, num_targets
+        return pipeline.batch(train, rows), pipeline.divisor(train, rows)
+    cut = _cut_rows(pipeline, train)
+    num_targets = sum(pipeline.task.count_targets(row) for row in cut)
+    batch = pipeline.collate(_probe_rows(pipeline, train)) | {"num_targets": num_targets}
+    weighs = read_class_loss(pipeline.encoder.settings)
+    if weighs.class_weights is None:
+        return batch, num_targets
+    return batch, sum(weighs.count(np.asarray(row["labels"])) for row in cut)
 
 
 def _chosen_rows(train: Store) -> Any:

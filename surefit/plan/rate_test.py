@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
@@ -78,6 +78,13 @@ class Rates:
     """The user's own optimizer, or the function that makes it."""
     default: float = 1e-3
     """The rate surefit would choose for this kind of model."""
+    lr_by: Mapping[str, float] = field(default_factory=dict)
+    """The rates of parameters by patterns of their names."""
+
+    def scaled(self, lr: float) -> Rates:
+        """The peak rate `lr`, and the rates by pattern changed by the same factor."""
+        lr_by = {name: rate * lr / self.lr for name, rate in self.lr_by.items()}
+        return replace(self, lr=lr, lr_by=lr_by)
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,8 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
     first, last = trial.losses[0], statistics.median(trial.losses[-AT_PEAK:])
     count = len(trial.losses) - 1
     rose = f"from {first:.4g} to {last:.4g}" if math.isfinite(growth) else "to NaN or infinity"
-    message = f"With lr {rates.lr:g}, {count} steps on real rows bring the loss {rose}."
+    by_pattern = "".join(f", {name} {rate:g}" for name, rate in rates.lr_by.items())
+    message = f"With lr {rates.lr:g}{by_pattern}, {count} steps on real rows bring the loss {rose}."
     broken = RATE_TOO_HIGH if growth >= BLOWN_UP else RATE_HIGH
     works = _rate_that_works(job, rates, budget, prior)
     return counted, [broken.finding(message, fix=_fix(rates, works))]
@@ -166,7 +174,7 @@ def _rate_that_works(job: Job, rates: Rates, budget: float, prior: float | None)
     lower = [rates.lr / float(10**power) for power in range(1, 5)]
     tried = [rates.default, *lower] if rates.default < rates.lr else lower
     for lr in tried if rates.passed is None else ():
-        trial = try_rate(job, replace(rates, lr=lr), budget)
+        trial = try_rate(job, rates.scaled(lr), budget)
         if trial is not None and trial.growth(prior) < 2.0:
             return lr
     return None
@@ -175,9 +183,11 @@ def _rate_that_works(job: Job, rates: Rates, budget: float, prior: float | None)
 def _fix(rates: Rates, works: float | None) -> str:
     if rates.passed is not None:
         return "Make the optimizer with a lower lr."
+    too = " and the rates of lr_by lower by the same factor" if rates.lr_by else ""
     if works is None:
-        return f"Use a far lower rate: --lr {rates.lr / 1e5:.0e}, for example.".replace("e-0", "e-")
-    return f"Use --lr {works:.0e}; at that rate the loss does not rise.".replace("e-0", "e-")
+        lower = f"{rates.lr / 1e5:.0e}"
+        return f"Use a far lower rate: --lr {lower}{too}, for example.".replace("e-0", "e-")
+    return f"Use --lr {works:.0e}{too}; at that rate the loss does not rise.".replace("e-0", "e-")
 
 
 def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
@@ -190,7 +200,7 @@ def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
     module = job.pipeline.module
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     kept = [weight.detach().clone() for weight in trained]
-    optimizer = make_optimizer(module, rates.lr, rates.weight_decay, rates.passed)
+    optimizer = make_optimizer(module, rates.lr, rates.weight_decay, rates.passed, rates.lr_by)
     peaks = [group["lr"] for group in optimizer.param_groups]
     steps = _steps(job, module, optimizer, trained, rates.clip)
     losses: list[float] = []
@@ -231,7 +241,7 @@ def _steps(
         rows = batches.step_rows(0, usable[place % len(usable)])[:MAX_ROWS]
         batch = job.pipeline.batch(job.train, rows)
         total, count, added = compute_losses(job.pipeline.call, job.pipeline.loss, module, batch)
-        loss = total / max(int(count), 1)
+        loss = total / (float(count) or 1.0)
         if updates:
             (loss if added is None else loss + added).backward()
             if clip:

@@ -14,6 +14,7 @@ from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
 from surefit.data.column_types import is_text
+from surefit.data.fold_split import split_off_fold
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
     NO_CONTENT,
@@ -103,6 +104,9 @@ class SplitSettings:
     by: str | None = None
     """The column of groups that stay in one set."""
     stratify: str = "auto"
+    folds: int | None = None
+    """Parts of the rows, one of which (`fold`) is the validation set."""
+    fold: int | None = None
 
 
 def split_tables(
@@ -119,6 +123,7 @@ def split_tables(
     table = with_files(table, roles)
     hashes = parts.hash_table(table, rows)
     classes = _classes(table, rows, task, roles, asked.stratify)
+    _check_folds(asked, eval_table, len(rows))
     if eval_table is None:
         split = _split_off(table, rows, hashes, classes, asked)
         found += _note_split(split, hashes, len(rows), asked.by)
@@ -182,12 +187,43 @@ def _split_off(
     classes: Classes | None,
     asked: SplitSettings,
 ) -> Split:
+    groups = None
     if asked.by is not None:
         named = hash_rows(table, [asked.by], rows=rows)
         groups = np.where(named == NO_CONTENT, hashes[1], named)
-        return split_by_group(groups, *hashes, asked.share, asked.seed)
     by_class = classes.numbers if classes is not None and asked.stratify != "off" else None
+    if asked.folds is not None:
+        _check_group_count(groups, asked)
+        fold = asked.fold or 0
+        return split_off_fold(hashes, fold, asked.folds, asked.seed, groups, by_class)
+    if groups is not None:
+        return split_by_group(groups, *hashes, asked.share, asked.seed)
     return split_by_input(*hashes, asked.share, asked.seed, by_class)
+
+
+def _check_folds(asked: SplitSettings, eval_table: Table | None, num_rows: int) -> None:
+    if asked.folds is None:
+        return
+    if eval_table is not None:
+        raise UsageError(
+            "split.folds makes validation sets of the training rows, and there is validation data "
+            "of its own.",
+            "Leave out --eval-data, pass the training file alone, or leave split.folds out.",
+        )
+    if asked.folds > num_rows:
+        raise UsageError(
+            f"split.folds is {asked.folds}, and there are {num_rows} rows.", "Use fewer folds."
+        )
+
+
+def _check_group_count(groups: Hashes | None, asked: SplitSettings) -> None:
+    count = len(np.unique(groups)) if groups is not None else None
+    if count is not None and count < (asked.folds or 0):
+        raise UsageError(
+            f"split.folds is {asked.folds}, and {asked.by!r} (split.by) has {count} groups, each "
+            "of which stays in one fold.",
+            f"Use split.folds={count} at most, or another column.",
+        )
 
 
 def _note_split(

@@ -52,6 +52,7 @@ from surefit.memory.limit import find_limit
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
+from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.augmentation import check_copies, make_copies
@@ -59,6 +60,7 @@ from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.choose_form import choose_form
+from surefit.plan.class_loss_options import check_loss_options, settle_loss
 from surefit.plan.evaluation_metrics import check_watched, find_scorer, try_scorer
 from surefit.plan.feature_rows import BatchBound, plan_features
 from surefit.plan.fit_in_memory import (
@@ -70,6 +72,7 @@ from surefit.plan.fit_in_memory import (
 )
 from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
+from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
     choose_tokenizer,
@@ -175,8 +178,10 @@ class _Planner:
         hints = source.hints()
         columns = choose_form(table, hints, wanted, config.columns)
         task, roles = choose_task(table, wanted, columns, source.auto_classes)
+        task = self.keep(choose_metrics(config.metrics, objects.metrics, code, task))
         findings = without_text_columns(self.plan.findings, roles, task.whole_rows)
         self.plan = replace(self.plan, task=task, roles=roles, findings=tuple(findings))
+        check_loss_options(config.loss, task, objects.loss_fn)
         names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
         forms = self.keep(unify_forms(table, eval_table, task, roles, config.columns))
         table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
@@ -206,6 +211,8 @@ class _Planner:
                     config.scan,
                     config.split.by,
                     config.split.stratify,
+                    config.split.folds,
+                    config.split.fold,
                 ),
             )
         )
@@ -223,15 +230,23 @@ class _Planner:
         self._check_encoded(data, built, train, validation)
         if has_errors(self.plan.findings):
             return
+        pipeline = settle_loss(built.pipeline, config.loss, train)
+        task = try_scorer(scorer, task, validation, pipeline.encoder)
+        built = replace(built, pipeline=replace(pipeline, task=task))
+        self._settle_evaluation(built, train, validation)
+
+    def _settle_evaluation(self, built: Built, train: Store, validation: Store) -> None:
+        """Baselines, metrics and generation, and then the Job."""
+        config, pipeline = self.request.config, built.pipeline
+        task, encoder = pipeline.task, pipeline.encoder
         if task.baselines is not None:
             self.plan = replace(self.plan, baselines=task.baselines(train, validation, encoder))
-        task = try_scorer(scorer, task, validation, encoder)
-        built = replace(built, pipeline=replace(built.pipeline, task=task))
-        check_watched(metric, config.generate.rows, built.pipeline, source.name)
-        pipeline = self.keep(settle_generation(built.pipeline, config.generate))
-        built = replace(built, pipeline=pipeline)
+        metric = config.early_stopping.metric
+        check_watched(metric, config.generate.rows, pipeline, built.source.name)
+        pipeline = self.keep(settle_generation(pipeline, config.generate))
         self.plan = replace(self.plan, task=task)
-        self._make_job(built, train, validation)
+        kept_bytes = self.keep(try_metrics(task, validation, encoder))
+        self._make_job(replace(built, pipeline=pipeline), train, validation, kept_bytes)
 
     def _account(self, names: Iterable[str], encoder: Encoder, read_as: Mapping[str, str]) -> None:
         """Note the role of every column; `read_as` has those of files in another form."""
@@ -324,6 +339,7 @@ class _Planner:
             )
         )
         check_weights(module)
+        freeze_parameters(module, config.freeze, adaptation is not None)
         self.progress("building the model", 1, 1)
         pipeline = self.keep(
             make_pipeline(
@@ -362,7 +378,7 @@ class _Planner:
             trained = None if built.source.untrained else pipeline.module
             self.note(check_causal_labels(labelled, pipeline.encoder, trained))
 
-    def _make_job(self, built: Built, train: Store, validation: Store) -> None:
+    def _make_job(self, built: Built, train: Store, validation: Store, kept_bytes: int) -> None:
         """Batches, the checks of the model on them, and the plan with its Job."""
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
@@ -379,6 +395,7 @@ class _Planner:
         self.note(check_trainable(module))
         self.note(check_registered(module))
         check_optimizer(module, request.objects.optimizer)
+        check_rates(module, config.lr_by, request.objects.optimizer)
         if has_errors(self.plan.findings):
             return
         choices: dict[str, Any] = {}
@@ -400,6 +417,7 @@ class _Planner:
                 config.eval_every,
                 generation_size(pipeline, config.generate, len(validation)),
                 autocast_dtype(config.precision, config.device_memory_gb),
+                kept_bytes,
             )
         )
         choices |= self.keep(
@@ -416,7 +434,7 @@ class _Planner:
         if fit is None or has_errors(self.plan.findings):
             return
         optimizer = self.request.objects.optimizer
-        rates = Rates(lr, config.weight_decay, config.clip, optimizer, default)
+        rates = Rates(lr, config.weight_decay, config.clip, optimizer, default, config.lr_by)
         known = [b["loss"] for b in self.plan.baselines.values() if "loss" in b]
         fit = self.keep(check_rate(job, fit, rates, max(known, default=None)))
         self.plan = replace(self.plan, fit=fit)

@@ -54,6 +54,8 @@ def render(run: Run) -> str:
         _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
+        _section("Frozen parameters and learning rates", _table(("what", "value"), _rates(plan))),
+        _section("Loss settings", _table(("setting", "value"), _loss(plan))),
         _section("Columns", _table(("column", "role"), _columns(plan))),
         _section("Generated answers", _answers(history)),
         _section("Generation settings", _table(("setting", "value"), _generation(plan))),
@@ -92,7 +94,7 @@ def _result_title(best_step: int | None) -> str:
 def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The metrics; a confusion matrix with a line per true class."""
     for name, value in metrics.items():
-        if isinstance(value, list):
+        if isinstance(value, list) and value and isinstance(value[0], list):
             yield f"{name} (a line per true class)", "\n".join(map(str, value))
         else:
             yield name, value
@@ -142,6 +144,25 @@ def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     unused = [name for name, role in columns.items() if role is None]
     if unused:
         yield "columns not used", ", ".join(unused)
+
+
+def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What `freeze` and `lr_by` made of the parameters; nothing without them."""
+    model = plan["model"]
+    frozen = model.get("frozen")
+    if frozen:
+        yield f"frozen parameters ({', '.join(frozen['patterns'])})", frozen["parameters"]
+    for pattern, rate in model.get("lr_by", {}).items():
+        yield f"learning rate of {pattern} ({rate['parameters']:,} parameters)", rate["lr"]
+
+
+def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Class weights and label smoothing; nothing where there are none."""
+    loss = plan.get("loss") or {}
+    for name, weight in (loss.get("class_weights") or {}).items():
+        yield f"weight of class {name}", weight
+    if loss.get("label_smoothing"):
+        yield "label smoothing", loss["label_smoothing"]
 
 
 def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

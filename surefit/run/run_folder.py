@@ -22,6 +22,7 @@ from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
 from surefit.stored_files import reading
 from surefit.tasks.find_task import find_task
+from surefit.tasks.metrics.chosen_metrics import with_metrics
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import RunCode
@@ -106,10 +107,13 @@ class Run:
         name = self.config.task or ""
         found = find_task(name if ":" in name else self.plan["task"], self.code)
         assert isinstance(found, TaskSpec)
-        scorer = self.config.generate.scorer
-        if scorer is None:
-            return found
-        return with_scorer(found, self.code.find(scorer))
+        scorer, chosen = self.config.generate.scorer, self.config.metrics
+        if scorer is not None:
+            found = with_scorer(found, self.code.find(scorer))
+        own = {
+            name: self.code.find(each.function) for name, each in chosen.items() if each.function
+        }
+        return with_metrics(found, chosen, own)
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.tasks.classes import is_multi_label, macro_f1_of
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.single_column import predict_by_column
@@ -42,7 +43,11 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
     shares = counts / counts.sum()
     constant = np.full(len(judged), shares.argmax())
     figures = class_figures(constant, judged, count)
-    found: Baselines = {MAJORITY: {**figures, "loss": cross_entropy(shares, judged)}}
+    loss = cross_entropy(shares, judged)
+    options = read_class_loss(encoder.settings)
+    if options != PLAIN:
+        loss = options.of_shares(counts, np.bincount(judged, minlength=count))
+    found: Baselines = {MAJORITY: {**figures, "loss": loss}}
     by_column = predict_by_column(train, validation, encoder, num_classes=count)
     if by_column is not None:
         figures = class_figures(by_column.predictions.astype(np.int64), judged, count)
@@ -71,7 +76,13 @@ def token_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
 
 def tag_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
     """The most frequent tag of a word."""
-    return _tokens(train, validation, MAJORITY)
+    found = _tokens(train, validation, MAJORITY)
+    options = read_class_loss(encoder.settings)
+    if options != PLAIN and train is not None and found:
+        counts = (_count(store, len(encoder.classes)) for store in (train, validation))
+        found[MAJORITY]["loss"] = options.of_shares(*counts)
+        del found[MAJORITY]["perplexity"]
+    return found
 
 
 def class_figures(predicted: Array, labels: Array, num_classes: int) -> dict[str, Any]:

@@ -274,6 +274,19 @@ def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     return cross_entropy(full_precision(outputs.logits), labels, reduction="sum"), len(labels)
 
 
+def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits and the class of each row."""
+    return full_precision(outputs.logits), batch["labels"]
+
+
+def probabilities(
+    outputs: Any, batch: Batch, encoder: Encoder
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The probability of each class, (B, C), and the classes of the rows."""
+    logits, labels = class_scores(outputs, batch)
+    return logits.sigmoid() if labels.ndim == 2 else logits.softmax(-1), labels
+
+
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
     """Rows whose most likely class is the right one (of several: exactly all), and all rows."""
     if batch["labels"].ndim == 2:
@@ -324,18 +337,34 @@ CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_
 
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """The most likely class of each row and its probability; of several, those above 0.5."""
-    if is_multi_label(encoder):
-        return [
-            _likely(row, encoder.classes)
-            for row in outputs.logits[:, : len(encoder.classes)].float().sigmoid().tolist()
+    """The most likely class of each row and its probability; of several, those above 0.5.
+
+    With the setting `probabilities`, those of all classes by name.
+    """
+    several, classes = is_multi_label(encoder), encoder.classes
+    logits = outputs.logits[:, : len(classes)].float()
+    chances = logits.sigmoid() if several else logits.softmax(-1)
+    if several:
+        found = [_likely(row, classes) for row in chances.tolist()]
+    else:
+        best = chances.max(-1)
+        found = [
+            {"prediction": classes[place], "probability": chance}
+            for place, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-    chances = outputs.logits[:, : len(encoder.classes)].float().softmax(-1)
-    best = chances.max(-1)
-    return [
-        {"prediction": encoder.classes[place], "probability": chance}
-        for place, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    if encoder.settings.get(ALL_PROBABILITIES) is None:
+        return found
+    every = (by_name(row, classes) for row in chances.tolist())
+    return [{**one, "probabilities": named} for one, named in zip(found, every, strict=True)]
+
+
+ALL_PROBABILITIES = "probabilities"
+"""The setting of an Encoder with which predictions have the probabilities of all classes."""
+
+
+def by_name(chances: list[float], classes: list[Any]) -> dict[str, float]:
+    """Probabilities by class name."""
+    return {str(name): chance for name, chance in zip(classes, chances, strict=True)}
 
 
 def _likely(chances: list[float], classes: list[Any]) -> dict[str, Any]:

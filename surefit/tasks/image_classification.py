@@ -28,8 +28,10 @@ from surefit.tasks.classes import (
     accuracy,
     class_id,
     class_loss,
+    class_scores,
     decode_classes,
     fit_classes,
+    probabilities,
 )
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
@@ -107,6 +109,8 @@ SPEC = TaskSpec(
     fit=fit,
     baselines=class_baselines,
     loss=class_loss,
+    class_scores=class_scores,
+    predicted_values=probabilities,
     metrics={
         "accuracy": accuracy,
         "macro_f1": MACRO_F1,

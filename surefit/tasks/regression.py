@@ -167,6 +167,12 @@ def _spread_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
     }
 
 
+def _in_units(outputs: Any, batch: Batch, encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
+    """Predictions and targets in the units of the data: (B,) each."""
+    mean, scale = encoder.fitted["mean"], encoder.fitted["scale"]
+    return _values(outputs).double() * scale + mean, batch["labels"].double() * scale + mean
+
+
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The number for each row, in the units of the data."""
     values = _values(outputs).double() * encoder.fitted["scale"] + encoder.fitted["mean"]
@@ -210,6 +216,7 @@ SPEC = TaskSpec(
     best="rmse",
     baselines=number_baselines,
     decode=decode,
+    predicted_values=_in_units,
     head=HEAD,
     head_of=head_of,
 )

@@ -19,9 +19,11 @@ from surefit.tasks.classes import (
     accuracy,
     class_id,
     class_loss,
+    class_scores,
     decode_classes,
     fit_classes,
     label_field,
+    probabilities,
 )
 from surefit.tasks.task_spec import Head, TaskSpec
 
@@ -66,6 +68,8 @@ SPEC = TaskSpec(
     fit=fit,
     baselines=class_baselines,
     loss=class_loss,
+    class_scores=class_scores,
+    predicted_values=probabilities,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",
     decode=decode_classes,

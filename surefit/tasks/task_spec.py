@@ -22,6 +22,8 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.encode.text.saved_tokenizer import Reload
 from surefit.findings import Finding
+from surefit.tasks.class_loss import PLAIN, ClassScores, read_class_loss, weighted_loss
+from surefit.tasks.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,8 @@ SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
+PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
+Better = Literal["higher", "lower"]
 AdaptTokenizer = Callable[[Any, Mapping[str, str], Reload], Any]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
@@ -48,6 +52,11 @@ class Metric:
     figure: Callable[[Mapping[str, Any]], Any]
     is_number: bool = True
     """Whether the figure is one number, by which a step can be called better than another."""
+    beside: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Further figures of the same sums, by the end of their names: `bin_error` of `roc_auc` is
+    reported as `roc_auc_bin_error`."""
+    better: Better | None = None
+    """Which is better; None: as `better_of` knows it by the name."""
     uses_encoder: bool = False
     """Whether `sums` takes the Encoder as well, for names or units that were fitted."""
 
@@ -172,9 +181,19 @@ class TaskSpec:
     prepare: PrepareRow | None = None
     """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
     row as the model gets it. The number of targets stays."""
+    class_scores: ClassScores | None = None
+    """The scores and the class of each target, (N, C) and (N,), where the loss is their
+    cross-entropy: only then can it have class weights and label smoothing."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
+    predicted_values: PredictedValues | None = None
+    """Predictions and labels as a user's own metrics get them: probabilities (N, C) and classes,
+    or numbers in the units of the data."""
+    own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+    """Metrics that the user brings to this run."""
+    better: Mapping[str, Better] = field(default_factory=dict)
+    """Which is better, for metrics whose direction the user states."""
     best: str = "loss"
     """The metric that decides the best step."""
     baselines: MeasureBaselines | None = None
@@ -208,6 +227,13 @@ class TaskSpec:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
 
+    def loss_for(self, encoder: Encoder) -> Loss:
+        """The loss, with the class weights and the label smoothing that the Encoder keeps."""
+        options = read_class_loss(encoder.settings)
+        if options == PLAIN or self.class_scores is None:
+            return self.loss
+        return weighted_loss(self.class_scores, options)
+
     def head_for(self, encoder: Encoder) -> Head | None:
         """The head for the roles that were found."""
         return self.head_of(encoder) if self.head_of is not None else self.head
@@ -224,7 +250,8 @@ class TaskSpec:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Every figure an evaluation can give."""
-        return ("loss", *self.metrics, *(self.generate.names if self.generate else ()))
+        generated = self.generate.names if self.generate else ()
+        return ("loss", *self.metrics, *generated, *self.own_metrics)
 
     @property
     def watchable_metrics(self) -> tuple[str, ...]:
@@ -238,10 +265,25 @@ def full_precision(logits: torch.Tensor) -> torch.Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
+HIGHER_IS_BETTER = frozenset(
+    {"accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5"}
+)
+"""Names of metrics that have one direction, whoever computes them."""
 
 
-def is_better(metric: str, new: float, old: float | None) -> bool:
+def better_of(task: TaskSpec, metric: str) -> Better | None:
+    """Whether higher or lower figures of a metric are better; None where nobody has said it."""
+    stated = task.better.get(metric) or getattr(task.metrics.get(metric), "better", None)
+    if stated is not None:
+        return "lower" if stated == "lower" else "higher"
+    if metric in LOWER_IS_BETTER:
+        return "lower"
+    generated = task.generate.names if task.generate is not None else ()
+    return "higher" if metric in HIGHER_IS_BETTER or metric in generated else None
+
+
+def is_better(metric: str, new: float, old: float | None, better: Better | None = None) -> bool:
     """Whether `new` beats `old`, in the direction of the metric.
 
     >>> is_better("loss", 1.0, 2.0), is_better("accuracy", 0.5, 0.6)
@@ -249,4 +291,5 @@ def is_better(metric: str, new: float, old: float | None) -> bool:
     """
     if old is None:
         return True
-    return new < old if metric in LOWER_IS_BETTER else new > old
+    lower = metric in LOWER_IS_BETTER if better is None else better == "lower"
+    return new < old if lower else new > old

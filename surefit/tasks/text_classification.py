@@ -32,10 +32,12 @@ from surefit.tasks.classes import (
     accuracy,
     class_id,
     class_loss,
+    class_scores,
     decode_classes,
     fit_classes,
     is_multi_label,
     label_field,
+    probabilities,
 )
 from surefit.tasks.task_spec import Head, TaskSpec
 
@@ -144,6 +146,8 @@ SPEC = TaskSpec(
     fit=partial(fit_classes, lists=True),
     baselines=class_baselines,
     loss=class_loss,
+    class_scores=class_scores,
+    predicted_values=probabilities,
     metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
     best="accuracy",
     class_files=True,

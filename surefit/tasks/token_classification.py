@@ -19,7 +19,7 @@ from surefit.encode.encoded_row import (
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.saved_tokenizer import read_words_as_text
 from surefit.tasks.baselines import tag_baselines
-from surefit.tasks.classes import UNSUITABLE_LABEL, class_name
+from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
 from surefit.tasks.metrics.entities import (
     OUTSIDE,
     entity_f1_of,
@@ -131,7 +131,15 @@ def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
 def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and tags of the first pieces: (N, C) and (N,)."""
     learned = batch["labels"] != IGNORE_INDEX
-    return outputs.logits[learned], batch["labels"][learned]
+    return full_precision(outputs.logits[learned]), batch["labels"][learned]
+
+
+def _probabilities(
+    outputs: Any, batch: Batch, encoder: Encoder
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities and tags of the words: (N, C) and (N,)."""
+    logits, labels = _learned(outputs, batch)
+    return logits.softmax(-1), labels
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
@@ -139,7 +147,7 @@ def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     from torch.nn.functional import cross_entropy
 
     logits, labels = _learned(outputs, batch)
-    return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
+    return cross_entropy(logits, labels, reduction="sum"), labels.numel()
 
 
 def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
@@ -170,12 +178,18 @@ ENTITY_F1 = Metric(_entity_sums, entity_f1_of, uses_encoder=True)
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """A tag per word (None for a word beyond the limit), and the entities as spans of words."""
+    """A tag per word (None for a word beyond the limit), and the entities as spans of words.
+
+    With the setting `probabilities`, those of all tags for each word.
+    """
     best = outputs.logits.argmax(-1).tolist()
+    chances = None
+    if encoder.settings.get(ALL_PROBABILITIES) is not None:
+        chances = full_precision(outputs.logits).softmax(-1)
     classes, entity_tag = encoder.classes, entity_tags(encoder.classes)
     answers = []
     rows = zip(best, batch["words"].tolist(), batch["num_words"].tolist(), strict=True)
-    for tags, words, num_words in rows:
+    for place, (tags, words, num_words) in enumerate(rows):
         found: list[int | None] = [None] * num_words
         for tag, word in zip(tags, words, strict=True):
             if word != NO_WORD:
@@ -186,6 +200,14 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
         ]
         names = [None if tag is None else classes[tag] for tag in found]
         answers.append({"prediction": names, "entities": spans})
+        if chances is not None:
+            every: list[dict[str, float] | None] = [None] * num_words
+            for position, word in enumerate(words):
+                if word != NO_WORD:
+                    every[word] = by_name(
+                        chances[place, position, : len(classes)].tolist(), classes
+                    )
+            answers[-1]["probabilities"] = every
     return answers
 
 
@@ -205,6 +227,8 @@ SPEC = TaskSpec(
     fit=fit,
     baselines=tag_baselines,
     loss=loss,
+    class_scores=_learned,
+    predicted_values=_probabilities,
     metrics={"token_accuracy": token_accuracy, "accuracy": accuracy, "entity_f1": ENTITY_F1},
     best="entity_f1",
     decode=decode,

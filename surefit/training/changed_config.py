@@ -120,4 +120,5 @@ def _refuse(run: Run, differences: list[Difference], who: str) -> None:
 def named_keys(options: set[str]) -> set[str]:
     """The keys of a config that options set, sections as the single keys in them."""
     named = {SHORT_KEYS.get(key, key) for key in options}
-    return {key for key in known_keys() if key in named or key.split(".")[0] in named}
+    within = {key for name in named for key in known_keys() if name.startswith(f"{key}.")}
+    return within | {key for key in known_keys() if key in named or key.split(".")[0] in named}

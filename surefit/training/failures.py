@@ -275,6 +275,6 @@ def repeat_step(
         total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         if training:
             (total if added is None else total + added).backward()
-    loss = float(total.detach()) / max(float(count), 1.0)
+    loss = float(total.detach()) / (float(count) or 1.0)
     report(f"loss: {loss}; forward and backward went through.")
     return loss

@@ -19,7 +19,7 @@ from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
 from surefit.run.checkpoint_state import State
 from surefit.run.events import Observer
-from surefit.tasks.task_spec import is_better
+from surefit.tasks.task_spec import Better, is_better
 from surefit.training.engine import Engine
 from surefit.training.last_buffers import LastBuffers
 from surefit.training.nonfinite import (
@@ -59,6 +59,8 @@ class Pace:
     """What the learning rate is multiplied by at each step."""
     skips_nonfinite: bool = False
     """Whether a step with a loss or gradient that is not finite is skipped; else the run stops."""
+    better: Better | None = None
+    """Whether higher or lower figures of the best metric are better; None: as its name says."""
 
     def evaluates(self, place: Place) -> bool:
         """Whether an evaluation is due after this step."""
@@ -288,7 +290,8 @@ def note_evaluation(
     state.evaluated_step = step
     metric = pace.best_metric if pace.best_metric in result.metrics else "loss"
     value, loss = float(result.metrics[metric]), float(result.metrics["loss"])
-    better = is_better(metric, value, state.best)
+    direction = pace.better if metric == pace.best_metric else None
+    better = is_better(metric, value, state.best, direction)
     tied = value == state.best and is_better("loss", loss, state.best_loss)
     if math.isfinite(value) and (better or tied):
         state.best, state.best_step = value, step

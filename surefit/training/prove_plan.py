@@ -37,7 +37,9 @@ def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
     assert plan.fit is not None
     config, module = plan.config, plan.job.pipeline.module
     accelerator = make_accelerator(config.precision)
-    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
+    optimizer = make_optimizer(
+        module, plan.model.lr, config.weight_decay, plan.objects.optimizer, config.lr_by
+    )
     guard = MemoryGuard(plan.fit.limit)
     try:
         with (

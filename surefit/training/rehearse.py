@@ -196,7 +196,9 @@ def _checkpoint(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     assert plan.model is not None
     passed = plan.objects.optimizer
     is_object = isinstance(passed, torch.optim.Optimizer)
-    optimizer = make_optimizer(module, plan.model.lr, plan.config.weight_decay, passed)
+    optimizer = make_optimizer(
+        module, plan.model.lr, plan.config.weight_decay, passed, plan.config.lr_by
+    )
     if passed is None:
         create_optimizer_state(module, optimizer)
     stage.run.checkpoints.mkdir(exist_ok=True)

@@ -76,7 +76,9 @@ def open_replay(
     assert plan.model is not None
     module, config = plan.job.pipeline.module, plan.config
     accelerator = make_accelerator(config.precision)
-    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, objects.optimizer)
+    optimizer = make_optimizer(
+        module, plan.model.lr, config.weight_decay, objects.optimizer, config.lr_by
+    )
     earlier = [p for p in reversed(list_checkpoints(run.checkpoints)) if step_of(p) < step]
     whole = next((path for path in earlier if not checkpoint_damage(path)), None)
     state, scaler = restore(Chosen(whole), module, optimizer, plan.model.lr)

@@ -134,6 +134,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         "augmentation_factor": 1,
         "generate": generate,
         "early_stopping": stopping,
+        "metrics": {n: each for n, each in config.metrics.items() if each.function is None},
         "precision": "fp32",
     }
     # what `train` returns holds the trained module; the plan builds a named model from its name
@@ -172,7 +173,11 @@ def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
 def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
     """The gate of a run's code, which also allows what the options or the config file name."""
     keys = named_keys(named)
-    names = {name for key, name in code_names(request.config).items() if key in keys}
+    names = {
+        name
+        for key, name in code_names(request.config).items()
+        if key in keys or key.split(".")[0] in keys
+    }
     remote = "trust_remote_code" in keys and request.config.trust_remote_code
     beside = request.code.beside
     return replace(code, trusted=code.trusted | names, beside=beside, trust_remote_code=remote)

@@ -34,6 +34,7 @@ from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder
 from surefit.run.run_lock import lock_run
+from surefit.tasks.task_spec import better_of
 from surefit.training.begin_run import begin_run
 from surefit.training.check_updates import check_trained, watch_moves
 from surefit.training.disk_failures import as_disk_failure, report_disk
@@ -136,7 +137,9 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
     job, module = replace(plan.job, pipeline=pipeline), pipeline.module
     accelerator = make_accelerator(config.precision, config.trackers, run.path)
-    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, plan.objects.optimizer)
+    optimizer = make_optimizer(
+        module, plan.model.lr, config.weight_decay, plan.objects.optimizer, config.lr_by
+    )
     chosen = find_checkpoint(run, listeners.notice)
     state, scaler = restore(chosen, module, optimizer, plan.model.lr)
     go_on(state, run, config.early_stopping.patience)
@@ -271,15 +274,17 @@ def _pace(plan: Plan, run: Run) -> Pace:
     assert plan.task is not None
     assert plan.job is not None
     config, job = plan.config, plan.job
+    best = config.early_stopping.metric or plan.task.best
     return Pace(
         job.num_steps,
         config.eval_every,
         config.save_every,
-        config.early_stopping.metric or plan.task.best,
+        best,
         config.early_stopping.patience,
         config.clip,
         lr_by_step(run.spans(job.num_steps), config.warmup, config.schedule),
         config.on_nonfinite == "skip",
+        better_of(job.pipeline.task, best),
     )
 
 

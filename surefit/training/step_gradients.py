@@ -75,7 +75,7 @@ def add_gradients(
     accelerator, model, pipeline = engine.accelerator, engine.model, job.pipeline
     batches, share = job.batches, step.share
     rows = batches.step_rows(step.place.epoch, step.place.index)
-    divisor = int(job.train.num_targets[rows].sum())
+    divisor = pipeline.divisor(job.train, rows)
     # DDP averages over processes; the factor turns its mean back into a sum.
     factor = share.weight * accelerator.num_processes / divisor
     num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))

@@ -28,7 +28,7 @@ OWN_CODE_RUN = rule(
 )
 
 CODE_KEYS = ("model", "task", "generate.scorer", "augment.function")
-"""The config keys that may name code."""
+"""The config keys that may name code, besides metrics."""
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -45,6 +45,7 @@ def is_code_name(name: str) -> bool:
 def code_names(config: RunConfig) -> dict[str, str]:
     """The code that a config names, by key."""
     values = {key: attrgetter(key)(config) for key in CODE_KEYS}
+    values |= {f"metrics.{name}": each.function for name, each in config.metrics.items()}
     return {key: name for key, name in values.items() if name and is_code_name(name)}
 
 

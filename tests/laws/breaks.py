@@ -58,9 +58,8 @@ BREAKS = (
     Break(
         3,
         "training/step_gradients.py",
-        "divisor = int(job.train.num_targets[rows].sum())",
-        "divisor = int(job.train.num_targets[share.micro_batches[0]].sum()) * len("
-        "share.micro_batches)",
+        "divisor = pipeline.divisor(job.train, rows)",
+        "divisor = pipeline.divisor(job.train, share.micro_batches[0]) * len(share.micro_batches)",
     ),
     Break(
         4,

@@ -93,12 +93,16 @@ NO_GRADIENT = rule(
 )
 
 
+COUNT_TOLERANCE = 1e-4
+"""Relative; sums of class weights are float32."""
+
+
 def probe(
     module: nn.Module,
     call: Call,
     batch: Mapping[str, torch.Tensor],
     loss: Loss,
-    num_targets: int,
+    divisor: float,
     num_outputs: int | None,
 ) -> list[Finding]:
     """Send `batch` through model and loss, and back; raise what keeps it from working."""
@@ -113,8 +117,8 @@ def probe(
         found += _backward(module, call, total, batch)
     if outputs.logits is None:
         found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
-    elif int(count) != num_targets:
-        message = f"The loss counts {int(count)} targets in a batch that has {num_targets}."
+    elif abs(float(count) - divisor) > COUNT_TOLERANCE * divisor:
+        message = f"The loss counts {float(count):g} targets in a batch that has {divisor:g}."
         raise LOSS_COUNT_MISMATCH.error(message)
     if not bool(total.isfinite()):
         raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")

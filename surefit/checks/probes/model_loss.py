@@ -55,7 +55,7 @@ def compare_losses(subject: Subject, call: Call) -> tuple[bool, list[Finding]]:
         if has_module_loss(outputs) or "labels" not in subject.batch:
             return False, []
         total, count = subject.loss(outputs, subject.batch)
-    ours = float(total) / max(float(count), 1.0)
+    ours = float(total) / (float(count) or 1.0)
     own = _own_loss(subject, call, outputs)
     if own is None:
         return False, []

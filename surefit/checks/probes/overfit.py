@@ -35,7 +35,7 @@ def check_overfit(subject: Subject) -> list[Finding]:
             if best <= ENOUGH * first:
                 return []
             optimizer.zero_grad()
-            (total / max(int(count), 1)).backward()
+            (total / (float(count) or 1.0)).backward()
             optimizer.step()
     finally:
         with torch.no_grad():

@@ -1,0 +1,102 @@
+"""Class weights and label smoothing: refused where the loss has no classes, else settled."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from surefit.config import LossOptions
+from surefit.encode.encoder import Encoder
+from surefit.encode.store import Store
+from surefit.errors import UsageError
+from surefit.models.call import with_module_loss
+from surefit.pipeline.pipeline import Pipeline
+from surefit.tasks import TASKS
+from surefit.tasks.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
+from surefit.tasks.task_spec import TaskSpec
+
+
+def check_loss_options(options: LossOptions, task: TaskSpec, loss_fn: Any) -> None:
+    """Refuse class weights and label smoothing where they would have no effect."""
+    keys = _keys(options)
+    if not keys:
+        return
+    if loss_fn is not None:
+        raise UsageError(
+            f"{keys[0]} has no effect with a loss_fn, which computes the loss.",
+            "Leave one of them out.",
+        )
+    if task.class_scores is None:
+        able = [spec.name for spec in TASKS.values() if spec.class_scores is not None]
+        raise UsageError(
+            f"{keys[0]} changes the cross-entropy of classes; the loss of {task.name} is another "
+            "one.",
+            f"Leave it out, or pass your own loss_fn from Python. Tasks with classes: "
+            f"{', '.join(able)}.",
+        )
+
+
+def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipeline:
+    """The Pipeline with its class weights and label smoothing, which its Encoder keeps."""
+    encoder, keys = pipeline.encoder, _keys(options)
+    if not keys:
+        return pipeline
+    if encoder.fitted.get("multi_label"):
+        raise UsageError(
+            f"{keys[0]} needs one class per row, and these rows may have several.",
+            "Leave it out, or pass your own loss_fn from Python.",
+        )
+    weights = options.class_weights
+    if weights == "balanced":
+        settled: tuple[float, ...] | None = balanced_weights(train, len(encoder.classes))
+    else:
+        settled = None if weights is None else named_weights(weights, encoder)
+    chosen = ClassLoss(settled, options.label_smoothing)
+    encoder = replace(encoder, settings={**encoder.settings, SETTING: chosen.settings()})
+    loss = with_module_loss(pipeline.task.loss_for(encoder))
+    return replace(pipeline, encoder=encoder, loss=loss)
+
+
+def _keys(options: LossOptions) -> list[str]:
+    weighs = ["loss.class_weights"] if options.class_weights else []
+    return weighs + (["loss.label_smoothing"] if options.label_smoothing else [])
+
+
+def balanced_weights(train: Store, num_classes: int) -> tuple[float, ...]:
+    """Weights by which all classes count the same: targets / (classes × targets of the class)."""
+    labels = train.values("labels")
+    counts = np.bincount(labels[labels >= 0], minlength=num_classes)
+    weights = counts.sum() / (num_classes * np.maximum(counts, 1))
+    return tuple(float(w) for w in np.where(counts > 0, weights, 1.0))
+
+
+def named_weights(weights: Mapping[str, float], encoder: Encoder) -> tuple[float, ...]:
+    """The weights of named classes; the others have 1."""
+    names = [str(name) for name in encoder.classes]
+    unknown = next((name for name in weights if name not in names), None)
+    if unknown is not None:
+        close = difflib.get_close_matches(unknown, names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        raise UsageError(
+            f"loss.class_weights names {unknown!r}, which is no class of the data.{hint}",
+            f"The classes are: {shown}.",
+        )
+    return tuple(weights.get(name, 1.0) for name in names)
+
+
+def describe_loss(encoder: Encoder) -> dict[str, Any] | None:
+    """Class weights by name and label smoothing, as the plan has them; None for neither."""
+    chosen = read_class_loss(encoder.settings)
+    if chosen == PLAIN:
+        return None
+    names = [str(name) for name in encoder.classes]
+    weights = chosen.class_weights
+    return {
+        "class_weights": dict(zip(names, weights, strict=True)) if weights is not None else None,
+        "label_smoothing": chosen.label_smoothing,
+    }

@@ -1,0 +1,95 @@
+"""Class weights and label smoothing, as torch's `cross_entropy` defines them.
+
+With weights, the loss of a target counts as often as the weight of its class: the divisor is the
+sum of these weights, and not the number of targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+ClassScores = Callable[[Any, Mapping[str, Any]], "tuple[torch.Tensor, torch.Tensor]"]
+"""Outputs and batch to the scores and the class of each target: (N, C) and (N,)."""
+
+SETTING = "loss"
+"""Where an Encoder's settings keep the ClassLoss of a run."""
+
+
+@dataclass(frozen=True)
+class ClassLoss:
+    """What the cross-entropy of classes is weighted and smoothed with."""
+
+    class_weights: tuple[float, ...] | None = None
+    """A weight for each class, in the order of the model's outputs; None: all count the same."""
+    label_smoothing: float = 0.0
+
+    def count(self, labels: Array) -> float:
+        """What the summed loss of these labels is divided by; labels below 0 are ignored."""
+        labels = labels[labels >= 0]
+        if self.class_weights is None:
+            return len(labels)
+        return float(np.asarray(self.class_weights)[labels].sum())
+
+    def of_shares(self, known: Array, judged: Array) -> float:
+        """Mean loss of the best constant prediction: fitted on one count of classes, judged on
+        another."""
+        weights = np.asarray(self.class_weights or np.ones(len(known)), np.float64)
+        best = _smoothed(weights, known, self.label_smoothing)
+        losses = -np.log(np.maximum(best / best.sum(), 1e-12))
+        total = (_smoothed(weights, judged, self.label_smoothing) * losses).sum()
+        return float(total / (weights * judged).sum())
+
+    def settings(self) -> dict[str, Any]:
+        """The options as an Encoder keeps them."""
+        weights = None if self.class_weights is None else list(self.class_weights)
+        return {**asdict(self), "class_weights": weights}
+
+
+PLAIN = ClassLoss()
+
+
+def _smoothed(weights: Array, counts: Array, smoothing: float) -> Array:
+    """How much each class's negative log-probability counts, for rows with these classes."""
+    spread = smoothing * counts.sum() / len(counts)
+    return np.asarray(weights * ((1 - smoothing) * counts + spread))
+
+
+def read_class_loss(settings: Mapping[str, Any]) -> ClassLoss:
+    """The options that an Encoder's settings keep; plain where there are none."""
+    kept = settings.get(SETTING)
+    if not kept:
+        return PLAIN
+    weights = kept["class_weights"]
+    return ClassLoss(None if weights is None else tuple(weights), kept["label_smoothing"])
+
+
+def weighted_loss(scores: ClassScores, options: ClassLoss) -> Callable[[Any, Any], Any]:
+    """The loss of a task with classes: a sum, and the number or the weight of its targets."""
+    weights, smoothing = options.class_weights, options.label_smoothing
+
+    def loss(outputs: Any, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Any]:
+        from torch.nn.functional import cross_entropy
+
+        logits, labels = scores(outputs, batch)
+        weight = None if weights is None else _for_outputs(weights, logits)
+        total = cross_entropy(
+            logits, labels, weight=weight, label_smoothing=smoothing, reduction="sum"
+        )
+        return total, len(labels) if weight is None else weight[labels].sum()
+
+    return loss
+
+
+def _for_outputs(weights: Sequence[float], logits: torch.Tensor) -> torch.Tensor:
+    """The weights as a tensor; outputs that are no class of the data have the weight 1."""
+    more = [1.0] * (logits.shape[-1] - len(weights))
+    return logits.new_tensor([*weights, *more])

@@ -1,0 +1,132 @@
+"""A user's own metric: a function of all predictions and labels, or an object that is updated.
+
+An object has `update(predictions, labels)`, `compute()` and `reset()`, as those of torchmetrics.
+Predictions are probabilities (N, classes) or numbers (N,), labels class numbers or numbers; both
+are tensors on the CPU, in no particular order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import RunFailedError, UsageError, describe_error
+
+if TYPE_CHECKING:
+    import torch
+
+FIX = "Let it take (predictions, labels) and return a number; or have update, compute and reset."
+STREAMING = ("update", "compute", "reset")
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric of the user's, and what it is called."""
+
+    name: str
+    measure: Any
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is updated batch by batch."""
+        return _is_object(self.measure)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all predictions are in memory at the end of an evaluation."""
+        states = getattr(self.measure, "_defaults", None)  # of a torchmetrics object
+        lists = isinstance(states, dict) and any(isinstance(s, list) for s in states.values())
+        return lists or not self.is_object
+
+    def start(self, num_processes: int = 1) -> Collected:
+        """Begin an evaluation. Several processes bring their predictions together at its end."""
+        if self.is_object:
+            if hasattr(self.measure, "sync_on_compute"):
+                self.measure.sync_on_compute = False  # they are gathered here
+            self.measure.reset()
+        return Collected(self, updates=self.is_object and num_processes == 1)
+
+
+@dataclass
+class Collected:
+    """The predictions of one evaluation, as far as they are kept."""
+
+    metric: OwnMetric
+    updates: bool
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def add(self, predictions: torch.Tensor, labels: torch.Tensor) -> None:
+        """Take in the predictions of a batch."""
+        pair = predictions.detach().to("cpu"), labels.detach().to("cpu")
+        if self.updates:
+            self._call(lambda: self.metric.measure.update(*pair))
+        else:
+            self.kept.append(pair)
+
+    def figure(self, gather: Any = lambda kept: kept) -> float:
+        """The metric's number for all predictions."""
+        import torch
+
+        measure = self.metric.measure
+        if not self.updates:
+            pairs = gather(self.kept)
+            whole = tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
+            if not self.metric.is_object:
+                return self._number(self._call(lambda: measure(*whole)))
+            self._call(lambda: measure.update(*whole))
+        found = self._number(self._call(measure.compute))
+        measure.reset()
+        return found
+
+    def _call(self, run: Any) -> Any:
+        try:
+            return run()
+        except Exception as error:
+            what = describe_error(error)[:200]
+            raise RunFailedError(f"The metric {self.metric.name!r} failed: {what}", FIX) from error
+
+    def _number(self, value: Any) -> float:
+        try:
+            number = float(value)
+        except Exception:
+            shown = f"a {type(value).__name__}"
+            raise RunFailedError(f"The metric {self.metric.name!r} gave {shown}.", FIX) from None
+        return number if math.isfinite(number) else math.nan
+
+
+def _is_object(measure: Any) -> bool:
+    return not isinstance(measure, type) and all(
+        callable(getattr(measure, name, None)) for name in STREAMING
+    )
+
+
+def make_own_metric(name: str, found: Any) -> OwnMetric:
+    """The metric of a function, an object, or a class or function that makes the object."""
+    made = found
+    if isinstance(found, type) or (not _is_object(found) and _takes_nothing(found)):
+        try:
+            made = found()
+        except Exception as error:
+            message = f"metrics.{name}: making the metric raised {describe_error(error)}"[:300]
+            raise UsageError(message, FIX) from error
+        if not _is_object(made):
+            kind = type(made).__name__
+            raise UsageError(f"metrics.{name} makes a {kind}, which is not a metric.", FIX)
+    if not callable(made) and not _is_object(made):
+        raise UsageError(f"metrics.{name} is a {type(made).__name__}, which is not a metric.", FIX)
+    return OwnMetric(name, made)
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        return not inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def direction_of(measure: Any) -> str | None:
+    """`higher` or `lower`, where the object says which is better, as those of torchmetrics do."""
+    said = getattr(measure, "higher_is_better", None)
+    return None if said is None else "higher" if said else "lower"

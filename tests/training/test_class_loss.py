@@ -1,0 +1,211 @@
+"""Class weights and label smoothing: torch's cross-entropy, as a sum and a divisor of the step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import surefit
+from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
+from surefit.cli import run as run_cli
+from surefit.errors import UsageError
+from surefit.tasks.class_loss import ClassLoss, weighted_loss
+from surefit.tasks.classes import class_scores
+
+WEIGHTS = {"0": 0.25, "1": 3.0}  # class 2 has 1
+ROWS = sorted(feature_rows(30), key=lambda row: row["label"])[::4]  # 8 rows of all classes
+LOSS = {"class_weights": WEIGHTS, "label_smoothing": 0.2}
+
+
+@pytest.mark.parametrize("weights", [None, (0.25, 3.0, 1.0)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 3, dtype=torch.float64, generator=generator)
+    labels = torch.randint(3, (40,), generator=generator)
+    options = ClassLoss(weights, smoothing)
+    total, count = weighted_loss(class_scores, options)(
+        SimpleNamespace(logits=logits), {"labels": labels}
+    )
+    weight = None if weights is None else logits.new_tensor(weights)
+    wanted = cross_entropy(logits, labels, weight=weight, label_smoothing=smoothing)
+    assert float(total / count) == pytest.approx(float(wanted), abs=1e-12)
+    assert options.count(labels.numpy()) == pytest.approx(float(count), rel=1e-12)
+    # The same for one prediction for all rows, from counts alone.
+    known, judged = np.array([5.0, 1.0, 3.0]), np.bincount(labels.numpy(), minlength=3)
+    options = ClassLoss(weights, smoothing)
+    found = options.of_shares(known, judged)
+    for _ in range(5):  # no other constant prediction is better on the rows it was fitted on
+        other = torch.randn(3, dtype=torch.float64, generator=generator).log_softmax(-1)
+        itself = cross_entropy(
+            other.expand(9, 3),
+            torch.tensor([0] * 5 + [1] + [2] * 3),
+            weight=weight,
+            label_smoothing=smoothing,
+        )
+        assert options.of_shares(known, known) <= float(itself)
+    assert found > 0
+
+
+def test_more_outputs_than_classes() -> None:
+    logits, labels = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    total, count = weighted_loss(class_scores, ClassLoss((2.0, 3.0, 4.0), 0.1))(
+        SimpleNamespace(logits=logits), {"labels": labels}
+    )
+    weight = logits.new_tensor([2.0, 3.0, 4.0, 1.0, 1.0])
+    wanted = cross_entropy(logits, labels, weight=weight, label_smoothing=0.1)
+    assert float(total / count) == pytest.approx(float(wanted), abs=1e-12)
+
+
+def one_step(folder: Path, **options: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """The gradient of the one step that there is, and the run."""
+    torch.manual_seed(0)
+    model = MeanPool()
+    found: dict[str, torch.Tensor] = {}
+
+    class Recorder(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            found.update({name: p.grad.clone() for name, p in model.named_parameters()})
+
+    run = surefit.train(
+        data=ROWS,
+        eval_data=feature_rows(13, seed=1),
+        model=model,
+        task="feature-classification",
+        output=str(folder),
+        optimizer=lambda parameters: Recorder(parameters, lr=1.0),
+        epochs=1,
+        clip=0,
+        loss=LOSS,
+        **options,
+    )
+    return found, run
+
+
+def reference(rows: list[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], float]:
+    """The gradient and the loss of torch's cross-entropy over all rows at once."""
+    torch.manual_seed(0)
+    model = MeanPool()
+    logits = torch.cat(
+        [
+            model(torch.tensor(row["features"])[None], torch.ones(1, len(row["features"])))
+            for row in rows
+        ]
+    )
+    labels = torch.tensor([row["label"] for row in rows])
+    weight = torch.tensor([0.25, 3.0, 1.0])
+    loss = cross_entropy(logits, labels, weight=weight, label_smoothing=0.2)
+    loss.backward()
+    return {name: p.grad for name, p in model.named_parameters()}, float(loss.detach())
+
+
+@pytest.mark.parametrize(("batch_size", "grad_accum"), [(8, 1), (2, 4)])
+def test_accumulated_gradient_is_that_of_one_batch(
+    tmp_path: Path, batch_size: int, grad_accum: int
+) -> None:
+    found, run = one_step(tmp_path / "run", batch_size=batch_size, grad_accum=grad_accum)
+    wanted, loss = reference(ROWS)
+    for name, gradient in wanted.items():
+        assert float((found[name] - gradient).norm() / gradient.norm()) < 1e-5, name
+    assert run.history[0]["loss"] == pytest.approx(loss, rel=1e-5)
+    evaluated = reference(feature_rows(13, seed=1))[1]
+    assert run.metrics["loss"] == pytest.approx(evaluated, rel=1e-5)
+    again = surefit.evaluate(run.path, feature_rows(13, seed=1), model=MeanPool())
+    assert again["loss"] == pytest.approx(evaluated, rel=1e-5)
+    assert run.plan["loss"] == {
+        "class_weights": {"0": 0.25, "1": 3.0, "2": 1.0},
+        "label_smoothing": 0.2,
+    }
+    assert "weight of class 1" in (run.path / "report.html").read_text("utf-8")
+
+
+def test_balanced_classes_count_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in sentiment_rows(120) if row["label"] == "good"][:40]
+    rows += [row for row in sentiment_rows(120) if row["label"] == "bad"][:10]
+    data = write_jsonl(tmp_path / "rows.jsonl", rows)
+    command = ["check", "--data", str(data), "--model", "tiny:bert", "--eval-data", str(data)]
+    command += ["--set", "loss.class_weights=balanced"]
+    assert run_cli(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "class weights bad 2.5, good 0.625" in said  # 50 / (2 × 10), 50 / (2 × 40)
+
+
+def test_words_are_weighted_too() -> None:
+    rows = [
+        {"tokens": ["Ann", "sees", "Bob"][:n], "tags": ["B-PER", "O", "B-PER"][:n]}
+        for n in (1, 2, 3) * 6
+    ]
+    plan = surefit.check(data=rows, model="tiny:bert", loss={"class_weights": {"B-PER": 5}})
+    assert plan.ok, plan.findings
+    assert plan.job is not None
+    store = plan.job.train
+    tags = [int((store.value("labels", row) == place).sum()) for row in (0, 1) for place in (0, 1)]
+    divisor = plan.job.pipeline.divisor(store, np.array([0, 1]))
+    assert divisor == tags[0] + tags[2] + 5 * (tags[1] + tags[3])
+
+
+class OwnLoss(torch.nn.Module):
+    """Returns a loss and no logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = MeanPool()
+
+    def forward(self, inputs_embeds: Any, attention_mask: Any, labels: Any = None) -> Any:
+        return {"loss": cross_entropy(self.inner(inputs_embeds, attention_mask), labels)}
+
+
+def refused(**options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        surefit.check(**options)
+    return str(caught.value)
+
+
+def test_refused_where_it_has_no_effect() -> None:
+    features, numbers = feature_rows(20), [{"x": n, "label": n / 7} for n in range(20)]
+    smooths = {"label_smoothing": 0.1}
+    assert "the loss of regression is another one" in refused(
+        data=numbers, model="tiny:mlp", task="regression", loss=smooths
+    )
+    assert "has no effect with a loss_fn" in refused(
+        data=features, model=MeanPool(), loss=smooths, loss_fn=lambda outputs, batch: outputs.mean()
+    )
+    assert "the model computes its own loss" in refused(
+        data=features, model=OwnLoss(), loss=smooths
+    )
+    several = [{"x": float(n), "label": ["a", "b"][: 1 + n % 2]} for n in range(20)]
+    assert "these rows may have several" in refused(
+        data=[{"text": f"word {row['x']}", "label": row["label"]} for row in several],
+        model="tiny:bert",
+        task="text-classification",
+        loss={"class_weights": "balanced"},
+    )
+
+
+def test_unknown_classes_and_wrong_values() -> None:
+    rows = sentiment_rows(30)
+    message = refused(data=rows, model="tiny:bert", loss={"class_weights": {"goood": 2}})
+    assert "'goood', which is no class of the data. Did you mean 'good'?" in message
+    for value in ("even", {"good": 0}, {"good": "much"}):
+        assert "loss.class_weights" in refused(
+            data=rows, model="tiny:bert", loss={"class_weights": value}
+        )
+    assert "loss.label_smoothing" in refused(
+        data=rows, model="tiny:bert", loss={"label_smoothing": 1}
+    )
+
+
+def test_refusals_end_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_jsonl(tmp_path / "rows.jsonl", sentiment_rows(30))
+    command = ["check", "--json", "--data", str(data), "--model", "tiny:bert"]
+    assert run_cli([*command, "--set", "loss.class_weights.goood=2"]) == 2
+    assert "no class of the data" in json.loads(capsys.readouterr().out)["error"]["message"]
