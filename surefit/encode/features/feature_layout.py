@@ -24,7 +24,7 @@ FLAT_ROWS_RESHAPED = rule(
     fix="Set features.steps or features.width if the shape is wrong.",
 )
 
-READ_AS_VECTORS = (
+TAKE_FLAT_ROWS = (
     "A module of your own that reads vectors, and tiny:mlp, take flat rows as they are."
 )
 AMBIGUOUS_FLAT_ROWS = rule(
@@ -34,7 +34,7 @@ AMBIGUOUS_FLAT_ROWS = rule(
     why="With the wrong feature size, every time step would mix the values of several steps.",
     fix=(
         "Set the feature size with features.width, or the sequence length with features.steps. "
-        f"{READ_AS_VECTORS}"
+        f"{TAKE_FLAT_ROWS}"
     ),
 )
 
@@ -401,7 +401,7 @@ def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -
     more = f" and {len(answers) - len(shown)} more" if len(answers) > len(shown) else ""
     message = f"{what}: sequence length × feature size may be {', '.join(shown)}{more}."
     sizes = "; or ".join(set_option("features.width", w) for w in [*answers][:SHOWN_ANSWERS])
-    fix = f"Set the feature size: {sizes}. {READ_AS_VECTORS}"
+    fix = f"Set the feature size: {sizes}. {TAKE_FLAT_ROWS}"
     return AMBIGUOUS_FLAT_ROWS.error(message, fix=fix, column=column)
 
 
