@@ -29,7 +29,7 @@ def choose_form(
         possible &= {role for task in tasks for role in task.role_names}
     taken = {*chosen.values()}
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
-    if possible & {*chosen} or not arrays:
+    if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
     if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
         return {**chosen, "image": arrays[0]}

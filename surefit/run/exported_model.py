@@ -30,10 +30,10 @@ FILE = "surefit.json"
 ONNX = "model.onnx"
 FORMAT_VERSION = 1
 KEPT_SETTINGS = (
-    *("task", "read", "on_bad_file", "batch_size", "max_tokens"),
+    *("task", "read", "on_bad_file", "batch_size", "max_tokens", "epochs"),
     *("generate", "precision", "deterministic", "seed"),
 )
-KEPT_OF_PLAN = ("task", "precision", "choices", "model", "objects")
+KEPT_OF_PLAN = ("task", "precision", "choices", "model", "objects", "steps")
 
 
 class ExportedModel(Run):

@@ -46,7 +46,7 @@ def test_truncation_and_dropping_are_counted() -> None:
     assert plan.ledger is not None
     assert plan.ledger.truncated_rows == 1
     assert plan.ledger.dropped_rows == {"empty": 1, "overlong": 1}
-    assert {"SF203", "SF211"} <= {found.code for found in plan.findings}
+    assert {"SF211", "SF270", "SF279"} <= {found.code for found in plan.findings}
 
 
 def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:

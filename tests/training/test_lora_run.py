@@ -47,13 +47,13 @@ def test_exactly_what_is_meant_takes_gradients() -> None:
 
 
 def test_weights_that_rest_are_named_after_two_steps_that_count() -> None:
-    module, seen, skipped = nn.Linear(2, 2), [], [True]
+    module, seen, rests = nn.Linear(2, 2), [], [True]
     watched = watch_moves(
-        module, {"weight", "bias"}, lambda: skipped[0], lambda event: seen.append(event)
+        module, {"weight", "bias"}, lambda: rests[0], lambda event: seen.append(event)
     )
     watched(step(1e-3))  # skipped for an overflow: nothing could move
-    skipped[0] = False
     watched(step(0.0))
+    rests[0] = False
     watched(step(1e-3))
     watched({"event": "eval"})
     nn.init.zeros_(module.weight)

@@ -9,7 +9,7 @@ from typing import Any
 
 from surefit.data.row_parts import file_content
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_files import decode, readable_formats
+from surefit.encode.images.image_files import decode, readable_formats, source_of
 
 MOST_PIXELS = 1 << 16
 """Larger images are compared by the bytes of their files: to decode each one takes long."""
@@ -36,7 +36,7 @@ def _is_small(source: str | bytes) -> bool:
     from PIL import Image
 
     try:
-        opened = io.BytesIO(source) if isinstance(source, bytes) else source
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source_of(source)
         with Image.open(opened, formats=readable_formats()) as image:
             return image.width * image.height <= MOST_PIXELS
     except Exception:  # decoders raise all kinds of errors on damaged bytes
