@@ -84,7 +84,10 @@ def add_nothing_behind(tokenizer: Any, reload: Reload) -> Any:
     expected = [*tokenizer.convert_tokens_to_ids(first), *_tokens(tokenizer, "a")]
     if list(tokenizer("a")["input_ids"]) == expected:
         return tokenizer
-    form = _with_special(tokenizer, first, [], reload)
+    plain = deepcopy(tokenizer)  # of a model that is not causal: it may mark the texts of a pair
+    names = [name for name in plain.model_input_names if name != "token_type_ids"]
+    plain.model_input_names = plain.init_kwargs["model_input_names"] = names
+    form = _with_special(plain, first, [], reload)
     return form if list(form("a")["input_ids"]) == expected else tokenizer
 
 
