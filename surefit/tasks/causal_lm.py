@@ -17,6 +17,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.encode.text.saved_tokenizer import add_nothing_behind
 from surefit.findings import Finding, rule
 from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
@@ -141,6 +142,7 @@ SPEC = TaskSpec(
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
+    adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
     baselines=token_baselines,

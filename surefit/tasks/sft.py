@@ -28,6 +28,7 @@ from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
 from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
 from surefit.encode.text.multiple_choice import CHOICES
+from surefit.encode.text.saved_tokenizer import add_nothing_behind
 from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
 from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
@@ -360,6 +361,7 @@ SPEC = TaskSpec(
     fields=FIELDS,
     fields_of=fields_of,
     fit=fit,
+    adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
     baselines=token_baselines,

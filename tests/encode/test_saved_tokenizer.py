@@ -36,6 +36,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"tokens": WORDS[n:], "tags": ["O", "B-X"][n % 2 :][:1] * (len(WORDS) - n)}
         for n in range(len(WORDS))
     ],
+    "causal-lm": [{"text": text[:12]} for text in TEXTS],
     "seq2seq": [{"source": text, "target": text[:9]} for text in TEXTS],
 }
 

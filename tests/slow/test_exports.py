@@ -74,7 +74,7 @@ def cells() -> list[tuple[str, str, str]]:
         for kind in KINDS
         for model in MODELS.get(form, ("tiny:bert", "tiny:qwen2"))
         if not (form == "masked-lm" and kind in WITHOUT_MASK)
-        and not (form == "seq2seq" and kind == "word-piece")  # it has no end token
+        and not (form in ("sft", "seq2seq") and kind == "word-piece")  # it has no end token
     ]
 
 

@@ -8,14 +8,14 @@ tokenizer that comes back, and what a task needs of it is put into its files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from surefit.encode.text.batch_tokenizing import plain_backend
-from surefit.encode.text.tokenizer import load_tokenizer
+from surefit.encode.text.tokenizer import adds_bos, load_tokenizer
 
 Reload = Callable[[Any], Any]
 """A tokenizer to the one that is loaded again from its files, beside those of the model."""
@@ -72,24 +72,47 @@ def read_words_as_text(tokenizer: Any, reload: Reload) -> Any:
 def separate_pairs(tokenizer: Any, reload: Reload) -> Any:
     """The tokenizer with its end token between the texts of a pair, if it has nothing there."""
     mark = tokenizer.eos_token or tokenizer.sep_token
+    if mark is None or tokenizer.num_special_tokens_to_add(pair=True):
+        return tokenizer
+    form = _with_special(tokenizer, [], [mark], reload)
+    return form if form.num_special_tokens_to_add(pair=True) else tokenizer
+
+
+def add_nothing_behind(tokenizer: Any, reload: Reload) -> Any:
+    """The tokenizer with no special token after a text, which a causal model continues."""
+    first = [tokenizer.bos_token] if adds_bos(tokenizer) else []
+    expected = [*tokenizer.convert_tokens_to_ids(first), *_tokens(tokenizer, "a")]
+    if list(tokenizer("a")["input_ids"]) == expected:
+        return tokenizer
+    plain = deepcopy(tokenizer)  # of a model that is not causal: it may mark the texts of a pair
+    names = [name for name in plain.model_input_names if name != "token_type_ids"]
+    plain.model_input_names = plain.init_kwargs["model_input_names"] = names
+    form = _with_special(plain, first, [], reload)
+    return form if list(form("a")["input_ids"]) == expected else tokenizer
+
+
+def _with_special(
+    tokenizer: Any, first: Sequence[str], between: Sequence[str], reload: Reload
+) -> Any:
+    """The tokenizer with these special tokens before a text and between two, and no others.
+
+    A class that does not take them from the files is replaced by the generic one.
+    """
     backend = plain_backend(tokenizer)
-    if backend is None or mark is None or tokenizer.num_special_tokens_to_add(pair=True):
+    if backend is None:
         return tokenizer
     from tokenizers import processors
 
+    ids = [(mark, tokenizer.convert_tokens_to_ids(mark)) for mark in (*first, *between)]
     template = processors.TemplateProcessing(
-        single=["$A"],
-        pair=["$A", mark, "$B:1"],
-        special_tokens=[(mark, tokenizer.convert_tokens_to_ids(mark))],
+        single=[*first, "$A"], pair=[*first, "$A", *between, "$B:1"], special_tokens=ids
     )
-    before = [backend.post_processor] if backend.post_processor is not None else []
-    own, generic = deepcopy(tokenizer), _generic(tokenizer)
-    for form in (own, generic):
-        form.backend_tokenizer.post_processor = processors.Sequence([*before, template])
+    for form in (deepcopy(tokenizer), _generic(tokenizer)):
+        form.backend_tokenizer.post_processor = template
         loaded = reload(form)
-        if loaded.num_special_tokens_to_add(pair=True):
-            return loaded
-    return tokenizer
+        if loaded.num_special_tokens_to_add(pair=True) == len(ids):
+            break
+    return loaded
 
 
 def _in_text(tokenizer: Any, word: str) -> list[int]:
