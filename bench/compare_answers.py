@@ -34,8 +34,8 @@ def write_answers(run: Path, data: str, answers: Path, max_new_tokens: int) -> N
     """Write prompt, expected answer and both generated answers, one JSON object per row."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    from surefit.api import open_run
     from surefit.data.open_data import open_table
+    from surefit.run.run_folder import open_run
 
     pipeline = open_run(run).open_pipeline()
     accepted = pipeline.accept(open_table(data))

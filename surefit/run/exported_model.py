@@ -48,7 +48,8 @@ class ExportedModel(Run):
     def _stored(self) -> dict[str, Any]:
         path = self.path / FILE
         if not path.is_file():  # written by version 0.4.0, or the model/ of a run
-            return {"plan": {"task": encoder.read_state(self.path)["task"], "model": {}}}
+            task = encoder.read_state(self.path)["task"]
+            return {"plan": {"task": task, "model": {}, "steps": 0}}
         with reading(path):
             stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             version = stored["format_version"]

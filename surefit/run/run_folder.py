@@ -253,7 +253,7 @@ class Run:
 
 def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
     """The plan that was read from a file, if it has the types that surefit relies on."""
-    if not isinstance(loaded, dict) or "model" not in loaded:
+    if not isinstance(loaded, dict) or not {"model", "steps"} <= loaded.keys():
         raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
     for key, kind in PLAN_TYPES.items():
         if not isinstance(loaded.get(key, kind()), kind):

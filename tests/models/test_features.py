@@ -112,7 +112,7 @@ def test_tiny_bert_learns_the_largest_channel(
         assert_close(trained.head((hidden * mask).sum(1) / mask.sum(1)), expected)
     assert {path.name for path in Path("out").iterdir()} == {
         *("config.json", "model.safetensors", "encoder.json"),
-        *("features.json", "features.safetensors"),
+        *("features.json", "features.safetensors", "surefit.json", "digests.json"),
     }
 
 

@@ -30,7 +30,7 @@ from surefit.encode.encoder import load_encoder
 from surefit.errors import SurefitError
 from surefit.report.page import render
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_state
-from surefit.run.run_folder import open_run
+from surefit.run.run_folder import check_plan, open_run
 from surefit.run.verify_run import verify_files
 
 MINUTES = float(os.environ.get("SUREFIT_FUZZ_MINUTES", "0"))
@@ -80,6 +80,24 @@ def test_a_damaged_data_file_is_read_or_refused(ending: str, tmp_path: Path) -> 
                 shutil.rmtree(os.environ["SUREFIT_CACHE"], ignore_errors=True)
 
     fuzz(damaged(GOOD[ending]), target)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.ts", b"@univariate true\n@classLabel true a b\n@data\na\n4,5:b\n", "no values"),
+        ("a.idx", b"\0\0\x08\x03\0\0\0\0\x80\0\0\x06\0\0\0\2\0\0\0\2", "no rows"),
+    ],
+)
+def test_what_fuzzing_found(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SurefitError, match=said):
+        open_table(str(tmp_path / name))
+
+
+def test_a_plan_without_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SurefitError, match="is not the plan of a run"):
+        check_plan({"model": {}}, tmp_path / "plan.json")
 
 
 def test_a_damaged_config_is_read_or_refused(tmp_path: Path) -> None:

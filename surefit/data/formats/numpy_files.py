@@ -358,9 +358,10 @@ def to_arrow(array: Array) -> pa.Array:
         return pa.array(array.tolist(), pa.string())
     column = pa.array(np.asarray(array).reshape(-1))
     for axis in range(array.ndim - 1, 0, -1):
-        if array.shape[axis]:
-            column = pa.FixedSizeListArray.from_arrays(column, array.shape[axis])
-        else:  # Arrow has no fixed size of 0
-            ends = np.zeros(math.prod(array.shape[:axis]) + 1, np.int64)
+        size = array.shape[axis]
+        if 0 < size <= np.iinfo(np.int32).max:
+            column = pa.FixedSizeListArray.from_arrays(column, size)
+        else:  # which Arrow has not as a fixed size
+            ends = np.arange(math.prod(array.shape[:axis]) + 1, dtype=np.int64) * size
             column = pa.LargeListArray.from_arrays(ends, column)
     return column

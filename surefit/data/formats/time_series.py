@@ -111,6 +111,8 @@ class _Reader:
         label: str | float | None = None
         if self.classes is not None or self.has_target:
             label = self._label(parts.pop().strip(), number)
+        if not parts:
+            raise self._fail(number, "found a class and no values")
         self.dimensions = self.dimensions or len(parts)
         if len(parts) != self.dimensions:
             raise self._fail(number, f"found {len(parts)} channels; expected {self.dimensions}")
