@@ -19,7 +19,6 @@ from builders import (
     WORDS,
     echo_rows,
     feature_rows,
-    mostly_slow,
     require_precision,
     save_ragged,
     sentiment_rows,
@@ -30,6 +29,8 @@ from surefit.data.open_data import open_table
 from surefit.pipeline.evaluation import EvaluationSettings, Group
 from surefit.run.run_folder import open_run
 from surefit.training.as_in_training import as_in_training
+
+pytestmark = pytest.mark.slow
 
 SLOW = pytest.mark.slow
 choose = random.Random(0)
@@ -111,7 +112,7 @@ def in_training(run: Path) -> dict[str, Any]:
     return dict(event)
 
 
-@pytest.mark.parametrize("case", mostly_slow(CASES, every=4))
+@pytest.mark.parametrize("case", CASES)
 def test_evaluating_a_run_repeats_its_numbers(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,7 +125,6 @@ def test_evaluating_a_run_repeats_its_numbers(
     assert again["precision"] == "fp32"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lora", [[], ["lora.r=4"]])
 def test_a_model_that_was_loaded_from_a_folder(
     lora: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -185,7 +185,6 @@ def test_in_the_precision_of_the_run(
     assert evaluated(run, capsys)["metrics"]["loss"] != event["metrics"]["loss"]
 
 
-@pytest.mark.slow
 def test_a_module_is_left_as_it_was(tmp_path: Path) -> None:
     require_precision("bf16")
     run = surefit.train(
@@ -204,7 +203,6 @@ def test_a_module_is_left_as_it_was(tmp_path: Path) -> None:
     assert surefit.evaluate(run, echo_rows(9)) == surefit.evaluate(run, echo_rows(9))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["token-classification", "sft", "regression", "multi-label"])
 def test_neither_batch_size_nor_processes_change_a_metric(case: str, tmp_path: Path) -> None:
     """Sums over shares of the batches, added up as processes add them."""

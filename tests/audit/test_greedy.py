@@ -24,6 +24,8 @@ from surefit.errors import UsageError
 from surefit.tasks.generation import generate_tokens, greedy
 from surefit.tasks.seq2seq import forced_first_token
 
+pytestmark = pytest.mark.slow
+
 NEW = 9
 HOSTILE: dict[str, Any] = {
     "do_sample": True,

@@ -16,8 +16,10 @@ import pytest
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import surefit
-from builders import WORDS, echo_rows, feature_rows, mostly_slow, sentiment_rows, write_jsonl
+from builders import WORDS, echo_rows, feature_rows, sentiment_rows, write_jsonl
 from surefit.plan.plan import Plan
+
+pytestmark = pytest.mark.slow
 
 
 def tagged_rows(count: int) -> list[dict[str, Any]]:
@@ -90,7 +92,7 @@ def planned(family: str, task: str) -> Plan:
     return surefit.check(data=DATA[task], model=f"tiny:{family}", task=name)
 
 
-@pytest.mark.parametrize(("family", "task"), mostly_slow(TABLE, every=4))
+@pytest.mark.parametrize(("family", "task"), TABLE)
 def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> None:
     plan, expected = planned(family, task), TABLE[family, task]
     assert plan.ok, plan.findings

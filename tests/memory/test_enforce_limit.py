@@ -113,6 +113,7 @@ assert losses[0] == losses[1]
 
 
 @linux
+@pytest.mark.slow
 def test_a_measured_step_beyond_the_limit_is_refused_without_exceeding_it(tmp_path: Path) -> None:
     script = f"""
 predict_peak.PROCESS_BYTES = 0

@@ -276,6 +276,7 @@ QWEN3 = {
 }
 
 
+@pytest.mark.slow
 def test_a_config_alone_can_be_planned_and_not_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

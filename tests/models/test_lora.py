@@ -215,6 +215,7 @@ def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
 
 
+@pytest.mark.slow
 def test_local_base_is_named_and_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -290,6 +291,7 @@ def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> No
     assert not (run.path / "model" / "base").exists()
 
 
+@pytest.mark.slow
 def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> None:
     """Embeddings of new tokens are trained, tied or untied, and load again."""
     for arch, tied in (("gpt2", True), ("llama", False)):

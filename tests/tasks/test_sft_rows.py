@@ -276,6 +276,7 @@ def test_template_file_is_read_and_named_in_full(
     assert surefit.evaluate("run")["loss"] == pytest.approx(run.metrics["loss"])  # the same rows
 
 
+@pytest.mark.slow
 def test_inspect_shows_what_is_learned_and_why_a_row_is_dropped(
     tmp_path: Path, chat_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,10 +17,12 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import surefit
-from builders import assert_same_weights, echo_rows, mostly_slow
+from builders import assert_same_weights, echo_rows
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import match_arguments
 from surefit.models.tiny_config import TinySizes, tiny_config
+
+pytestmark = pytest.mark.slow
 
 VOCABULARY = 64
 ARCHITECTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "phimoe", "jamba"]
@@ -87,7 +89,7 @@ def model_losses(module: Any, rows: list[Any]) -> tuple[Any, Any]:
     return token, outputs.loss - token
 
 
-@pytest.mark.parametrize("arch", mostly_slow(ARCHITECTURES, every=4))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_step_reports_token_loss_and_auxiliary_loss_of_the_model(
     arch: str, tmp_path: Path
 ) -> None:

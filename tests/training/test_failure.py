@@ -114,6 +114,7 @@ def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, 
     assert "mat1 and mat2" in (bundle / "traceback.txt").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     script = str(bundle_of(folder / "run") / "reproduce.py")

@@ -176,6 +176,7 @@ def test_learning_rate_and_plan_say_lora(tmp_path: Path, capsys: Any) -> None:
     assert "r 4, alpha 8 on 14 layers (q_proj, k_proj" in said
 
 
+@pytest.mark.slow
 def test_peft_is_imported_for_lora_only(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
