@@ -221,8 +221,8 @@ def _judge(table: Table, column: str, found: _Garbled) -> Iterator[Finding]:
         codecs = [name for name in (codec, "latin-1") if _undoes(name, found.repaired.values())]
         by_hand = f"text.encode({codecs[0]!r}).decode('utf-8'), or with " if codecs else ""
         fix = (
-            f"Repair each text with {by_hand}ftfy.fix_text (pip install ftfy). If the file itself "
-            "is sound and read in the wrong encoding: --set read.encoding=utf-8."
+            f"Repair each text with {by_hand}ftfy.fix_text (pip install ftfy). If you set "
+            "read.encoding, leave it out: UTF-8 is tried first."
         )
         yield WRONG_ENCODING.finding(message, table.where(rows[0]), fix=fix, column=column)
     if found.is_many(len(found.lost)):

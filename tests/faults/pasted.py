@@ -66,4 +66,4 @@ def _is_value(option: str, value: str) -> bool:
         return "=" in value
     if kind in (int, float):
         return bool(re.fullmatch(r"[\d.e+-]+", value))
-    return option in ("--task", "--eval-data")
+    return option == "--task" or (option == "--eval-data" and "." in value)

@@ -325,6 +325,7 @@ def templates() -> Iterator[Case]:
     for name, text in TEMPLATES.items():
 
         def change(scene: Scene, model: Path, text: str = text) -> None:
+            (model / "chat_template.jinja").unlink(missing_ok=True)  # which would come first
             edit_json(model / "tokenizer_config.json", chat_template=text)
             rows = [
                 {
