@@ -1,6 +1,6 @@
 """Strikes inside each file operation of a run: a kill, a full disk, a disk turned read-only.
 
-    python tests/reliability/every_write.py [--action kill] [--every 1] [--scenario NAME]
+    python tests/reliability/every_write.py [--action kill] [--every 1 | --places] [--scenario NAME]
 
 The operations (open for writing, write, fsync, rename, mkdir, unlink, truncate …) of output, cache,
 records and temporary folder are counted first. Then a run is started for each of them, which is
@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -45,6 +46,9 @@ ACTIONS = {
     "read-only": ("fail", errno.EROFS, "the disk is read-only from there on"),
     "broken": ("fail", errno.EIO, "input/output errors from there on"),
 }
+Operation = tuple[int, str, str]
+"""Its number, its kind (open, write, …) and the file."""
+Choice = Callable[[list[Operation]], list[Operation]]
 SPACED = "--set save_every=2 --set eval_every=3 --set keep=1"
 
 
@@ -111,6 +115,9 @@ def main() -> int:
     arguments.add_argument("--scenario", choices=SCENARIOS, action="append")
     arguments.add_argument("--every", type=int, default=1, help="strike each n-th operation")
     arguments.add_argument("--first", type=int, default=1, help="the first operation to strike")
+    arguments.add_argument(
+        "--places", action="store_true", help="strike the first and last operation of each place"
+    )
     arguments.add_argument("--results", type=Path, help="a JSON file to add the figures to")
     given = arguments.parse_args()
     children.enter()
@@ -119,13 +126,15 @@ def main() -> int:
         found = {}
         for name in given.scenario or SCENARIOS:
             with children.scratch_folder("writes") as place:
-                numbers = (given.first, given.every)
-                found[name] = strike_all(SCENARIOS[name], place, action, numbers)
+                spaced = slice(given.first - 1, None, given.every)
+                choose = _of_each_place if given.places else itemgetter(spaced)
+                found[name] = strike_all(SCENARIOS[name], place, action, choose)
             show(action, name, found[name])
             wrong += len(found[name].wrong)
         if given.results is not None:
             tallies = {name: vars(tally) for name, tally in found.items()}
-            figures = {"every": given.every, "first": given.first, "scenarios": tallies}
+            struck = "places" if given.places else given.every
+            figures = {"every": struck, "first": given.first, "scenarios": tallies}
             store_results(given.results, f"writes: {action}", figures)
     return min(wrong, 1)
 
@@ -140,15 +149,25 @@ def show(action: str, name: str, tally: Tally) -> None:
     print("".join(f"  {each}\n" for each in tally.wrong), flush=True)
 
 
-def _enumerate(configuration: Configuration, folder: Path) -> list[tuple[int, str, str]]:
+def _of_each_place(operations: list[Operation]) -> list[Operation]:
+    """The first and the last operation of each distinct place, in their order."""
+    first, last = {}, {}
+    for operation in operations:
+        _, kind, path = operation
+        first.setdefault((kind, _general(path)), operation)
+        last[kind, _general(path)] = operation
+    return sorted({*first.values(), *last.values()})
+
+
+def _enumerate(configuration: Configuration, folder: Path) -> list[Operation]:
     """All file operations of an undisturbed run, in order."""
     child = children.run(prepare(folder), configuration.arguments, Fault(log=True))
     assert child.code == 0, child.said
     return list(children.operations(folder))
 
 
-def strike_all(scenario: Scenario, place: Path, action: str, numbers: tuple[int, int]) -> Tally:
-    """Strike each n-th operation of a scenario."""
+def strike_all(scenario: Scenario, place: Path, action: str, choose: Choice) -> Tally:
+    """Strike the chosen operations of a scenario."""
     configuration = scenario.configuration
     _enumerate(configuration, place / "run")
     (place / "run").rename(place / "undisturbed")  # made where the others are: names are recorded
@@ -158,9 +177,8 @@ def strike_all(scenario: Scenario, place: Path, action: str, numbers: tuple[int,
     child = finish(configuration, place / "run", Fault(log=True))
     assert child.code == 0, child.said
     operations = list(children.operations(place / "run"))
-    first, every = numbers
     tally, places = Tally(configuration.about, operations=len(operations)), set()
-    for number in range(first, len(operations) + 1, every):
+    for number, _, _ in choose(operations):
         shutil.rmtree(place / "run")
         shutil.copytree(begun, place / "run")
         struck, wrong = strike(configuration, place, action, number, tally)
