@@ -100,6 +100,7 @@ from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
@@ -319,6 +320,7 @@ class _Planner:
                 "image.model": source.image,
                 "image.format": config.image.asked(),
                 "on_bad_file": config.on_bad_file,
+                LABEL_SEPARATOR: config.label_separator,
             },
         )
         encoder = self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.config import set_option
+from surefit.config import joint_parts, set_option
 from surefit.findings import Finding, rule
 
 TARGET_LEAKAGE = rule(
@@ -53,6 +53,12 @@ def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterato
     """A warning for each column, or pair of columns, that the target can be read off."""
     rows = [(cells, target) for cells, target in sample.rows if target is not None]
     if len(rows) < 20:
+        return
+    if all(isinstance(target, list | np.ndarray) for _, target in rows):
+        names = joint_parts(label) or [f"{label}[{at}]" for at in range(len(rows[0][1]))]
+        for at, name in enumerate(names):
+            each = [(cells, target[at]) for cells, target in rows if at < len(target)]
+            yield from check_leakage(Sample(each), columns, name)
         return
     targets = [target for _, target in rows]
     classes = [str(target) for target in targets]
