@@ -98,6 +98,9 @@ def test_faults_of_one_of_several_targets() -> None:
     marked = [{**row, "c": -999 if n % 10 == 3 else n / 7} for n, row in enumerate(tens)]
     ((code, message),) = [each for each in errors(data=marked, **label) if each[0] == "SF249"]
     assert message.startswith("column 'c': 3 of 30 rows have the target -999 (rows 3, 13, 23)")
+    leaky = [{**row, "c": n % 7, "sum": n + n % 7} for n, row in enumerate(tens)]
+    ((code, message),) = [each for each in errors(data=leaky, **label) if each[0] == "SF232"]
+    assert message == "column 'sum' and the target 'b + c' have the correlation 1.0000."
     ragged = [{"x": row, "label": [1.5 * n, 2.0][: 1 + (n != 5)]} for n, row in enumerate(X[:40])]
     ((code, message),) = errors(data=ragged, model=mlp(2), task="regression")
     assert (code, "row 5: the target has 1 number" in message) == ("SF208", True)
