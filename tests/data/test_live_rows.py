@@ -74,10 +74,10 @@ def test_rows_that_no_seed_reproduces_are_a_warning() -> None:
 def train(output: Path, data: Any, **options: Any) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
-    settings = {"epochs": 2, "batch_size": 16, "lr": 0.01, "output": str(output)}
-    return surefit.train(
-        data=data, model=model, **({} if "resume" in options else settings), **options
-    )
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 16, "lr": 0.01, "output": str(output)}
+    if "resume" in options:
+        settings = {}
+    return surefit.train(data=data, model=model, **settings, **options)
 
 
 def weights(run: Any) -> list[float]:

@@ -32,7 +32,10 @@ READ_ANEW = rule(
         "reproducible and resumes to the bit. Validation rows are read once. The plan, and the "
         "number of tokens, go by one reading: where lengths change, so do memory and time."
     ),
-    fix="Nothing to do. For validation rows without random transforms, pass eval_data.",
+    fix=(
+        "Nothing to do. For validation rows without random transforms, pass eval_data. If reading "
+        "is slow, --set workers=2 reads ahead."
+    ),
 )
 NOT_REPRODUCIBLE = rule(
     "SF125",
