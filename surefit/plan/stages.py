@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
@@ -48,7 +49,7 @@ from surefit.findings import (
     has_errors,
     refuse_fixes,
 )
-from surefit.memory.limit import find_limit
+from surefit.memory.limit import Limit, find_limit
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
@@ -74,6 +75,7 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
+from surefit.plan.plan_together import plan_together
 from surefit.plan.prepare_data import (
     choose_tokenizer,
     encode_split,
@@ -96,7 +98,7 @@ from surefit.plan.probe_model import (
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import is_main, main_first
+from surefit.processes import is_first_on_host, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
@@ -113,20 +115,27 @@ OWN_CHOICES = ("auxiliary_loss", "row_groups")
 
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
+    """The plan of a run; of several processes, the one they agree on."""
+    if num_processes() > 1:
+        return plan_together(request, partial(_plan_alone, progress=progress))
+    return _plan_alone(request, None, progress)
+
+
+def _plan_alone(request: Request, limit: Limit | None, progress: Progress) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
     check_accepted(config.accept)
     reset_peak()
-    planner = _Planner(Plan(request, task=request.objects.task), progress)
+    planner = _Planner(Plan(request, task=request.objects.task), progress, limit)
     with use_cache(config.cache), collect_damage() as damaged:
         try:
-            with infrequent_collection(), main_first():
+            with infrequent_collection():
                 check_machine(config.precision, config.trackers)
                 planner.run()
         except FindingError as error:
             planner.note(error.findings)
         planner.note(damaged)
-        if config.cache_limit_gb is not None and is_main():
+        if config.cache_limit_gb is not None and is_first_on_host():
             planner.note(limit_cache(config.cache_limit_gb))
     plan = replace(planner.plan, planning_peak_bytes=peak_bytes())
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
@@ -135,8 +144,9 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
 class _Planner:
     """The plan as far as it is decided; a stage that cannot continue raises what it found."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, limit: Limit | None) -> None:
         self.plan = plan
+        self.limit = limit
         self.request = plan.request
         self.progress = progress
 
@@ -474,7 +484,7 @@ class _Planner:
         """Predict peak and time; settle the batch size if it is to be chosen."""
         config = self.request.config
         self.progress("predicting memory", 0, 1)
-        limit = find_limit(config.max_memory_gb, config.device_memory_gb)
+        limit = self.limit or find_limit(config.max_memory_gb, config.device_memory_gb)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
             sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}

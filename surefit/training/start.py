@@ -25,7 +25,7 @@ from surefit.pipeline.job import Job
 from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.plan import Plan
 from surefit.plan.stages import make_plan
-from surefit.processes import is_main
+from surefit.processes import is_main, together
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
@@ -157,7 +157,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         losses = LossWatch(emit, job.num_steps, _prior_loss(job))
         for event in read_events(run.events_path):
             losses.remember(event)
-        with bundled(watch, plan, run, state):
+        with bundled(watch, plan, run, state), together("measuring the largest micro-batch"):
             fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         if chosen.path is None:
