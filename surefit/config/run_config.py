@@ -26,6 +26,15 @@ class FeatureShape(_Section):
     """Feature size of an array saved as [rows, steps*width]."""
 
 
+class Tables(_Section):
+    """How the columns of a table are read, and what its result is compared with."""
+
+    max_categories: int = Field(50, ge=2, le=1000)
+    """Different values of a text column that are read; the rarer ones count as unknown."""
+    trees: bool = True
+    """Fit gradient-boosted trees on the same rows, and print their figures beside the model's."""
+
+
 class Images(_Section):
     """How images are resized and normalised."""
 
@@ -251,6 +260,8 @@ class RunConfig(_Section):
     features: FeatureShape = FeatureShape()
     """How flat rows of features are reshaped to [sequence length, feature size]."""
 
+    table: Tables = Tables()
+    """How the columns of a table are read, and what its result is compared with."""
     image: Images = Images()
     """How images are resized and normalised."""
     on_bad_file: Literal["error", "skip"] = "error"

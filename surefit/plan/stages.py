@@ -95,6 +95,7 @@ from surefit.plan.probe_model import (
 )
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
+from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
 from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
@@ -123,6 +124,7 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
             with infrequent_collection(), main_first():
                 check_machine(config.precision, config.trackers)
                 planner.run()
+                planner.plan = compare_with_trees(planner.plan, progress)
         except FindingError as error:
             planner.note(error.findings)
         planner.note(damaged)
@@ -315,6 +317,7 @@ class _Planner:
                 "decoder_start": source.decoder_start,
                 "features.layout": layout,
                 "seed": config.seed,
+                "table.max_categories": config.table.max_categories,
                 "image.size": config.image.size,
                 "image.model": source.image,
                 "image.format": config.image.asked(),

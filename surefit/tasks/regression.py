@@ -21,7 +21,7 @@ from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, en
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks import feature_sequences, tabular
-from surefit.tasks.baselines import number_baselines
+from surefit.tasks.baselines import judge_numbers, number_baselines
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 from surefit.tasks.text_classification import adapt_to_pairs, encode_text, misread, text_fields
@@ -215,6 +215,7 @@ SPEC = TaskSpec(
     metrics={"mae": MAE, "rmse": RMSE, "r2": Metric(_spread_sums, r2_of)},
     best="rmse",
     baselines=number_baselines,
+    judge=judge_numbers,
     decode=decode,
     predicted_values=_in_units,
     head=HEAD,
