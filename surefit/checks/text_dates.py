@@ -7,7 +7,7 @@ from typing import Any
 
 from surefit.config import set_option
 from surefit.data.column_types import is_text
-from surefit.data.dates import ORDERS, read_date, read_time
+from surefit.data.dates import ORDERS, is_date, read_date
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
@@ -73,26 +73,25 @@ def _cells(table: Table, column: str) -> Iterator[tuple[int, str]]:
                 row += 1
 
 
-def _is_date(text: str) -> bool:
-    return read_time(text) is not None or any(read_date(text, order) for order in ORDERS)
-
-
 def _check_unread(table: Table, column: str) -> Iterator[Finding]:
     """A column that is not read, although most of its cells are dates."""
     seen = hits = 0
     for _, text in _cells(table, column):
-        seen, hits = seen + 1, hits + _is_date(text)
+        seen, hits = seen + 1, hits + is_date(text)
         if seen == LOOKED_AT:
             break
     if not seen or hits < MOSTLY * seen:
         return
     row, text, count = -1, "", 0
     for at, cell in _cells(table, column):
-        if not _is_date(cell):
+        if not is_date(cell):
             row, text = (at, cell) if row < 0 else (row, text)
             count += 1
     if row < 0:
-        row, text = _first_of_other_order(table, column)
+        other = _first_of_other_order(table, column)
+        if other is None:
+            return  # the column is left out for another reason, such as a single value
+        row, text = other
         what = f"of two orders of day and month: row {row} has {text[:40]!r}"
     else:
         rows = "one row" if count == 1 else f"{count:,} rows"
@@ -107,14 +106,14 @@ def _check_unread(table: Table, column: str) -> Iterator[Finding]:
     )
 
 
-def _first_of_other_order(table: Table, column: str) -> tuple[int, str]:
-    """The first date that the order of the dates before it does not fit."""
+def _first_of_other_order(table: Table, column: str) -> tuple[int, str] | None:
+    """The first date that the order of the dates before it does not fit; None if all are alike."""
     left = set(ORDERS)
     for row, text in _cells(table, column):
         left = {order for order in left if read_date(text, order) is not None}
         if not left:
             return row, text
-    return 0, ""
+    return None
 
 
 def _describe_mixed(table: Table, column: str, order: str) -> Finding:

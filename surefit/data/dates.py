@@ -73,6 +73,11 @@ def read_time(text: str) -> time | None:
     return None if at is None else at.time()
 
 
+def is_date(text: str) -> bool:
+    """Whether a text is a date or a time of day, in any order."""
+    return read_time(text) is not None or any(read_date(text, order) for order in ORDERS)
+
+
 def _read_named(text: str) -> datetime | None:
     """A date with the name of its month."""
     if match := _DAY_FIRST.fullmatch(text):
