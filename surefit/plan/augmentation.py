@@ -67,7 +67,10 @@ def make_copies(
     """How training rows are augmented; None without augmentation."""
     if factor == 1:
         unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
-        passed = asked != Augmentation() or request.objects.augment is not None
+        if task.arrays(roles) is not None:  # the function changes arrays in each epoch
+            passed = asked.model_copy(update={"function": None}) != Augmentation()
+        else:
+            passed = asked != Augmentation() or request.objects.augment is not None
         return None, [unused] if passed else []
     changeable = tuple(role for role in task.augments if role in roles)
     if not changeable:

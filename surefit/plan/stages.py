@@ -55,6 +55,7 @@ from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
+from surefit.plan.augment_arrays import check_array_changes, make_array_augment
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
@@ -192,6 +193,7 @@ class _Planner:
         kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
+        check_array_changes(config, task, roles)
         copies = self.keep(
             make_copies(
                 config.augmentation_factor, config.augment, config.seed, task, roles, self.request
@@ -382,6 +384,7 @@ class _Planner:
         """Batches, the checks of the model on them, and the plan with its Job."""
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
+        augment = self.keep(make_array_augment(request, built.pipeline, train))
         batches = make_batches(
             train.lengths,
             config.seed,
@@ -418,6 +421,7 @@ class _Planner:
                 generation_size(pipeline, config.generate, len(validation)),
                 autocast_dtype(config.precision, config.device_memory_gb),
                 kept_bytes,
+                augment,
             )
         )
         choices |= self.keep(

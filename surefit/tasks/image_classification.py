@@ -101,6 +101,7 @@ SPEC = TaskSpec(
     summary="one class per image",
     needs=(("image", "label"),),
     takes=takes,
+    arrays=lambda roles: "image",
     fields={
         "pixel_values": Field(("channel", "height", "width"), "float32"),
         "labels": Field((), "int64"),

@@ -201,6 +201,7 @@ SPEC = TaskSpec(
     exact_targets=False,
     optional=("text_pair", "mask"),
     augments=("text", "text_pair"),
+    arrays=feature_sequences.augmented_features,
     takes=takes,
     meanings=OF_TEXTS,
     misread=misread,

@@ -167,6 +167,9 @@ class TaskSpec:
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
