@@ -47,7 +47,7 @@ def check_array_changes(config: RunConfig, task: TaskSpec, roles: Mapping[str, s
         raise UsageError(
             f"augmentation_factor is {factor}, but {WHAT[section]} are augmented anew in each "
             "epoch, without copies.",
-            f"Leave it out, and name changes under {section}.augment ({', '.join(KINDS[section])}).",
+            f"Leave it out, and name changes under {section}.augment: {', '.join(KINDS[section])}.",
         )
 
 
@@ -60,7 +60,9 @@ def make_array_augment(
     if section is None:
         return None, []
     passed = request.objects.augment
-    function, found = own_function("augment.function", config.augment.function, passed, request.code)
+    function, found = own_function(
+        "augment.function", config.augment.function, passed, request.code
+    )
     changes = _asked(config, section)
     if not changes and function is None:
         return None, []
@@ -153,7 +155,8 @@ def _check_mixing(
 
 
 def _some_rows(train: Store, most: int) -> list[int]:
-    return np.unique(np.linspace(0, len(train) - 1, min(most, len(train))).astype(int)).tolist()
+    places = np.linspace(0, len(train) - 1, min(most, len(train)))
+    return [int(place) for place in np.unique(places.astype(int))]
 
 
 def _lengths(shapes: set[tuple[int, ...]]) -> str:

@@ -100,9 +100,12 @@ def cross_entropy_sum(
     if SHARE not in batch:
         return cross_entropy(logits, labels, weight, label_smoothing=smoothing, reduction="sum")
     share = batch[SHARE].to(logits.dtype)
-    own = cross_entropy(logits, labels, weight, label_smoothing=smoothing, reduction="none")
-    its = cross_entropy(logits, batch[LABELS], weight, label_smoothing=smoothing, reduction="none")
-    return (share * own + (1 - share) * its).sum()
+    own, its = (
+        cross_entropy(logits, classes, weight, label_smoothing=smoothing, reduction="none")
+        for classes in (labels, batch[LABELS])
+    )
+    mixed: torch.Tensor = (share * own + (1 - share) * its).sum()
+    return mixed
 
 
 def _for_outputs(weights: Sequence[float], logits: torch.Tensor) -> torch.Tensor:

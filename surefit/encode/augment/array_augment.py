@@ -147,4 +147,3 @@ def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _equal(one: Any, other: Any) -> bool:
     return np.asarray(one).tobytes() == np.asarray(other).tobytes()
-

@@ -22,8 +22,8 @@ AUGMENT_FUNCTION_FAILED = rule(
     "error",
     "augmentation function failed",
     why=(
-        "A row without its text, image or series cannot be trained on. Without it, the others would "
-        "have a larger weight."
+        "A row without its text, image or series cannot be trained on. Without it, the other rows "
+        "would have a larger weight."
     ),
     fix="Write the function so that it takes (value, rng) and returns the value, changed or not: a "
     "text, or an array of the same shape. Draw random numbers from rng only.",

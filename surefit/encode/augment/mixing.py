@@ -70,5 +70,5 @@ def _paste(one: Any, other: Any, box: tuple[int, int, int, int]) -> Any:
 def describe_mix(drawn: Drawn) -> Iterator[str]:
     """What was drawn for a mixed row, in words."""
     if "mixup" in drawn:
-        how = "pasted" if "cutmix" in drawn else "blended"
-        yield f"{how} with row {drawn['partner']} ({1 - drawn['mixup']:.0%} of it)"
+        how = "replaced by" if "cutmix" in drawn else "blended with"
+        yield f"{1 - drawn['mixup']:.0%} {how} row {drawn['partner']}"
