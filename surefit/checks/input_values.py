@@ -12,11 +12,13 @@ from surefit.checks.constant_inputs import (
     check_same_inputs,
 )
 from surefit.checks.image_range import check_black_images, check_float_images
+from surefit.checks.ledger import target_unit
 from surefit.checks.magnitudes import check_features, check_number_columns
 from surefit.checks.number_dates import check_number_dates
 from surefit.checks.target_markers import check_target_markers
 from surefit.checks.unknown_tokens import check_unknown_tokens
 from surefit.checks.wrong_encoding import check_encoding
+from surefit.data.joint_columns import target_columns
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -58,7 +60,8 @@ def _check_table(table: Table, task: TaskSpec, encoder: Encoder) -> Iterator[Fin
         yield from check_number_columns(table, numbers)
         yield from check_number_dates(table, numbers)
     if label in table.columns and "mean" in encoder.fitted:
-        yield from check_target_markers(table, label)
+        for targets, name in target_columns(table, label):
+            yield from check_target_markers(targets, name)
     yield from check_encoding(table, [*read])
 
 
@@ -68,7 +71,7 @@ def check_stores(sides: Sides, fields: Mapping[str, Field], encoder: Encoder) ->
     column = next((encoder.roles[role] for role in INPUTS if role in encoder.roles), "")
     unknown = [*check_unknown_tokens(train, table, encoder)]
     yield from unknown or check_unknown_tokens(validation, shown, encoder)
-    predicts_row = "labels" in fields and fields["labels"].rank == 0
+    predicts_row = "labels" in fields and target_unit(fields) == "rows"
     if predicts_row:
         same = list(check_same_inputs(train, column))
         yield from same

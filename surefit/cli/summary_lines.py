@@ -227,7 +227,7 @@ def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> st
     ' (majority class 0.8700)'
     """
     known = {name: figures[metric] for name, figures in baselines.items() if metric in figures}
-    known = {name: value for name, value in known.items() if value is not None}
+    known = {name: value for name, value in known.items() if isinstance(value, int | float)}
     best: tuple[str, float] | None = None
     for name, value in known.items():
         if best is None or is_better(metric, value, best[1]):

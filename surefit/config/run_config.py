@@ -346,6 +346,9 @@ class RunConfig(_Section):
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
     """Number of latest checkpoints to keep, in addition to the best one."""
+    label_separator: str | None = Field(None, min_length=1)
+    """The sign between several classes in one text, such as | in red|blue. Default: inferred; none:
+    every text is one class."""
     metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or

@@ -101,6 +101,7 @@ from surefit.processes import is_main, main_first
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
@@ -194,11 +195,7 @@ class _Planner:
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
         check_array_changes(config, task, roles)
-        copies = self.keep(
-            make_copies(
-                config.augmentation_factor, config.augment, config.seed, task, roles, self.request
-            )
-        )
+        copies = self.keep(make_copies(task, roles, self.request))
         source = replace(source, image=source.image or dict(hints.image or {}))
         layout = self._plan_features(table, task, roles, source, hints)
         data = self.keep(
@@ -321,6 +318,7 @@ class _Planner:
                 "image.model": source.image,
                 "image.format": config.image.asked(),
                 "on_bad_file": config.on_bad_file,
+                LABEL_SEPARATOR: config.label_separator,
             },
         )
         encoder = self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))

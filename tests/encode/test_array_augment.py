@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pictures import shape_rows
 from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
-from pictures import shape_rows
 from surefit.encode.augment.image_changes import ImageChanges
 from surefit.encode.augment.mixing import LABELS, SHARE, mix
 from surefit.encode.augment.series_changes import SeriesChanges

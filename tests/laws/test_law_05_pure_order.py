@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import shape_rows
 from safetensors.torch import load_file
 from torch import nn
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
-from pictures import shape_rows
 from surefit.batches.order import Batches
 from surefit.run.checkpoints import latest_checkpoint
 
@@ -206,9 +206,7 @@ def test_resumed_run_with_augmented_images_equals_the_uninterrupted_one(tmp_path
 
     whole = surefit.train(model=start(), output=str(tmp_path / "whole"), **options)
     with pytest.raises(CrashError):
-        surefit.train(
-            model=start(), output=str(tmp_path / "cut"), callbacks=[_crash(8)], **options
-        )
+        surefit.train(model=start(), output=str(tmp_path / "cut"), callbacks=[_crash(8)], **options)
     cut = surefit.train(model=start(), resume=tmp_path / "cut", **options)
     losses = [[e["loss"] for e in run.history if e["event"] == "step"] for run in (whole, cut)]
     assert losses[0] == losses[1]
