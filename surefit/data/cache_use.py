@@ -140,8 +140,9 @@ def sweep(root: Path) -> list[Path]:
             if matched and f"{kind.name}/{matched['name']}" not in used:
                 swept.append(path)
             half = _HALF.fullmatch(path.name)
-            if half and f"{kind.name}/{half['name']}" not in used and _is_old(path):
-                swept.append(path)
+            if half and f"{kind.name}/{half['name']}" not in used:
+                is_kept = path.with_name(f".{half['name']}.half").exists()
+                swept += [path] if not is_kept or _is_old(path) else []
     for path in swept:
         remove(path)
     return swept

@@ -29,17 +29,22 @@ class ByColumn:
 
 
 def predict_by_column(
-    train: Store | None, validation: Store, encoder: Encoder, num_classes: int | None
+    train: Store | None,
+    validation: Store,
+    encoder: Encoder,
+    num_classes: int | None,
+    target: int = 0,
 ) -> ByColumn | None:
     """The best rule on one column; None where the rows are not those of a table.
 
-    `num_classes` is None for numbers. The rule is chosen by its errors on training rows.
+    `num_classes` is None for numbers, of which `target` is the one to predict. The rule is
+    chosen by its errors on training rows.
     """
     if train is None or not len(train) or not is_table(encoder, train):
         return None
     places, parts = spread_rows(train, MAX_ROWS), encoder.fitted["columns"]
     rows, judged = feature_rows(train, places), feature_rows(validation, slice(None))
-    labels = np.asarray(train.values("labels"))[places]
+    labels = np.asarray(train.values("labels")).reshape(len(train), -1)[places, target]
     best: tuple[float, str, Array] | None = None
     for column, inputs, tried in _columns(parts, rows, judged):
         for error, predict in _fit(inputs, labels, num_classes):

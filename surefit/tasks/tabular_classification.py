@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.config import joint_parts
 from surefit.data.label_columns import is_continuous
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
@@ -37,8 +36,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             gathered.add(row)
             yield row
 
-    lists = bool(joint_parts(encoder.roles["label"]))
-    classes = fit_classes(seen(), encoder, lists)
+    classes = fit_classes(seen(), encoder)
     return {**classes, **gathered.fitted()}
 
 
@@ -57,7 +55,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 SPEC = TaskSpec(
     name="tabular-classification",
-    summary="one class per row of numbers, categories and dates",
+    summary="one class, or several, per row of numbers, categories and dates",
     needs=(("label",),),
     takes=takes,
     whole_rows=True,

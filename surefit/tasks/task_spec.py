@@ -54,13 +54,13 @@ class Metric:
     figure: Callable[[Mapping[str, Any]], Any]
     is_number: bool = True
     """Whether the figure is one number, by which a step can be called better than another."""
-    beside: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    beside: Callable[..., Mapping[str, Any]] | None = None
     """Further figures of the same sums, by the end of their names: `bin_error` of `roc_auc` is
     reported as `roc_auc_bin_error`."""
     better: Better | None = None
     """Which is better; None: as `better_of` knows it by the name."""
     uses_encoder: bool = False
-    """Whether `sums` takes the Encoder as well, for names or units that were fitted."""
+    """Whether `sums` and `beside` take the Encoder as well, for names or units that were fitted."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
+    `unit` is what the outputs stand for, in messages.
+
     `predicts` is the position that predicts each token's label, so that nothing is computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
@@ -82,6 +84,7 @@ class Head:
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
+    unit: str = "classes"
     predicts: Predicts | None = None
 
 
@@ -169,6 +172,9 @@ class TaskSpec:
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None

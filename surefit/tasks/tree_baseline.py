@@ -128,10 +128,15 @@ def _figures(
 ) -> dict[str, Any]:
     predictions = np.concatenate([*_predict(plan, train, validation, encoder)])
     found = judge(predictions, validation, encoder)
-    known = {name: value for name, value in found.items() if np.isfinite(value)}
+    known = {name: value for name, value in found.items() if np.isfinite(_numbers(value)).all()}
     if len(plan.rows) == len(train):
         return known
     return {**known, NOTE: f"fitted on {len(plan.rows):,} of {len(train):,} training rows"}
+
+
+def _numbers(figure: Any) -> list[float]:
+    """A figure, or those of several targets."""
+    return [*figure.values()] if isinstance(figure, dict) else [figure]
 
 
 def _predict(plan: _Fit, train: Store, validation: Store, encoder: Encoder) -> Iterator[Array]:

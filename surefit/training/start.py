@@ -329,7 +329,7 @@ def make_feed(
 
     def load(wanted: tuple[int, Any]) -> Mapping[str, Any]:
         epoch, rows = wanted
-        return job.pipeline.batch(job.train, rows, epoch, "cpu" if workers else device)
+        return job.batch(rows, epoch, "cpu" if workers else device)
 
     if workers:
         return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
