@@ -138,11 +138,13 @@ def _train_folds(
 
 def show_folds(folds: FoldRuns) -> None:
     """Print the mean and the spread of each metric over the folds."""
+    from surefit.cli.summary_lines import result_line
+
     for name, figures in folds.metrics.items():
         spread = f" ± {figures['spread']:.4g}" if figures["spread"] is not None else ""
         values = ", ".join("-" if v is None else f"{v:.4g}" for v in figures["values"])
-        print(f"{name:<16}{figures['mean']:.6g}{spread}  ({values})")
-    print(f"{'folds':<16}{folds.path / 'folds.json'}")
+        print(result_line(name, f"{figures['mean']:.6g}{spread}  ({values})"))
+    print(result_line("folds", folds.path / "folds.json"))
 
 
 def announce_stop() -> None:
@@ -153,11 +155,14 @@ def announce_stop() -> None:
 
 
 def show_run(run: Run) -> None:
-    """Print the result of a run: its metrics and its folder."""
+    """Print the result of a run: its metrics, beside the best baseline's, and its folder."""
+    from surefit.cli.summary_lines import beside_figure, result_line
+
     if run.best_step is not None:
-        print(f"{'best step':<16}{run.best_step}")
+        print(result_line("best step", run.best_step))
+    baselines = run.plan.get("baselines", {})
     for name, value in run.metrics.items():
         if isinstance(value, int | float):
-            print(f"{name:<16}{value:.6g}")
-    print(f"{'run':<16}{run.path}")
-    print(f"{'report':<16}{run.path / 'report.html'}")
+            print(result_line(name, f"{value:.6g}{beside_figure(name, baselines)}"))
+    print(result_line("run", run.path))
+    print(result_line("report", run.path / "report.html"))

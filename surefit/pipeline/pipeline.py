@@ -17,6 +17,7 @@ from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
+from surefit.encode.augment.mixing import FIELDS as MIXED_FIELDS
 from surefit.encode.encode_table import encode_rows
 from surefit.encode.encoded_row import EncodedRow
 from surefit.encode.encoder import Encoder
@@ -38,6 +39,7 @@ from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.encode.augment.array_augment import EpochRows
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
@@ -81,13 +83,15 @@ class Pipeline:
         encoder = replace(self, encoder=accepted.encoder).row_encoder
         return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
 
-    def batch(self, source: Store, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
+    def batch(
+        self, source: Store | EpochRows, rows: Any, epoch: int = 0, device: Any = None
+    ) -> dict[str, Any]:
         """Rows of a Store as one batch of tensors, on the module's device by default."""
         prepare = self.prepare
         return load_batch(
             source,
             rows,
-            self.fields,
+            {**MIXED_FIELDS, **self.fields},
             self.collate_fn,
             self.device if device is None else device,
             prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),

@@ -56,6 +56,7 @@ from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
+from surefit.plan.augment_arrays import check_array_changes, make_array_augment
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
 from surefit.plan.build_model import Built, build_module, make_pipeline, match_collated
@@ -97,11 +98,13 @@ from surefit.plan.probe_model import (
 )
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
+from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
 from surefit.processes import is_first_on_host, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
 from surefit.tasks.source_forms import unify_forms
@@ -132,6 +135,7 @@ def _plan_alone(request: Request, limit: Limit | None, progress: Progress) -> Pl
             with infrequent_collection():
                 check_machine(config.precision, config.trackers)
                 planner.run()
+                planner.plan = compare_with_trees(planner.plan, progress)
         except FindingError as error:
             planner.note(error.findings)
         planner.note(damaged)
@@ -202,11 +206,8 @@ class _Planner:
         kept_where = self.keep(check_unread(table, self.plan, config.columns))
         metric = config.early_stopping.metric
         scorer = self.keep(find_scorer(config.generate.scorer, objects.scorer, code, task, metric))
-        copies = self.keep(
-            make_copies(
-                config.augmentation_factor, config.augment, config.seed, task, roles, self.request
-            )
-        )
+        check_array_changes(config, task, roles)
+        copies = self.keep(make_copies(task, roles, self.request))
         source = replace(source, image=source.image or dict(hints.image or {}))
         layout = self._plan_features(table, task, roles, source, hints)
         data = self.keep(
@@ -325,10 +326,12 @@ class _Planner:
                 "decoder_start": source.decoder_start,
                 "features.layout": layout,
                 "seed": config.seed,
+                "table.max_categories": config.table.max_categories,
                 "image.size": config.image.size,
                 "image.model": source.image,
                 "image.format": config.image.asked(),
                 "on_bad_file": config.on_bad_file,
+                LABEL_SEPARATOR: config.label_separator,
             },
         )
         encoder = self.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))
@@ -392,6 +395,7 @@ class _Planner:
         """Batches, the checks of the model on them, and the plan with its Job."""
         config, request = self.request.config, self.request
         built = replace(built, pipeline=self.keep(match_collated(built.pipeline, train)))
+        augment = self.keep(make_array_augment(request, built.pipeline, train))
         batches = make_batches(
             train.lengths,
             config.seed,
@@ -428,6 +432,7 @@ class _Planner:
                 generation_size(pipeline, config.generate, len(validation)),
                 autocast_dtype(config.precision, config.device_memory_gb),
                 kept_bytes,
+                augment,
             )
         )
         choices |= self.keep(

@@ -115,7 +115,8 @@ def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
     stored = run.plan
     _refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
-    return make_plan(replace(request, choices=stored.get("choices", {})), progress)
+    plan = make_plan(replace(request, choices=stored.get("choices", {})), progress)
+    return replace(plan, baselines=stored.get("baselines", {}))
 
 
 def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
