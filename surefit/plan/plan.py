@@ -1,4 +1,4 @@
-"""The Plan: everything decided before the first step. `plan/stages.py` makes it."""
+"""The Plan: everything decided before the first step. `plan/make_plan.py` makes it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from surefit.checks.batch_padding import check_padding
@@ -76,7 +75,6 @@ from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
 from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
-from surefit.plan.plan_together import plan_together
 from surefit.plan.prepare_data import (
     choose_tokenizer,
     encode_split,
@@ -100,7 +98,7 @@ from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import is_first_on_host, num_processes
+from surefit.processes import is_first_on_host
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
@@ -117,14 +115,7 @@ OWN_CHOICES = ("auxiliary_loss", "row_groups")
 """Choices that are not about the head and the layout."""
 
 
-def make_plan(request: Request, progress: Progress = silent) -> Plan:
-    """The plan of a run; of several processes, the one they agree on."""
-    if num_processes() > 1:
-        return plan_together(request, partial(_plan_alone, progress=progress))
-    return _plan_alone(request, None, progress)
-
-
-def _plan_alone(request: Request, limit: Limit | None, progress: Progress) -> Plan:
+def run_stages(request: Request, progress: Progress = silent, limit: Limit | None = None) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
     check_accepted(config.accept)
@@ -438,9 +429,9 @@ class _Planner:
         choices |= self.keep(
             choose_compiling(module, job.num_steps, config.compile, request.choices)
         )
-        model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        model = ModelChoice(built.source, config.lr or built.default_lr, built.adaptation)
         if not built.source.weightless and not request.choices:
-            self._try_rate(job, model.lr, _default_lr(built))
+            self._try_rate(job, model.lr, built.default_lr)
         self.plan = replace(self.plan, job=job, model=model, choices=choices)
 
     def _try_rate(self, job: Job, lr: float, default: float) -> None:
@@ -500,10 +491,3 @@ class _Planner:
         self.plan = replace(self.plan, fit=fit)
         self.progress("predicting memory", 1, 1)
         return job
-
-
-def _default_lr(built: Built) -> float:
-    if built.adaptation is not None:
-        return 2e-4
-    untrained = built.source.untrained or built.source.kind == "object"
-    return 1e-3 if untrained else 2e-5

@@ -250,7 +250,7 @@ def repeat_step(
     import torch
     from safetensors.torch import load_file
 
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
 
     missing = [name for name, value in objects.items() if value is ...]
     if missing:

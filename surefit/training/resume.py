@@ -13,8 +13,8 @@ from surefit.config import RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, rule
 from surefit.plan.fit_on_disk import fit_on_disk
+from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.stages import make_plan
 from surefit.processes import is_main, main_first, num_processes
 from surefit.progress import Progress
 from surefit.report.page import write_report

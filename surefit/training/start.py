@@ -23,8 +23,8 @@ from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.fit_on_disk import fit_on_disk
+from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.stages import make_plan
 from surefit.processes import is_main, together
 from surefit.progress import Progress, silent
 from surefit.request import Request

@@ -17,7 +17,7 @@ from builders import feature_rows, save_ragged, write_module
 from surefit.checks.launcher import check_launcher
 from surefit.errors import UsageError
 from surefit.memory.limit import find_limit
-from surefit.plan.plan_together import compare_facts
+from surefit.plan.make_plan import compare_facts
 from surefit.processes import OtherProcessError
 from surefit.training.resume import _spread
 

@@ -1,7 +1,7 @@
-"""One plan for several processes: decided by the first, taken over by the others, and compared.
+"""The plan of a run: made by one process, or agreed on by several.
 
-The first process of each host plans, so that data is encoded once per host. What was chosen by
-trying or measuring is what process 0 chose. Then all compare what must be the same in all of them.
+Of several processes, the first one of each host plans, so that data is encoded once per host. What
+was chosen by trying or measuring is what process 0 chose. Then all compare what must be the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,22 @@ from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.memory.limit import Limit, find_limit
 from surefit.plan.plan import Plan
+from surefit.plan.stages import run_stages
 from surefit.processes import (
     OtherProcessError,
     gather,
     host_name,
     is_first_on_host,
     name_process,
+    num_processes,
     process_index,
     together,
 )
+from surefit.progress import Progress, silent
 from surefit.request import Request
 
 OWN_TO_A_HOST = {"cache", "output", "data", "eval_data"}
 """Keys of the config that name files, which may lie elsewhere on each host."""
-MakePlan = Callable[[Request, Limit], Plan]
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,20 @@ class Decided:
         return replace(request, config=config, choices=self.choices)
 
 
-def plan_together(request: Request, make: MakePlan) -> Plan:
+def make_plan(request: Request, progress: Progress = silent) -> Plan:
+    """The plan of a run; of several processes, the one they agree on."""
+    if num_processes() == 1:
+        return run_stages(request, progress)
+    return _plan_together(request, partial(run_stages, progress=progress))
+
+
+def _plan_together(request: Request, make: Callable[..., Plan]) -> Plan:
     """The plan of this process, which all processes agree on."""
     limit = _least_limit(request)
     own: Plan | None = None
     with together("planning"):
         if is_first_on_host():
-            own = make(request, limit)
+            own = make(request, limit=limit)
     told = gather(_decided(own))
     refused = {rank: each for rank, each in enumerate(told) if each and each.refusal}
     if refused:
@@ -64,7 +74,7 @@ def plan_together(request: Request, make: MakePlan) -> Plan:
     assert first is not None  # process 0 is the first of its host
     with together("planning"):
         if own is None or _decided(own) != first:
-            own = make(first.taken_over(request), limit)
+            own = make(first.taken_over(request), limit=limit)
     compare_facts(gather((host_name(), _facts(own))))
     return own
 
