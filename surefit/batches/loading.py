@@ -21,6 +21,7 @@ from surefit.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+    from surefit.encode.augment.array_augment import EpochRows
     from surefit.encode.store import Store
 
 Item = TypeVar("Item")
@@ -219,7 +220,7 @@ def _unchanged(batch: Any) -> Any:
 
 
 def load_batch(
-    store: Store,
+    store: Store | EpochRows,
     rows: Any,
     fields: Mapping[str, Field],
     collate_fn: Callable[..., Any] | None = None,

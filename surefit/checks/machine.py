@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from surefit.checks.launcher import check_launcher
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
 
@@ -31,12 +31,7 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
     """Refuse, before anything is written, what this machine does not have."""
     import torch
 
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("true", "1", "yes", "on"):
-        raise UsageError(
-            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
-            "per step.",
-            "Launch with torchrun, or with accelerate launch without DeepSpeed.",
-        )
+    check_launcher(resolve_precision(precision))
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
     if precision in ("bf16", "fp16") and not torch.accelerator.is_available():

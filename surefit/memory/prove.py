@@ -58,8 +58,8 @@ def prove(
     The module itself is run, not what distributes it: the number of passes goes by the clock, which
     processes do not share, and each process measures its own memory.
     """
-    worst = job.pipeline.batch(job.train, job.batches.worst_rows(job.epochs))
-    median = job.pipeline.batch(job.train, median_rows(job))
+    worst = job.batch(job.batches.worst_rows(job.epochs))
+    median = job.batch(median_rows(job))
     _reset_peak()
     try:
         with restoring_state(job.pipeline.module, optimizer, fresh):

@@ -19,6 +19,7 @@ from surefit.errors import RunFailedError
 from surefit.tasks.class_loss import read_class_loss
 
 if TYPE_CHECKING:
+    from surefit.encode.augment.array_augment import EpochRows
     from surefit.pipeline.pipeline import Pipeline
 
 DIVISOR = "divisor"
@@ -29,7 +30,7 @@ GIVE_ROWS = (
 
 
 def live_batch(
-    pipeline: Pipeline, source: Store, rows: Any, epoch: int, device: Any
+    pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, device: Any
 ) -> dict[str, Any]:
     """Rows as their Dataset gives them in this epoch, with what their loss is divided by."""
     prepare = pipeline.prepare

@@ -17,6 +17,7 @@ from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
+from surefit.encode.augment.mixing import FIELDS as MIXED_FIELDS
 from surefit.encode.encode_table import encode_rows
 from surefit.encode.encoded_row import EncodedRow
 from surefit.encode.encoder import Encoder
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from surefit.data.python.live_rows import LiveRows
+    from surefit.encode.augment.array_augment import EpochRows
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
@@ -86,7 +88,11 @@ class Pipeline:
         return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
 
     def batch(
-        self, source: Store, rows: Any, epoch: int | None = None, device: Any = None
+        self,
+        source: Store | EpochRows,
+        rows: Any,
+        epoch: int | None = None,
+        device: Any = None,
     ) -> dict[str, Any]:
         """Rows of a Store as one batch of tensors, on the module's device by default.
 
@@ -99,7 +105,7 @@ class Pipeline:
         return load_batch(
             source,
             rows,
-            self.fields,
+            {**MIXED_FIELDS, **self.fields},
             self.collate_fn,
             device,
             prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),

@@ -23,6 +23,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
+from surefit.tasks.class_loss import cross_entropy_sum
 from surefit.tasks.label_separator import NONE, find_separator, split_classes
 from surefit.tasks.task_spec import Batch, Metric, full_precision
 
@@ -299,14 +300,14 @@ def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
 
     Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
     """
-    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+    from torch.nn.functional import binary_cross_entropy_with_logits
 
     labels = batch["labels"]
     if labels.ndim == 2:
         logits = full_precision(outputs.logits)
         each = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
         return each.mean(-1).sum(), len(labels)
-    return cross_entropy(full_precision(outputs.logits), labels, reduction="sum"), len(labels)
+    return cross_entropy_sum(full_precision(outputs.logits), labels, batch), len(labels)
 
 
 def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

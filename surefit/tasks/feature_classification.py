@@ -29,6 +29,7 @@ from surefit.tasks.classes import (
 from surefit.tasks.feature_sequences import (
     FIELDS,
     Reader,
+    augmented_features,
     encode_steps,
     feature_fields,
     row_head,
@@ -71,6 +72,7 @@ SPEC = TaskSpec(
     needs=(("features", "label"),),
     optional=("mask",),
     takes=takes,
+    arrays=augmented_features,
     fields={**FIELDS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**feature_fields(encoder), "labels": label_field(encoder)},
     encode=encode,

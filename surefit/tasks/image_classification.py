@@ -96,6 +96,7 @@ SPEC = TaskSpec(
     summary="one class, or several, per image",
     needs=(("image", "label"),),
     takes=takes,
+    arrays=lambda roles: "image",
     fields={"pixel_values": PIXELS, "labels": Field((), "int64")},
     fields_of=fields_of,
     encode=encode,

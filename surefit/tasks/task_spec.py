@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
@@ -32,6 +33,7 @@ Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
+JudgeRows = Callable[[npt.NDArray[Any], Store, Encoder], dict[str, float]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
@@ -170,6 +172,9 @@ class TaskSpec:
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
@@ -202,6 +207,9 @@ class TaskSpec:
     baselines: MeasureBaselines | None = None
     """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
     of simple predictors, by name and metric (see `tasks/baselines.py`)."""
+    judge: JudgeRows | None = None
+    """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
+    it: trees are judged beside the model (see `tasks/tree_baseline.py`)."""
     divide: Divide | None = None
     """A row by role to its input and its target, where that is not decided by `targets` alone.
     Rows with equal inputs stay in one set."""

@@ -19,6 +19,7 @@ from faults import (
     sequences,
     settings,
     splits,
+    tables,
     tokens,
     unknown,
     unrendered,
@@ -45,6 +46,7 @@ FAULTS: dict[str, list[Case]] = {
     "numbers of other scales": scale.NUMBERS,
     "encodings": scale.ENCODINGS,
     "constants": scale.CONSTANTS,
+    "tables": tables.CASES,
 }
 USAGE = settings.CASES
 HEALTHY = [
@@ -57,5 +59,6 @@ HEALTHY = [
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
     *splits.HEALTHY,
+    *tables.HEALTHY,
     *unknown.HEALTHY,
 ]
