@@ -29,17 +29,22 @@ class Accepted:
 
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
-    if isinstance(table.live, Stream):
-        raise UsageError(
-            f"{table.live.name} is a stream that does not end within {table.num_rows:,} rows.",
-            "Pass some of its rows: list(itertools.islice(stream, 1000)).",
-        )
+    refuse_stream(table)
     table = join_columns(_named_as_read(table, task, encoder), encoder.roles.values())
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
     encoder, notes = adapt_layout(encoder, table)
     return Accepted(with_files(table, encoder.roles), encoder, (*found, *notes))
+
+
+def refuse_stream(table: Table) -> None:
+    """Refuse a Table of the first rows alone, where all rows are to be evaluated or predicted."""
+    if isinstance(table.live, Stream):
+        raise UsageError(
+            f"{table.live.name} is a stream that does not end within {table.num_rows:,} rows.",
+            "Pass some of its rows: list(itertools.islice(stream, 1000)).",
+        )
 
 
 def check_columns(

@@ -14,6 +14,7 @@ from surefit.data.table import Table
 from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.encode.store import Store
 from surefit.errors import UsageError
+from surefit.pipeline.accept import refuse_stream
 from surefit.pipeline.live_batch import ReadAnew
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.stream_windows import StreamWindows
@@ -23,8 +24,10 @@ MOST_WINDOWS = 20
 """Windows of a stream that the plan looks at."""
 
 
-def check_stream(table: Table, config: RunConfig) -> None:
+def check_stream(table: Table, eval_table: Table | None, config: RunConfig) -> None:
     """Refuse what a stream cannot do."""
+    if eval_table is not None:
+        refuse_stream(eval_table)
     if not isinstance(table.live, Stream):
         return
     name = table.live.name

@@ -174,7 +174,7 @@ class _Planner:
                 config.columns.values(),
             )
         )
-        check_stream(table, config)
+        check_stream(table, eval_table, config)
         source = open_model(
             objects.model if objects.model is not None else config.model,
             from_scratch=config.from_scratch,
