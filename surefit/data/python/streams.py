@@ -7,6 +7,7 @@ generators are seeded from its number, so that a stream that draws from them can
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,8 @@ class Cursor:
     rows: Iterator[Any] | None = None
     number: int = 0
     passes: int = 0
+    moved: Any = None
+    """A copy of the object, to which a saved position was given; the object itself stays."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Stream:
         """The next item, which may be left unread."""
         cursor = self.cursor
         if cursor.rows is None:
-            cursor.rows = self.start()
+            cursor.rows = self.start() if cursor.moved is None else iter(cursor.moved)
         try:
             item = next(cursor.rows)
         except StopIteration:
@@ -90,18 +93,30 @@ class Stream:
     def rewind(self, passes: int) -> None:
         """Begin to iterate again."""
         cursor = self.cursor
-        cursor.rows, cursor.number, cursor.passes = None, 0, passes
+        cursor.rows, cursor.number, cursor.passes, cursor.moved = None, 0, passes, None
         if hasattr(self.owner, "set_epoch"):
             self.owner.set_epoch(passes)
 
     def state(self) -> Any:
         """The position as plain values, if the stream can save it; else None."""
-        if self.cursor.rows is None or not _is_stateful(self.owner):
+        owner = self.owner if self.cursor.moved is None else self.cursor.moved
+        if self.cursor.rows is None or not _is_stateful(owner):
             return None
         try:
-            return as_plain(self.owner.state_dict())
+            return as_plain(owner.state_dict())
         except Exception:  # the user's own code, or values that are not plain: it is replayed
             return None
+
+    def _load(self, state: Any, passes: int) -> bool:
+        """Whether a copy of the object took the position."""
+        self.rewind(passes)
+        moved = _copied(self.owner)
+        try:
+            moved.load_state_dict(from_plain(state))
+        except Exception:  # the user's own code: the stream is read up to there instead
+            return False
+        self.cursor.moved = moved
+        return True
 
     def seek(self, starts: list[list[int]], state: Any, progress: Progress = silent) -> None:
         """Move to the last of `starts`, pairs of pass and row at which windows began.
@@ -109,9 +124,7 @@ class Stream:
         By the saved state, else by reading all rows of that pass up to there.
         """
         passes, number = starts[-1]
-        if state is not None:
-            self.rewind(passes)
-            self.owner.load_state_dict(from_plain(state))
+        if state is not None and self._load(state, passes):
             self.cursor.number = number
             return
         cursor = self.cursor
@@ -125,6 +138,14 @@ class Stream:
             progress(stage, row, number)
             self.skip()
         progress(stage, number, number)
+
+
+def _copied(owner: Any) -> Any:
+    """A copy that can be moved apart from the object; itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(owner)
+    except Exception:  # of the user's own class: an open file, for example
+        return owner
 
 
 def _is_stateful(owner: Any) -> bool:
