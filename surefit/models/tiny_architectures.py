@@ -52,6 +52,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         focalnet hiera ijepa metaclip_2 mobilenet_v2 mobilevit poolformer pvt pvt_v2 regnet
         resnet segformer siglip swin swinv2 vit vit_msn"""
     ),
+    "image-segmentation": _names("""segformer"""),
     "text-classification": _names(
         """albert arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert ctrl
         data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 diffllama distilbert doge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -192,21 +192,25 @@ def holds_files(kind: pa.DataType) -> bool:
     return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
 
 
-def with_files(table: Table, roles: Mapping[str, str]) -> Table:
-    """The table with its image paths resolved; its key covers the content of the files.
+def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = ("image",)) -> Table:
+    """The table with the paths of these roles resolved; its key covers the content of the files.
 
     A relative path is searched next to the data file, then in the working folder.
     """
-    column = roles.get("image")
-    if column in table.files:
-        return table
-    if column not in table.columns or not holds_files(table.column_type(column)):
-        return table
+    columns = [roles[role] for role in of if role in roles]
+    for column in columns:
+        known = column in table.columns and column not in table.files
+        if known and holds_files(table.column_type(column)):
+            table = _with_column(table, column)
+    return table
+
+
+def _with_column(table: Table, column: str) -> Table:
     found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
     values = (row[column] for row in found.rows())
     named = (v.get("path") if isinstance(v, dict) and not v["bytes"] else v for v in values)
     hashes = content_hashes([path for path in named if isinstance(path, str)])
-    return replace(table, key=fingerprint(table.key, hashes), files=(column,))
+    return replace(table, key=fingerprint(table.key, hashes), files=(*table.files, column))
 
 
 def names_images(table: Table, column: str, look_at: int = 16) -> bool:
