@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,9 +46,9 @@ def read_mask(value: Any) -> Mask:
     if isinstance(value, Mapping):
         value = value["path"] if value.get("bytes") is None else value["bytes"]
     if isinstance(value, bytes):
-        return _with_column(lambda: open_upright(io.BytesIO(value), "the mask", _class_numbers))
+        return _with_column(partial(open_upright, io.BytesIO(value), "the mask"))
     if isinstance(value, str):
-        return _with_column(lambda: open_upright(source_of(value), value, _class_numbers))
+        return _with_column(lambda read: open_upright(source_of(value), value, read))
     return _from_array(value)
 
 
@@ -92,10 +93,10 @@ def png_as_text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _with_column(read: Any) -> Mask:
-    """Faults of the file of a mask name the column of masks."""
+def _with_column(opened: Callable[[Callable[[Image.Image], Mask]], Mask]) -> Mask:
+    """The class numbers of a file; its faults name the column of masks."""
     try:
-        mask: Mask = read()
+        mask = opened(_class_numbers)
     except RowFaultError as fault:
         raise RowFaultError(fault.rule, fault.message, "label", fault.fix) from None
     return mask
@@ -103,7 +104,7 @@ def _with_column(read: Any) -> Mask:
 
 def _class_numbers(image: Image.Image) -> Mask:
     """The numbers of a gray or palette image; gray ones saved as RGB count, too."""
-    if image.format == "JPEG" or getattr(image, "quantization", None):
+    if "jfif" in image.info or "adobe" in image.info:
         raise _no_mask("a JPEG, whose compression changes the class numbers")
     pixels = np.asarray(image)
     if image.mode in ("RGB", "RGBA"):
