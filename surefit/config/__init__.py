@@ -3,6 +3,7 @@
 from surefit.config.joint_names import joint_name, joint_parts
 from surefit.config.run_config import (
     SHORT_KEYS,
+    Audio,
     Augmentation,
     ChangeName,
     EarlyStopping,
@@ -28,6 +29,7 @@ from surefit.config.training_options import LossOptions, MetricChoice
 
 __all__ = [
     "SHORT_KEYS",
+    "Audio",
     "Augmentation",
     "ChangeName",
     "EarlyStopping",
