@@ -18,6 +18,7 @@ from faults import (
     scale,
     sequences,
     settings,
+    sounds,
     splits,
     tokens,
     unknown,
@@ -34,6 +35,7 @@ FAULTS: dict[str, list[Case]] = {
     "columns": columns.CASES + meant_columns.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
+    "sounds": sounds.CASES,
     "misread files": misread.FILES,
     "leaks": misread.LEAKS,
     "splits": splits.CASES,
@@ -56,6 +58,7 @@ HEALTHY = [
     *columns.HEALTHY,
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
+    *sounds.HEALTHY,
     *splits.HEALTHY,
     *unknown.HEALTHY,
 ]

@@ -26,7 +26,7 @@ UNKNOWN_RATE = rule(
     "warning",
     "arrays of unknown sampling rate",
     why="An array does not say how many samples a second has; the model hears another pitch.",
-    fix="Give the rate of the arrays: --set audio.rate=<Hz>, or rows of {array, sampling_rate}.",
+    fix="Give their rate, such as --set audio.rate=16000, or pass rows of {array, sampling_rate}.",
     accept="The arrays are read as if they had the model's rate.",
 )
 
