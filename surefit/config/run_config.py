@@ -332,7 +332,7 @@ class RunConfig(_Section):
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    """Mixed precision; auto is bf16 on CUDA (fp16 where bf16 is emulated) and fp32 elsewhere."""
     padding_free: Switch = "auto"
     """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
     rows apart."""

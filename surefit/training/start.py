@@ -282,8 +282,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
         return emit
 
     def moves_nothing() -> bool:
-        rates = [group["lr"] for group in engine.plain_optimizer.param_groups]
-        return bool(engine.accelerator.optimizer_step_was_skipped) or not any(rates)
+        return not any(group["lr"] for group in engine.plain_optimizer.param_groups)
 
     if adaptation is None:
         return watch_first_steps(module, engine.plain_optimizer, moves_nothing, emit)
