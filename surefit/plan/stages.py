@@ -73,6 +73,7 @@ from surefit.plan.fit_in_memory import (
 )
 from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
+from surefit.plan.live_data import read_live
 from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
@@ -233,6 +234,7 @@ class _Planner:
         if has_errors(self.plan.findings):
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
+        pipeline = read_live(pipeline, data.table, train, copies)
         task = try_scorer(scorer, task, validation, pipeline.encoder)
         built = replace(built, pipeline=replace(pipeline, task=task))
         self._settle_evaluation(built, train, validation)

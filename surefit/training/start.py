@@ -332,6 +332,8 @@ def make_feed(
 
     if workers:
         return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
+    if job.pipeline.live is not None:  # a thread would share the random state of the step
+        return lambda wanted: map(load, wanted)
     return lambda wanted: prefetch(wanted, load)
 
 
