@@ -15,6 +15,7 @@ from surefit.data.numbers import read_number
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.findings import Finding, rule
+from surefit.tasks.classes import SEPARATOR, SETTING
 
 ALIKE_CLASSES = rule(
     "SF234",
@@ -62,6 +63,14 @@ RARE_CLASSES = rule(
     fix="Nothing to do, or add rows of these classes.",
 )
 
+SEVERAL_CLASSES = rule(
+    "SF226",
+    "info",
+    "texts with several classes",
+    why="The same classes recur in other combinations, so that a row may have several of them.",
+    fix="Nothing to do. If each text is one class: --set label_separator=none.",
+)
+
 SHOWN = 3
 MAX_NAMES = 10_000
 MARKERS = frozenset(
@@ -88,13 +97,21 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     if not names or column is None:
         return
     counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
-    written = {**_written(table, column), **counts}
+    sign = encoder.fitted.get(SEPARATOR)
+    if sign is not None and encoder.settings.get(SETTING) is None:
+        yield _report_several(len(names), sign, column)
+    written = {**({} if sign is not None else _written(table, column)), **counts}
     groups = _alike(written)
     yield from _report_alike(groups, written, table, column)
     yield from _check_markers(names, counts, table, column)
     if counts and not encoder.fitted.get("multi_label"):
         named = {name for group in groups for name in group}
         yield from _check_rare(counts, named, table, column)
+
+
+def _report_several(count: int, sign: str, column: str) -> Finding:
+    message = f"column {column!r}: labels with {sign!r} are several classes; there are {count}."
+    return SEVERAL_CLASSES.finding(message, column=column)
 
 
 def _written(table: Table, column: str) -> dict[Any, int]:

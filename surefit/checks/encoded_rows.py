@@ -148,7 +148,8 @@ def check_rows(
     """Ids and token labels within the vocabulary, rows within the model's positions."""
     if vocab_size is not None:
         for name, unused in (("input_ids", None), ("labels", IGNORE_INDEX)):
-            if name in store.fields and store.fields[name].rank == 1:
+            spec = store.fields.get(name)
+            if spec is not None and spec.rank == 1 and spec.numpy_dtype.kind in "iu":
                 yield from _check_range(store, table, name, vocab_size, unused)
     if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
         yield _too_long(store, table, max_positions)

@@ -14,7 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 CONFIG = Path(__file__).parents[1] / "config"
-SOURCES = CONFIG / "run_config.py", CONFIG / "training_options.py"
+SOURCES = tuple(
+    CONFIG / f"{name}.py" for name in ("run_config", "training_options", "array_changes")
+)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
 def show_values(shown: Mapping[str, Any], console: Console) -> None:
     """A row without tokens: name and value, line by line."""
     for name, value in shown.items():
-        console.print(as_line(f"{name}: {value}"))
+        inner = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for part, each in inner:
+            console.print(as_line(f"{name}, {part}: {each}" if part else f"{name}: {each}"))
 
 
 def _written(kind: str, text: str, console: Console) -> Text:

@@ -139,7 +139,21 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
             f"{ledger.train_rows:,} training rows × {factor} = {ledger.train_views:,} after "
             "augmentation; the validation set is not augmented",
         )
+    augment = plan.as_dict()["augment"]
+    if augment is not None:
+        yield "augmented", f"{describe_changes(augment)}; the validation set is not augmented"
     yield "per epoch", ledger.per_epoch
+
+
+def describe_changes(augment: Mapping[str, Any]) -> str:
+    """The changes of training rows, as a plan has them.
+
+    >>> describe_changes({"changes": {"flip": 0.5, "rotate": 10.0}, "function": "blur"})
+    'flip 0.5, rotate 10, blur, anew in each epoch'
+    """
+    named = [f"{name} {strength:g}" for name, strength in augment["changes"].items()]
+    own = [augment["function"]] if augment["function"] else []
+    return f"{', '.join([*named, *own])}, anew in each epoch"
 
 
 def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
@@ -213,7 +227,7 @@ def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> st
     ' (majority class 0.8700)'
     """
     known = {name: figures[metric] for name, figures in baselines.items() if metric in figures}
-    known = {name: value for name, value in known.items() if value is not None}
+    known = {name: value for name, value in known.items() if isinstance(value, int | float)}
     best: tuple[str, float] | None = None
     for name, value in known.items():
         if best is None or is_better(metric, value, best[1]):
@@ -229,7 +243,17 @@ def describe_baseline(figures: Mapping[str, Any]) -> str:
     """
     shown = [repr(figures["column"])] if "column" in figures else []
     numbers = ((name, value) for name, value in figures.items() if isinstance(value, float))
-    return ", ".join([*shown, *(f"{name} {_figure(value)}" for name, value in numbers)])
+    shown += [f"{name} {_figure(value)}" for name, value in numbers]
+    return ", ".join([*shown, *([figures["note"]] if "note" in figures else [])])
+
+
+def result_line(name: str, text: Any) -> str:
+    """One figure of a result, as commands print it on stdout.
+
+    >>> result_line("roc_auc_bin_error", 0.5)
+    'roc_auc_bin_error 0.5'
+    """
+    return f"{name:<15} {text}"
 
 
 def _figure(value: float) -> str:

@@ -1,5 +1,6 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
+from surefit.config.array_changes import ImageAugment, SeriesAugment
 from surefit.config.joint_names import joint_name, joint_parts
 from surefit.config.run_config import (
     SHORT_KEYS,
@@ -35,12 +36,14 @@ __all__ = [
     "EarlyStopping",
     "FeatureShape",
     "Generation",
+    "ImageAugment",
     "Images",
     "Lora",
     "LossOptions",
     "MetricChoice",
     "Reading",
     "RunConfig",
+    "SeriesAugment",
     "Switch",
     "config_yaml",
     "joint_name",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from surefit.config.array_changes import ImageAugment, SeriesAugment
 from surefit.config.joint_names import joint_name
 from surefit.config.section import Section as _Section
 from surefit.config.section import Switch, check_code_name
@@ -18,16 +19,27 @@ from surefit.config.training_options import LossOptions, MetricChoice, join_name
 
 
 class FeatureShape(_Section):
-    """How flat rows of features are reshaped to [sequence length, feature size]."""
+    """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
 
     steps: int | None = Field(None, ge=1)
     """Sequence length of an array saved as [rows, steps*width]."""
     width: int | None = Field(None, ge=1)
     """Feature size of an array saved as [rows, steps*width]."""
+    augment: SeriesAugment = SeriesAugment()
+    """Changes of training series or vectors, drawn anew for each row in each epoch."""
+
+
+class Tables(_Section):
+    """How the columns of a table are read, and what its result is compared with."""
+
+    max_categories: int = Field(50, ge=2, le=1000)
+    """Different values of a text column that are read; the rarer ones count as unknown."""
+    trees: bool = True
+    """Fit gradient-boosted trees on the same rows, and print their figures beside the model's."""
 
 
 class Images(_Section):
-    """How images are resized and normalised."""
+    """How images are resized, normalised and augmented."""
 
     channels: Literal[1, 3, 4] | None = None
     """Channels of the images: 1 for gray, 3 for RGB, 4 for RGBA. Default: those that the first
@@ -42,6 +54,8 @@ class Images(_Section):
     size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width of the images, or one number for both. Default: the model's size, else the
     most common size in the data."""
+    augment: ImageAugment = ImageAugment()
+    """Changes of training images, drawn anew for each image in each epoch."""
 
     @field_validator("size", mode="before")
     @classmethod
@@ -188,7 +202,8 @@ class Augmentation(_Section):
     synonyms: str | dict[str, str | tuple[str, ...]] | None = None
     """A JSON, CSV or TSV file of words and their synonyms, or a mapping of them."""
     function: str | None = None
-    """Your own change as module:function, f(text, rng) -> text."""
+    """Your own change as module:function, f(value, rng) -> value: a text of an augmented copy, or
+    the array of an image [C, H, W], a series [T, W] or a vector [W] in each epoch."""
 
     @field_validator("changes", "frames", mode="before")
     @classmethod
@@ -267,12 +282,14 @@ class RunConfig(_Section):
     read: Reading = Reading()
     """How data files are read, where it cannot be inferred."""
     features: FeatureShape = FeatureShape()
-    """How flat rows of features are reshaped to [sequence length, feature size]."""
+    """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
 
     audio: Audio = Audio()
     """How audio is read."""
+    table: Tables = Tables()
+    """How the columns of a table are read, and what its result is compared with."""
     image: Images = Images()
-    """How images are resized and normalised."""
+    """How images are resized, normalised and augmented."""
     on_bad_file: Literal["error", "skip"] = "error"
     """What happens if an image, or one of several data files, cannot be read: an error, or it is
     skipped."""
@@ -335,7 +352,7 @@ class RunConfig(_Section):
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    """Mixed precision; auto is bf16 on CUDA (fp16 where bf16 is emulated) and fp32 elsewhere."""
     padding_free: Switch = "auto"
     """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
     rows apart."""
@@ -360,6 +377,9 @@ class RunConfig(_Section):
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
     """Number of latest checkpoints to keep, in addition to the best one."""
+    label_separator: str | None = Field(None, min_length=1)
+    """The sign between several classes in one text, such as | in red|blue. Default: inferred; none:
+    every text is one class."""
     metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or

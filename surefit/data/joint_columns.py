@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from surefit.config import joint_parts
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import describe_type, is_number
+from surefit.data.column_types import describe_type, is_list, is_number
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
 
@@ -33,13 +33,28 @@ def join_columns(table: Table, names: Iterable[str]) -> Table:
     return table
 
 
+def target_columns(table: Table, label: str) -> Iterator[tuple[Table, str]]:
+    """Each target as a column of its own: the label's, or one for each number of its lists."""
+    values = table.arrow[label]
+    if not is_list(values.type):
+        yield table, label
+        return
+    sizes = pc.min_max(pc.list_value_length(values)).as_py()
+    if sizes["min"] != sizes["max"] or not is_number(values.type.value_type):
+        return
+    names = joint_parts(label) or [f"{label}[{place}]" for place in range(sizes["max"] or 0)]
+    for place, name in enumerate(names):
+        one = pa.table({name: pc.list_element(values, place)})
+        yield replace(table, arrow=one), name
+
+
 def _require_numbers(table: Table, column: str) -> None:
     kind = table.column_type(column)
     if not is_number(kind):
         raise WRONG_TYPE.error(
             f"column {column!r} is one of several targets and holds {describe_type(kind)}; "
-            "expected 0 and 1.",
-            fix="Name columns of 0 and 1, or a single column.",
+            "expected numbers.",
+            fix="Name columns of numbers, or a single column.",
             column=column,
         )
 

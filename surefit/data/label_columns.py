@@ -55,12 +55,12 @@ def is_continuous(table: Table, column: str) -> bool:
 
 
 def row_values(table: Table, column: str) -> Any:
-    """The values of a column; of lists with one number each, as in an array [N, 1], the numbers."""
+    """The values of a column; of lists of numbers of one size, as an array [N, K], the numbers."""
     values = table.arrow[column]
     if not is_list(values.type) or not is_number(values.type.value_type):
         return values
     sizes = pc.min_max(pc.list_value_length(values)).as_py()
-    return pc.list_flatten(values) if sizes == {"min": 1, "max": 1} else values
+    return pc.list_flatten(values) if sizes["min"] == sizes["max"] else values
 
 
 def holds_classes(table: Table, column: str) -> bool:

@@ -16,6 +16,9 @@ from surefit.encode.encoder import Encoder
 from surefit.pipeline.job import Job
 from surefit.pipeline.pipeline import Pipeline
 
+SHOWN_EPOCHS = 3
+"""Epochs that the augmentation of a row is shown in."""
+
 
 def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
     """The encoded columns of a row of the data, by name; why it is not used if it is dropped."""
@@ -51,6 +54,10 @@ def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
         shown["tokens"] = tokens
         if apart and labels is not None:
             shown["target_tokens"] = _tokens(labels, labels, encoder)
+    places = np.flatnonzero(job.train.source_row == row)
+    if job.augment is not None and len(places):
+        drawn = (job.augment.describe(int(places[0]), epoch) for epoch in range(SHOWN_EPOCHS))
+        shown["augmented"] = {f"epoch {n}": words for n, words in enumerate(drawn, start=1)}
     if "labels" in columns and columns["labels"].ndim == 0 and "classes" in encoder.fitted:
         shown["class"] = encoder.classes[int(columns["labels"])]
     return shown

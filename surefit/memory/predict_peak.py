@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ is partly chance, and so many times the largest tensor on the heap, for one hole
 Fitted to the first grid of bench/fit_grid.py, so that no case of it needs more than predicted."""
 UNREPLAYED_SHARE = 0.5
 """Holes in the heap as a share of the activations, where allocations cannot be replayed."""
+MEASURED_ROWS = 16
+"""Rows that are augmented to measure the time it takes."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
 
@@ -92,8 +95,9 @@ def predict(job: Job, limit: Limit) -> Fit:
         return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
     worst = max(passes, key=lambda traced: traced.peak)
     parts = _breakdown(worst, base_bytes(job.pipeline.module, limit), limit)
-    kept = {"metrics": job.kept_bytes} if job.kept_bytes and not limit.on_device else {}
-    fit = Fit(limit, parts={**parts, **kept})
+    beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
+    held = {name: size for name, size in beside.items() if size and not limit.on_device}
+    fit = Fit(limit, parts={**parts, **held})
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
 
@@ -106,7 +110,7 @@ def trace_worst(job: Job) -> Traced:
 def worst_batch(job: Job) -> Batch:
     """The micro-batch with the most positions; on the CPU, because traces read its integers."""
     rows = job.batches.worst_rows(job.epochs)
-    batch = job.pipeline.batch(job.train, rows, device="cpu")
+    batch = job.batch(rows, device="cpu")
     if job.pipeline.layout.body_only:  # the head is padded to the longest row, which may be another
         return _widened(batch, int(job.batches.lengths.max()))
     return batch
@@ -129,6 +133,26 @@ def _widened(batch: Batch, length: int) -> Batch:
     wider["attention_mask"][:, old:] = 0
     kept = batch["kept_positions"]
     return {**wider, "kept_positions": kept // old * length + kept % old}
+
+
+def augmented_bytes(job: Job) -> int:
+    """Memory of augmented rows besides their batch; without augmentation they stay on disk."""
+    if job.augment is None:
+        return 0
+    return int(worst_batch(job)[job.augment.kind.column].nbytes)
+
+
+def augment_seconds(job: Job) -> float:
+    """Time that the augmentation of one row takes, measured on a micro-batch."""
+    if job.augment is None:
+        return 0.0
+    rows = job.batches.epoch(0).rows[:MEASURED_ROWS]
+    taken = float("inf")
+    for _ in range(2):  # the first one also loads what it needs
+        began = time.perf_counter()
+        job.augment.in_epoch(0).rows(rows)
+        taken = min(taken, time.perf_counter() - began)
+    return taken / max(len(rows), 1)
 
 
 def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
@@ -269,7 +293,11 @@ def total_seconds(
     per_epoch = slope * float(positions.sum()) + fixed * len(positions)
     steps = max(job.batches.num_steps(0), 1)
     processes = job.batches.num_processes
+    per_epoch += augment_seconds(job) * len(job.train)
     training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds
+    if job.pipeline.live is not None:
+        read_rows = job.num_steps / steps * len(job.train) / processes
+        training += read_rows * job.pipeline.live.row_seconds
     lengths = np.asarray(job.validation.lengths, np.int64)
     evaluation = job.num_evaluations * eval_slope * float(lengths.sum()) / processes
     if job.generates is not None and token_seconds:

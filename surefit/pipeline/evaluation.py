@@ -162,7 +162,8 @@ def _generate(
 def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> Metric:
     """A Metric of a function that returns a sum and a count; one that reads names gets them."""
     if isinstance(metric, Metric) and metric.uses_encoder:
-        return replace(metric, sums=partial(metric.sums, encoder=encoder))
+        beside = metric.beside and partial(metric.beside, encoder=encoder)
+        return replace(metric, sums=partial(metric.sums, encoder=encoder), beside=beside)
     if isinstance(metric, Metric):
         return metric
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surefit.batches.order import Batches
 from surefit.encode.store import Store
@@ -11,6 +11,8 @@ from surefit.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     import torch
+
+    from surefit.encode.augment.array_augment import ArrayAugment
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,13 @@ class Job:
     """The lower precision of mixed precision; None for float32."""
     kept_bytes: int = 0
     """Memory of the predictions that the user's own metrics keep in an evaluation."""
+    augment: ArrayAugment | None = None
+    """How training rows are changed in each epoch; evaluations and probes have them as they are."""
+
+    def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
+        """Training rows as one batch of tensors, augmented as in that epoch."""
+        source = self.train if self.augment is None else self.augment.in_epoch(epoch)
+        return self.pipeline.batch(source, rows, epoch, device)
 
     @property
     def num_evaluations(self) -> int:

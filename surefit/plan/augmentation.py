@@ -57,17 +57,17 @@ BY_DEFAULT = ("wording", "case", "spacing", "punctuation")
 
 
 def make_copies(
-    factor: int,
-    asked: Augmentation,
-    seed: int,
-    task: TaskSpec,
-    roles: Mapping[str, str],
-    request: Request,
+    task: TaskSpec, roles: Mapping[str, str], request: Request
 ) -> tuple[AugmentedCopies | None, list[Finding]]:
-    """How training rows are augmented; None without augmentation."""
+    """How training rows are augmented; None without augmented copies."""
+    config = request.config
+    factor, asked, seed = config.augmentation_factor, config.augment, config.seed
     if factor == 1:
         unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
-        passed = asked != Augmentation() or request.objects.augment is not None
+        if task.arrays(roles) is not None:  # the function changes arrays in each epoch
+            passed = asked.model_copy(update={"function": None}) != Augmentation()
+        else:
+            passed = asked != Augmentation() or request.objects.augment is not None
         return None, [unused] if passed else []
     changeable = tuple(role for role in task.augments if role in roles)
     if not changeable:

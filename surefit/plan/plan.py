@@ -1,4 +1,4 @@
-"""The Plan: everything decided before the first step. `plan/stages.py` makes it."""
+"""The Plan: everything decided before the first step. `plan/make_plan.py` makes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.models.parameter_patterns import describe_patterns
 from surefit.pipeline.job import Job
+from surefit.plan.augment_arrays import describe_augment
 from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.class_loss_options import describe_loss
 from surefit.plan.own_metrics import describe_metrics
@@ -109,6 +110,7 @@ class Plan:
             if self.job and self.model
             else None,
             "loss": describe_loss(self.job.pipeline.encoder) if self.job else None,
+            "augment": describe_augment(self.job.augment) if self.job else None,
             "metrics": describe_metrics(self.task, self.config.metrics) if self.task else None,
             "generate": _generate_dict(self.job, self.config) if self.job else None,
             "steps": self.job.num_steps if self.job else None,
@@ -133,7 +135,13 @@ def _batches_dict(batches: Batches) -> dict[str, Any]:
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
         "order": batches.chosen_order,
+        **(_processes_dict(batches) if batches.num_processes > 1 else {}),
     }
+
+
+def _processes_dict(batches: Batches) -> dict[str, Any]:
+    """How many processes share a step, and how much of their time they wait for the slowest."""
+    return {"processes": batches.num_processes, "imbalance": round(batches.imbalance(), 6)}
 
 
 def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:

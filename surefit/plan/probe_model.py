@@ -20,7 +20,7 @@ from surefit.checks.probes.batched_generation import (
     NOT_BATCHED,
     choose_generation,
 )
-from surefit.checks.probes.first_batch import OWN_LOSS, find_unreached, probe
+from surefit.checks.probes.first_batch import OWN_LOSS, ExpectedOutputs, find_unreached, probe
 from surefit.checks.probes.model_loss import compare_losses
 from surefit.checks.probes.padding_effect import padding_effect
 from surefit.checks.probes.perturbed_weights import perturbed_copy
@@ -110,7 +110,7 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     head = pipeline.task.head_for(pipeline.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
-        outputs = head.size(pipeline.encoder)
+        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit)
     found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
     if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
         each.code for each in found

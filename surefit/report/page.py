@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit import atomic
 from surefit.checks.ledger import Ledger
 from surefit.encode.drop_reasons import describe_counts
+from surefit.report.augmented_rows import draw_examples
 from surefit.stored_files import reading
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def render(run: Run) -> str:
         _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
+        _section("Augmented training rows", draw_examples(plan.get("examples", ()))),
         _section("Frozen parameters and learning rates", _table(("what", "value"), _rates(plan))),
         _section("Loss settings", _table(("setting", "value"), _loss(plan))),
         _section("Columns", _table(("column", "role"), _columns(plan))),
@@ -113,7 +115,7 @@ def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         column = f" ({figures['column']})" if "column" in figures else ""
         for metric, value in figures.items():
             if metric != "column":
-                yield f"{name}{column}", metric, value
+                yield f"{name}{column}", metric, value  # a note is text
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:

@@ -211,7 +211,7 @@ class Run:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.has_model:
             return
-        for name in (*BEGINNING, "events.jsonl"):
+        for name in (*BEGINNING, "events.jsonl", "report.html"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path):
             if not any(folder.iterdir()):

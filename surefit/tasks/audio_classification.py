@@ -1,4 +1,4 @@
-"""audio-classification: one class per recording."""
+"""audio-classification: one class, or several, per recording."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from surefit.tasks.classes import (
     class_id,
     class_loss,
     class_scores,
+    class_settings,
     decode_classes,
     fit_classes,
+    label_field,
     probabilities,
 )
 from surefit.tasks.feature_sequences import Spread
@@ -114,17 +116,15 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def fields(encoder: Encoder) -> dict[str, Field]:
-    """The column that the model reads, and the class."""
+    """The column that the model reads, and the class or classes."""
     state = encoder.fitted.get("audio") or encoder.settings.get("audio")
     form = read_audio_format(state) if state else AudioFormat(16_000, 1.0)
-    return {form.column: form.batch_field, "labels": Field((), "int64")}
+    return {form.column: form.batch_field, "labels": label_field(encoder)}
 
 
 def _config(encoder: Encoder) -> dict[str, Any]:
-    names = [str(name) for name in encoder.classes]
     return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
+        **class_settings(encoder),
         # drawn by NumPy's global generator, so that no run could be resumed exactly
         "apply_spec_augment": False,
         **encoder.fitted["audio"]["config"],
@@ -133,7 +133,7 @@ def _config(encoder: Encoder) -> dict[str, Any]:
 
 SPEC = TaskSpec(
     name="audio-classification",
-    summary="one class per recording: wav, flac or mp3",
+    summary="one class, or several, per recording: wav, flac or mp3",
     needs=(("audio", "label"),),
     takes=takes,
     fields=fields(Encoder("audio-classification", {})),

@@ -18,7 +18,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.tasks.classes import is_multi_label, macro_f1_of
-from surefit.tasks.metrics.r2 import r2_of
+from surefit.tasks.metrics.number_metrics import number_figures
 from surefit.tasks.single_column import predict_by_column
 
 Array = npt.NDArray[Any]
@@ -56,16 +56,24 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
 
 
 def number_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
-    """The mean of the training rows; for tables, also the best line or threshold on one column."""
+    """The mean of the training rows; for tables, also the best line or threshold on one column.
+
+    Each of several targets has its own best column.
+    """
     if not len(validation):
         return {}
-    judged = np.asarray(validation.values("labels"), np.float64)
-    scale = float(encoder.fitted["scale"])
-    found: Baselines = {MEAN: number_figures(np.zeros(len(judged)), judged, scale)}
-    by_column = predict_by_column(train, validation, encoder, num_classes=None)
-    if by_column is not None:
-        figures = number_figures(by_column.predictions, judged, scale)
-        found[SINGLE_COLUMN] = {"column": by_column.column, **figures}
+    judged = np.asarray(validation.values("labels"), np.float64).reshape(len(validation), -1)
+    found: Baselines = {MEAN: number_figures(np.zeros(judged.shape), judged, encoder)}
+    best = [
+        predict_by_column(train, validation, encoder, num_classes=None, target=at)
+        for at in range(judged.shape[1])
+    ]
+    by_column = [each for each in best if each is not None]
+    if by_column:
+        predictions = np.stack([each.predictions for each in by_column], axis=1)
+        columns = dict.fromkeys(each.column for each in by_column)
+        figures = number_figures(predictions.astype(np.float64), judged, encoder)
+        found[SINGLE_COLUMN] = {"column": ", ".join(columns), **figures}
     return found
 
 
@@ -100,38 +108,43 @@ def class_figures(predicted: Array, labels: Array, num_classes: int) -> dict[str
     return {"accuracy": float((predicted == labels).mean()), "macro_f1": macro_f1}
 
 
+def judge_classes(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
+    """Figures of a class, or of 0 and 1 for each of several classes, per validation row."""
+    count = len(encoder.classes)
+    if is_multi_label(encoder):
+        return label_figures(predicted > 0.5, validation.values("labels").reshape(-1, count) > 0.5)
+    return class_figures(predicted.astype(np.int64), validation.values("labels"), count)
+
+
+def judge_numbers(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
+    """Figures of the numbers of each validation row, in units of the targets' spread."""
+    judged = np.asarray(validation.values("labels"), np.float64).reshape(len(validation), -1)
+    return number_figures(predicted.reshape(judged.shape), judged, encoder)
+
+
 def cross_entropy(shares: Array, labels: Array) -> float:
     """Mean loss of predicting the shares of the classes for every row."""
     return float(-np.log(np.maximum(shares[labels], 1e-12)).mean())
 
 
-def number_figures(predicted: Array, labels: Array, scale: float) -> dict[str, Any]:
-    """Loss in units of the target's spread, and the errors in the units of the data."""
-    errors = predicted - labels
-    squares = float(np.square(errors).sum())
-    sums = {"errors": squares, "labels": labels.sum(), "squares": np.square(labels).sum()}
+def label_figures(made: Array, judged: Array) -> dict[str, float]:
+    """Accuracy and macro F1 where a row may have several classes: (N, C) each."""
+    import torch
+
+    hits, either = (judged & made).sum(0), judged.sum(0) + made.sum(0)
     return {
-        "loss": squares / len(labels),
-        "mae": float(np.abs(errors).mean()) * scale,
-        "rmse": math.sqrt(squares / len(labels)) * scale,
-        "r2": r2_of({**sums, "count": len(labels)}),
+        "accuracy": float((judged == made).all(1).mean()),
+        "macro_f1": macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either), True),
     }
 
 
 def _several_classes(shares: Array, validation: Store) -> dict[str, float]:
     """Each class is predicted if most training rows have it."""
-    import torch
-
     judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
     made = np.broadcast_to(shares > 0.5, judged.shape)
-    hits, either = (judged & made).sum(0), judged.sum(0) + made.sum(0)
     kept = np.clip(shares, 1e-6, 1 - 1e-6)
     losses = np.where(judged, -np.log(kept), -np.log1p(-kept))
-    return {
-        "accuracy": float((judged == made).all(1).mean()),
-        "macro_f1": macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either), True),
-        "loss": float(losses.mean()),
-    }
+    return {**label_figures(made, judged), "loss": float(losses.mean())}
 
 
 def _tokens(train: Store | None, validation: Store, name: str) -> Baselines:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.augment.mixing import LABELS, SHARE
+
 if TYPE_CHECKING:
     import torch
 
@@ -77,16 +79,33 @@ def weighted_loss(scores: ClassScores, options: ClassLoss) -> Callable[[Any, Any
     weights, smoothing = options.class_weights, options.label_smoothing
 
     def loss(outputs: Any, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Any]:
-        from torch.nn.functional import cross_entropy
-
         logits, labels = scores(outputs, batch)
         weight = None if weights is None else _for_outputs(weights, logits)
-        total = cross_entropy(
-            logits, labels, weight=weight, label_smoothing=smoothing, reduction="sum"
-        )
+        total = cross_entropy_sum(logits, labels, batch, weight, smoothing)
         return total, len(labels) if weight is None else weight[labels].sum()
 
     return loss
+
+
+def cross_entropy_sum(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    batch: Mapping[str, Any],
+    weight: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy summed over the targets; that of mixed rows is shared by both classes."""
+    from torch.nn.functional import cross_entropy
+
+    if SHARE not in batch:
+        return cross_entropy(logits, labels, weight, label_smoothing=smoothing, reduction="sum")
+    share = batch[SHARE].to(logits.dtype)
+    own, its = (
+        cross_entropy(logits, classes, weight, label_smoothing=smoothing, reduction="none")
+        for classes in (labels, batch[LABELS])
+    )
+    mixed: torch.Tensor = (share * own + (1 - share) * its).sum()
+    return mixed
 
 
 def _for_outputs(weights: Sequence[float], logits: torch.Tensor) -> torch.Tensor:

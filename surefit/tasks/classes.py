@@ -1,7 +1,7 @@
 """What tasks with classes per row share: classes from the rows, loss and metrics.
 
-A row has one class, or several where the label column holds lists; `labels` are then (B,) class
-numbers, or (B, C) with 1 for every class the row has.
+A row has one class, or several where the label column holds lists or texts such as `red|blue`.
+`labels` are (B,) class numbers, or (B, C) with 1 for every class the row has.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
+from surefit.tasks.class_loss import cross_entropy_sum
+from surefit.tasks.label_separator import NONE, find_separator, split_classes
 from surefit.tasks.task_spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
     import torch
+
+SETTING = "label_separator"
+"""The setting of an Encoder with the separator that the user names."""
+SEPARATOR = "separator"
+"""What is fitted where a text names several classes: the sign between them."""
 
 UNSUITABLE_LABEL = rule(
     "SF205",
@@ -93,7 +100,9 @@ def class_list(value: Any) -> list[Any] | None:
 class _Labels:
     """The labels of the training rows, counted; lists of 0 and 1 have a place for each class."""
 
-    several: bool | None
+    asked: str | None = None
+    """The sign between the classes of one text that the user names, or `none`."""
+    several: bool | None = None
     """Whether the rows have lists of classes; None until the first label is seen."""
     counts: Counter[Any] = field(default_factory=Counter)
     places: Counter[int] = field(default_factory=Counter)
@@ -129,9 +138,24 @@ class _Labels:
         """How often each class occurs, and how a label is read."""
         if self.size is None:
             several = self.several and not self.one_column
+            sign = None if several else self._separator()
+            if sign is not None:
+                return self._apart(sign), {"multi_label": True, SEPARATOR: sign}
             return self.counts, {"multi_label": True} if several else {}
         read: dict[str, Any] = {"hot_size": self.size}
         return self.places, read if self.one_each else {**read, "multi_label": True}
+
+    def _separator(self) -> str | None:
+        texts = [name for name in self.counts if isinstance(name, str)]
+        if self.asked is not None:
+            return None if self.asked == NONE else self.asked
+        return find_separator(texts) if len(texts) == len(self.counts) else None
+
+    def _apart(self, sign: str) -> Counter[Any]:
+        counts: Counter[Any] = Counter()
+        for name, count in self.counts.items():
+            counts.update(dict.fromkeys(split_classes(str(name), sign), count))
+        return counts
 
 
 def _hot_size(value: Any) -> int | None:
@@ -152,16 +176,15 @@ def hot_places(value: Any) -> list[int]:
     return [place for place, label in enumerate(class_list(value) or ()) if label == 1]
 
 
-def fit_classes(
-    rows: Iterable[Mapping[str, Any]], encoder: Encoder, lists: bool = False
-) -> dict[str, Any]:
+def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The class names of the training rows, sorted, with how often each occurs.
 
-    With `lists`, a first label that is a list means several labels for every row. Where all lists
-    are of 0 and 1 and of one length, the classes are the places of the lists.
+    A first label that is a list means several labels for every row. Where all lists are of 0 and 1
+    and of one length, the classes are the places of the lists. Texts such as `red|blue` are
+    several labels, too (see `label_separator.py`).
     """
     parts = joint_parts(encoder.roles["label"])
-    labels = _Labels(None if lists else False)
+    labels = _Labels(encoder.settings.get(SETTING))
     for row in rows:
         if not _is_missing(row.get("label")):
             labels.add(row["label"])
@@ -242,6 +265,8 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     value = row["label"]
     if _is_missing(value):
         raise SkipRowError(DropReason.NO_LABEL)
+    if SEPARATOR in encoder.fitted:
+        value = split_classes(str(value), encoder.fitted[SEPARATOR])
     size = encoder.fitted.get("hot_size")
     if size is not None:
         if _hot_size(value) != size:
@@ -259,19 +284,30 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     return place
 
 
+def class_settings(encoder: Encoder) -> dict[str, Any]:
+    """The classes as a transformers config has them."""
+    names = [str(name) for name in encoder.classes]
+    kind = "multi" if is_multi_label(encoder) else "single"
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: place for place, name in enumerate(names)},
+        "problem_type": f"{kind}_label_classification",
+    }
+
+
 def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     """Cross-entropy summed over the rows, and the number of rows.
 
     Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
     """
-    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+    from torch.nn.functional import binary_cross_entropy_with_logits
 
     labels = batch["labels"]
     if labels.ndim == 2:
         logits = full_precision(outputs.logits)
         each = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
         return each.mean(-1).sum(), len(labels)
-    return cross_entropy(full_precision(outputs.logits), labels, reduction="sum"), len(labels)
+    return cross_entropy_sum(full_precision(outputs.logits), labels, batch), len(labels)
 
 
 def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

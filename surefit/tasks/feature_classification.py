@@ -29,6 +29,7 @@ from surefit.tasks.classes import (
 from surefit.tasks.feature_sequences import (
     FIELDS,
     Reader,
+    augmented_features,
     encode_steps,
     feature_fields,
     row_head,
@@ -51,7 +52,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
     """The classes, and the width, length and spread of the features."""
     reader = Reader(encoder)
-    return {**fit_classes(reader.watch(rows), encoder, lists=True), **reader.fitted()}
+    return {**fit_classes(reader.watch(rows), encoder), **reader.fitted()}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -67,10 +68,11 @@ def _num_classes(encoder: Encoder) -> int:
 
 SPEC = TaskSpec(
     name="feature-classification",
-    summary="one class per vector [width] or sequence [steps, width] of features",
+    summary="one class, or several, per vector [width] or sequence [steps, width] of features",
     needs=(("features", "label"),),
     optional=("mask",),
     takes=takes,
+    arrays=augmented_features,
     fields={**FIELDS, "labels": Field((), "int64")},
     fields_of=lambda encoder: {**feature_fields(encoder), "labels": label_field(encoder)},
     encode=encode,

@@ -55,6 +55,11 @@ def feature_fields(encoder: Encoder) -> dict[str, Field]:
     return {"features": VECTOR} if are_vectors(encoder) else FIELDS
 
 
+def augmented_features(roles: Mapping[str, str]) -> str | None:
+    """The section of the config that augments these rows."""
+    return "features" if "features" in roles else None
+
+
 def row_head(size: Callable[[Encoder], int], encoder: Encoder) -> Head:
     """One output per row; a transformers body reads sequences only."""
     return Head(size=size, body=None if are_vectors(encoder) else "rows")

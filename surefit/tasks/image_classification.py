@@ -1,8 +1,8 @@
-"""image-classification: one class per image."""
+"""image-classification: one class, or several, per image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
@@ -28,11 +28,21 @@ from surefit.tasks.classes import (
     class_id,
     class_loss,
     class_scores,
+    class_settings,
     decode_classes,
     fit_classes,
+    label_field,
     probabilities,
 )
-from surefit.tasks.task_spec import Batch, Head, TaskSpec
+from surefit.tasks.metrics.class_metrics import top_metric
+from surefit.tasks.task_spec import Head, TaskSpec
+
+PIXELS = Field(("channel", "height", "width"), "float32")
+
+
+def fields_of(encoder: Encoder) -> dict[str, Field]:
+    """The pixel values, and the class or classes."""
+    return {"pixel_values": PIXELS, "labels": label_field(encoder)}
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
@@ -72,30 +82,14 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     return encoded({"pixel_values": pixels, **columns})
 
 
-def top(count: int) -> Callable[[Any, Batch], tuple[Any, int]]:
-    """Rows whose class is among the `count` most likely ones, and all rows.
-
-    Of equally likely classes, the first in the order of the classes is the likelier one, as for
-    accuracy.
-    """
-
-    def hits(outputs: Any, batch: Batch) -> tuple[Any, int]:
-        labels = batch["labels"]
-        order = outputs.logits.argsort(dim=-1, descending=True, stable=True)
-        return (order[:, :count] == labels.unsqueeze(-1)).sum(), len(labels)
-
-    return hits
-
-
 SPEC = TaskSpec(
     name="image-classification",
-    summary="one class per image",
+    summary="one class, or several, per image",
     needs=(("image", "label"),),
     takes=takes,
-    fields={
-        "pixel_values": Field(("channel", "height", "width"), "float32"),
-        "labels": Field((), "int64"),
-    },
+    arrays=lambda roles: "image",
+    fields={"pixel_values": PIXELS, "labels": Field((), "int64")},
+    fields_of=fields_of,
     encode=encode,
     fit=fit,
     baselines=class_baselines,
@@ -106,18 +100,13 @@ SPEC = TaskSpec(
         "accuracy": accuracy,
         "macro_f1": MACRO_F1,
         "confusion": CONFUSION,
-        "top1": top(1),
-        "top5": top(5),
+        **{f"top{count}": top_metric(count, class_scores) for count in (1, 5)},
     },
     best="accuracy",
     decode=decode_classes,
     head=Head(
         auto_class="AutoModelForImageClassification",
         size=lambda encoder: len(encoder.classes),
-        config=lambda encoder: {
-            "id2label": dict(enumerate(str(name) for name in encoder.classes)),
-            "label2id": {str(name): place for place, name in enumerate(encoder.classes)},
-            "problem_type": "single_label_classification",
-        },
+        config=class_settings,
     ),
 )

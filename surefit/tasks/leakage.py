@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.config import set_option
+from surefit.config import joint_parts, set_option
 from surefit.findings import Finding, rule
 
 TARGET_LEAKAGE = rule(
@@ -28,6 +28,7 @@ NEARLY_ONE = 0.999
 MAX_CLASSES = 100
 FEWEST_PER_VALUE = 3
 """Rows per value of a column with many values, on average, before it is said to decide."""
+SHOWN = 5
 FEWEST_ROWS = 5
 """Rows that each class must have before a range of values is said to decide it."""
 
@@ -54,6 +55,9 @@ def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterato
     rows = [(cells, target) for cells, target in sample.rows if target is not None]
     if len(rows) < 20:
         return
+    if all(isinstance(target, list | np.ndarray) for _, target in rows):
+        yield from _check_each(rows, columns, label)
+        return
     targets = [target for _, target in rows]
     classes = [str(target) for target in targets]
     cells = {name: [row.get(name) for row, _ in rows] for name in columns[:MAX_COLUMNS]}
@@ -65,6 +69,21 @@ def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterato
     if 1 < len(set(classes)) <= MAX_CLASSES:
         left = {name: values for name, values in cells.items() if name not in named}
         yield from _check_classes(left, classes, label)
+
+
+def _check_each(
+    rows: Sequence[tuple[Mapping[str, Any], Any]], columns: Sequence[str], label: str
+) -> Iterator[Finding]:
+    """Each of several targets on its own, and the sum of those that are numbers."""
+    names = joint_parts(label) or [f"{label}[{at}]" for at in range(len(rows[0][1]))]
+    for at, name in enumerate(names):
+        each = [(cells, target[at]) for cells, target in rows if at < len(target)]
+        yield from check_leakage(Sample(each), columns, name)
+    numbers = [(c, target) for c, target in rows if all(_is_number(value) for value in target)]
+    if len(names) > 1 and len(numbers) >= 20:
+        cells = {name: [row.get(name) for row, _ in numbers] for name in columns[:MAX_COLUMNS]}
+        sums = np.asarray([sum(target) for _, target in numbers], np.float64)
+        yield from _check_numbers(cells, sums, " + ".join(names[:SHOWN]))
 
 
 def _is_number(value: Any) -> bool:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.config import joint_parts
 from surefit.data.label_columns import is_continuous
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
-from surefit.tasks.baselines import class_baselines
+from surefit.tasks.baselines import class_baselines, judge_classes
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -37,8 +36,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             gathered.add(row)
             yield row
 
-    lists = bool(joint_parts(encoder.roles["label"]))
-    classes = fit_classes(seen(), encoder, lists)
+    classes = fit_classes(seen(), encoder)
     return {**classes, **gathered.fitted()}
 
 
@@ -57,7 +55,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 SPEC = TaskSpec(
     name="tabular-classification",
-    summary="one class per row of numbers, categories and dates",
+    summary="one class, or several, per row of numbers, categories and dates",
     needs=(("label",),),
     takes=takes,
     whole_rows=True,
@@ -67,6 +65,7 @@ SPEC = TaskSpec(
     encode=encode,
     fit=fit,
     baselines=class_baselines,
+    judge=judge_classes,
     loss=class_loss,
     class_scores=class_scores,
     predicted_values=probabilities,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
@@ -32,6 +33,7 @@ Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
+JudgeRows = Callable[[npt.NDArray[Any], Store, Encoder], dict[str, float]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
@@ -52,13 +54,13 @@ class Metric:
     figure: Callable[[Mapping[str, Any]], Any]
     is_number: bool = True
     """Whether the figure is one number, by which a step can be called better than another."""
-    beside: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    beside: Callable[..., Mapping[str, Any]] | None = None
     """Further figures of the same sums, by the end of their names: `bin_error` of `roc_auc` is
     reported as `roc_auc_bin_error`."""
     better: Better | None = None
     """Which is better; None: as `better_of` knows it by the name."""
     uses_encoder: bool = False
-    """Whether `sums` takes the Encoder as well, for names or units that were fitted."""
+    """Whether `sums` and `beside` take the Encoder as well, for names or units that were fitted."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
+    `unit` is what the outputs stand for, in messages.
+
     `predicts` is the position that predicts each token's label, so that nothing is computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
     """
@@ -80,6 +84,7 @@ class Head:
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
+    unit: str = "classes"
     predicts: Predicts | None = None
 
 
@@ -167,6 +172,9 @@ class TaskSpec:
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
@@ -199,6 +207,9 @@ class TaskSpec:
     baselines: MeasureBaselines | None = None
     """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
     of simple predictors, by name and metric (see `tasks/baselines.py`)."""
+    judge: JudgeRows | None = None
+    """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
+    it: trees are judged beside the model (see `tasks/tree_baseline.py`)."""
     divide: Divide | None = None
     """A row by role to its input and its target, where that is not decided by `targets` alone.
     Rows with equal inputs stay in one set."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from surefit.batches.field import Field
@@ -33,9 +32,9 @@ from surefit.tasks.classes import (
     class_id,
     class_loss,
     class_scores,
+    class_settings,
     decode_classes,
     fit_classes,
-    is_multi_label,
     label_field,
     probabilities,
 )
@@ -102,16 +101,6 @@ def text_fields(encoder: Encoder) -> dict[str, Field]:
     return {"input_ids": TOKENS}
 
 
-def _settings(encoder: Encoder) -> dict[str, Any]:
-    names = [str(name) for name in encoder.classes]
-    kind = "multi" if is_multi_label(encoder) else "single"
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": f"{kind}_label_classification",
-    }
-
-
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether the label is a class rather than an amount."""
     return not is_continuous(table, roles["label"])
@@ -132,7 +121,7 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
 
 SPEC = TaskSpec(
     name="text-classification",
-    summary="one class per text or pair of texts; several where the label is a list",
+    summary="one class per text or pair of texts; several where the label is a list or red|blue",
     needs=(("text", "label"),),
     optional=("text_pair",),
     augments=("text", "text_pair"),
@@ -143,7 +132,7 @@ SPEC = TaskSpec(
     fields_of=lambda encoder: {**text_fields(encoder), "labels": label_field(encoder)},
     adapt_tokenizer=adapt_to_pairs,
     encode=encode,
-    fit=partial(fit_classes, lists=True),
+    fit=fit_classes,
     baselines=class_baselines,
     loss=class_loss,
     class_scores=class_scores,
@@ -155,6 +144,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForSequenceClassification",
         size=lambda encoder: len(encoder.classes),
-        config=_settings,
+        config=class_settings,
     ),
 )

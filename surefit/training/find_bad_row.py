@@ -135,7 +135,7 @@ class _Trial:
         replay, place = self._replay, self._place
         pipeline, accelerator = replay.job.pipeline, replay.engine.accelerator
         seed_step(pipeline.seed, place.step, accelerator.process_index)
-        loaded = (pipeline.batch(replay.job.train, rows, place.epoch) for rows in micro_batches)
+        loaded = (replay.job.batch(rows, place.epoch) for rows in micro_batches)
         step = StepBatches(place, Share(tuple(micro_batches), 1.0), loaded)
         backward = torch.Tensor.backward
         sums = add_gradients(replay.engine, replay.job, step, backward, lambda rows: None)

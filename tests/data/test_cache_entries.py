@@ -103,6 +103,15 @@ def test_killed_writes_are_swept_and_living_ones_stay(cache: Path, tmp_path: Pat
     assert not left[0].exists()
 
 
+def test_a_lock_stays_only_beside_what_is_half_written(cache: Path) -> None:
+    (cache / "encoded" / ".half.half").mkdir(parents=True)
+    locks = [cache / "encoded" / f".{name}.lock" for name in ("half", "whole")]
+    for lock in locks:
+        lock.touch()
+    assert sweep(open_cache()) == []  # swept when it was opened
+    assert [lock.exists() for lock in locks] == [True, False]
+
+
 def test_limit_removes_the_least_recently_used(cache: Path) -> None:
     for number in range(4):
         value_of(f"k{number}", "x" * 1000)

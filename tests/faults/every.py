@@ -20,6 +20,7 @@ from faults import (
     settings,
     sounds,
     splits,
+    tables,
     tokens,
     unknown,
     unrendered,
@@ -47,6 +48,7 @@ FAULTS: dict[str, list[Case]] = {
     "numbers of other scales": scale.NUMBERS,
     "encodings": scale.ENCODINGS,
     "constants": scale.CONSTANTS,
+    "tables": tables.CASES,
 }
 USAGE = settings.CASES
 HEALTHY = [
@@ -60,5 +62,6 @@ HEALTHY = [
     *misread.HEALTHY,
     *sounds.HEALTHY,
     *splits.HEALTHY,
+    *tables.HEALTHY,
     *unknown.HEALTHY,
 ]

@@ -286,6 +286,13 @@ NUMBERS = [
         column="price",
     ),
     Case(
+        "one of two targets that never changes",
+        "SF230",
+        {"a.jsonl": [{**r, "size": 2.0} for r in numbers(0)]},
+        "tiny:mlp",
+        "--task regression --set columns.label=[price,size]",
+    ),
+    Case(
         "target that is not a number in one row",
         "SF203",
         {"a.jsonl": numbers(6, price=NAN)},

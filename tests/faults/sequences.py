@@ -266,6 +266,13 @@ FEATURES = [
         column="x",
     ),
     Case(
+        "module with fewer outputs than targets",
+        "SF318",
+        {"a.npz": {"features": values(30, 8), "label": values(30, 2)}},
+        module=MLP.replace("16, num_classes", "16, 1"),
+        options="--task regression",
+    ),
+    Case(
         "one vector of another size",
         "SF208",
         {"a.jsonl": [{"x": [0.5 + n] * (8 if n != 12 else 7), "y": n % 3} for n in range(30)]},

@@ -123,6 +123,12 @@ BREAKS = (
         "tensors = {k: v.detach().cpu().contiguous() for k, v in state.items()}",
     ),
     Break(
+        5,
+        "encode/augment/array_augment.py",
+        "return np.random.default_rng([self.seed, epoch, number, copy, PURPOSE, *more])",
+        "return np.random.default_rng()",
+    ),
+    Break(
         9,
         "atomic.py",
         'return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")',

@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import shape_rows
 from safetensors.torch import load_file
+from torch import nn
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
@@ -191,6 +193,25 @@ def test_resumed_run_with_views_equals_the_uninterrupted_one(tmp_path: Path) -> 
     ]
     assert histories[0] == histories[1]
     assert [event["event"] for event in histories[0]].count("step") == 2 * 11
+
+
+def test_resumed_run_with_augmented_images_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": shape_rows(24), "epochs": 2, "batch_size": 4}
+    changes = ["flip", "rotate", "crop", "contrast", "erase", "mixup", "cutmix"]
+    options |= {"image": {"augment": changes}, "save_every": 3}
+
+    def start() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
+
+    whole = surefit.train(model=start(), output=str(tmp_path / "whole"), **options)
+    with pytest.raises(CrashError):
+        surefit.train(model=start(), output=str(tmp_path / "cut"), callbacks=[_crash(8)], **options)
+    cut = surefit.train(model=start(), resume=tmp_path / "cut", **options)
+    losses = [[e["loss"] for e in run.history if e["event"] == "step"] for run in (whole, cut)]
+    assert losses[0] == losses[1]
+    states = [run.model.state_dict() for run in (whole, cut)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def _crash(at: int) -> Any:

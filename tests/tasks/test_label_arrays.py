@@ -46,7 +46,7 @@ def test_one_hot_labels_are_one_class_and_others_are_explained(tmp_path: Path, d
 
 def fit(*labels: Any) -> dict[str, Any]:
     encoder = Encoder("text-classification", {"text": "text", "label": "label"})
-    return fit_classes(({"label": label} for label in labels), encoder, lists=True)
+    return fit_classes(({"label": label} for label in labels), encoder)
 
 
 def test_one_hot_lists_are_one_class() -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import surefit
 from builders import WORDS
-from surefit.tasks.regression import r2_of
+from surefit.tasks.metrics.r2 import r2_of
 
 
 def line_rows(count: int, seed: int = 0) -> list[dict[str, float]]:

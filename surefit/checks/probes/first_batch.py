@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.probes.detached_layers import check_detached
@@ -35,6 +36,14 @@ LABEL_OUT_OF_RANGE = rule(
     "label outside the model's classes",
     why="The loss would index past the logits: 'target out of bounds' or a device-side assert.",
     fix="Let the model's last layer have one output per class.",
+)
+
+FEWER_OUTPUTS = rule(
+    "SF318",
+    "error",
+    "fewer outputs than targets",
+    why="Each target needs an output of its own; torch would compare one output with all of them.",
+    fix="Let the model's last layer have one output per target.",
 )
 
 AXES_SWAPPED = rule(
@@ -97,21 +106,29 @@ COUNT_TOLERANCE = 1e-4
 """Relative; sums of class weights are float32."""
 
 
+@dataclass(frozen=True)
+class ExpectedOutputs:
+    """How many outputs the data asks for, and what they stand for: classes, numbers per row."""
+
+    size: int
+    unit: str
+
+
 def probe(
     module: nn.Module,
     call: Call,
     batch: Mapping[str, torch.Tensor],
     loss: Loss,
     divisor: float,
-    num_outputs: int | None,
+    expected: ExpectedOutputs | None,
 ) -> list[Finding]:
     """Send `batch` through model and loss, and back; raise what keeps it from working."""
     found = []
     with preserved_state(module):
         outputs = _forward(module, call, batch)
         _check_kind(outputs, call)
-        if num_outputs is not None and outputs.logits is not None:
-            found += _check_outputs(outputs.logits, batch, num_outputs)
+        if expected is not None and outputs.logits is not None:
+            found += _check_outputs(outputs.logits, batch, expected)
             found += _check_scale(outputs.logits, batch)
         total, count = _loss(loss, outputs, batch)
         found += _backward(module, call, total, batch)
@@ -264,28 +281,33 @@ def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.T
 
 
 def _check_outputs(
-    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], num_outputs: int
+    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], expected: ExpectedOutputs
 ) -> list[Finding]:
-    labels = batch["labels"]
+    labels, size, unit = batch["labels"], expected.size, expected.unit
     targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
-    if num_outputs == 1 and logits.shape == targets:
+    if size == 1 and logits.shape == targets:
         return []
     if logits.shape[:-1] != targets:
         raise MODEL_FAILED.error(
             f"The model returned logits of shape {list(logits.shape)}; expected "
-            f"{[*targets, num_outputs]}: one row of scores per target.",
+            f"{[*targets, size]}: one row of scores per target.",
             fix="Pool the steps, so that the model gives one vector per row."
             if len(targets) == 1
             else "Let the model give one vector per token.",
         )
-    if logits.shape[-1] < num_outputs:
+    found = logits.shape[-1]
+    if found < size and unit == "classes":
         raise LABEL_OUT_OF_RANGE.error(
-            f"The model has {logits.shape[-1]} outputs, but the data has {num_outputs} classes: "
-            f"the class numbers from {logits.shape[-1]} on have none.",
+            f"The model has {found} outputs, but the data has {size} classes: "
+            f"the class numbers from {found} on have none.",
         )
-    if logits.shape[-1] > num_outputs:
-        message = f"The model has {logits.shape[-1]} outputs, the data {num_outputs} classes."
-        return [MORE_OUTPUTS_THAN_CLASSES.finding(message)]
+    if found < size:
+        outputs = f"{found} output{'' if found == 1 else 's'}"
+        raise FEWER_OUTPUTS.error(f"The model has {outputs}, but the data has {size} {unit}.")
+    if found > size:
+        message = f"The model has {found} outputs, the data {size} {unit}."
+        fix = f"Let the model's last layer have {size} output{'' if size == 1 else 's'}."
+        return [MORE_OUTPUTS_THAN_CLASSES.finding(message, fix=fix)]
     return []
 
 

@@ -22,10 +22,11 @@ AUGMENT_FUNCTION_FAILED = rule(
     "error",
     "augmentation function failed",
     why=(
-        "A copy without text cannot be trained on. Without the copy, its row would have a smaller "
-        "weight than the others."
+        "A row without its text, image or series cannot be trained on. Without it, the other rows "
+        "would have a larger weight."
     ),
-    fix="Write the function so that it takes (text, rng) and returns the text, changed or not.",
+    fix="Write the function so that it takes (value, rng) and returns the value, changed or not: a "
+    "text, or an array of the same shape. Draw random numbers from rng only.",
 )
 
 

@@ -28,7 +28,7 @@ def class_metric(name: str, scores: ClassScores) -> Metric | None:
     """The built-in metric of that name, for a task with these scores; None where there is none."""
     best = re.fullmatch(r"top([1-9]\d*)", name)
     if best is not None:
-        return _top(int(best[1]), scores)
+        return top_metric(int(best[1]), scores)
     make = CLASS_METRICS.get(name)
     return make(scores) if make is not None else None
 
@@ -220,7 +220,7 @@ def _confusion(scores: ClassScores) -> Metric:
     return Metric(sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
-def _top(count: int, scores: ClassScores) -> Metric:
+def top_metric(count: int, scores: ClassScores) -> Metric:
     """Rows whose class is among the `count` most likely ones; the first of equally likely ones."""
 
     def sums(outputs: Any, batch: Batch) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""Training rows of arrays, augmented anew in each epoch: a pure function of (seed, epoch, row)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.encode.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
+from surefit.encode.augment.image_changes import ImageChanges, describe_image
+from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix
+from surefit.encode.augment.series_changes import SeriesChanges, describe_series
+from surefit.encode.store import Store
+from surefit.errors import RunFailedError, describe_error
+
+Array = npt.NDArray[Any]
+OwnArrayChange = Callable[[Array, np.random.Generator], Array]
+
+PURPOSE = 1
+"""Tells these draws from those of a task, which go by (seed, epoch, row, copy) as well."""
+
+
+@dataclass(frozen=True)
+class ArrayAugment:
+    """How the rows of a training Store are augmented; the Store itself has them as they are."""
+
+    train: Store
+    seed: int
+    kind: ImageChanges | SeriesChanges
+    function: OwnArrayChange | None = None
+
+    def in_epoch(self, epoch: int) -> EpochRows:
+        """The rows of the Store as they are trained on in an epoch."""
+        return EpochRows(self, epoch)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether rows are mixed with others."""
+        return any(name in self.kind.changes for name in MIXES)
+
+    def row(self, index: int, epoch: int) -> dict[str, Any]:
+        """A row of the Store as it is trained on in an epoch."""
+        drawn = self.drawn(index, epoch)
+        made = self._changed(index, epoch, drawn)
+        if "mixup" not in drawn:
+            return made
+        partner = drawn["partner"]  # as it is in this epoch itself
+        other = self._changed(partner, epoch, self.drawn(partner, epoch))
+        return mix(made, other, self.kind.column, drawn)
+
+    def drawn(self, index: int, epoch: int) -> dict[str, Any]:
+        """What is drawn for a row in an epoch; its partner is any row of the Store."""
+        rng, shape = self._rng(index, epoch), self.train.value(self.kind.column, index).shape
+        drawn = self.kind.draw(shape, rng)
+        mixed = draw_mix(self.kind.changes, shape, rng)
+        partner = {"partner": int(rng.integers(len(self.train)))} if mixed else {}
+        return {**drawn, **mixed, **partner}
+
+    def describe(self, index: int, epoch: int) -> str:
+        """What is drawn for a row in an epoch, in words."""
+        drawn = self.drawn(index, epoch)
+        if "partner" in drawn:
+            drawn["partner"] = int(self.train.source_row[drawn["partner"]])
+        words = describe_image if isinstance(self.kind, ImageChanges) else describe_series
+        own = [f"{_name(self.function)} called"] if self.function is not None else []
+        return ", ".join([*words(drawn), *own, *describe_mix(drawn)]) or "unchanged"
+
+    def _rng(self, index: int, epoch: int, *more: int) -> np.random.Generator:
+        number, copy = int(self.train.source_row[index]), int(self.train.copy[index])
+        return np.random.default_rng([self.seed, epoch, number, copy, PURPOSE, *more])
+
+    def _changed(self, index: int, epoch: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """The row after all changes but the mixing."""
+        made = self.kind.apply(self.train.row(index), drawn)
+        if self.function is None:
+            return made
+        column = self.kind.column
+        rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
+        return {**made, column: self._call_own(made[column], rng, index)}
+
+    def _call_own(self, array: Array, rng: np.random.Generator, index: int) -> Array:
+        assert self.function is not None
+        row, name = int(self.train.source_row[index]), _name(self.function)
+        fix = AUGMENT_FUNCTION_FAILED.fix
+        try:
+            made = self.kind.call_own(self.function, array, rng)
+            changed = made.astype(np.float32)
+        except Exception as error:
+            said = f"row {row}: {name} raised {describe_error(error)}"[:300]
+            raise AugmentError(said, fix) from error
+        if made.shape != array.shape:
+            said = f"row {row}: {name} returned shape {[*made.shape]}; expected {[*array.shape]}."
+            raise AugmentError(said, fix)
+        if not np.isfinite(changed).all():
+            raise AugmentError(f"row {row}: {name} returned NaN or infinite values.", fix)
+        return np.ascontiguousarray(changed)
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """The augmented rows of an epoch, read as those of a Store are."""
+
+    augment: ArrayAugment
+    epoch: int
+
+    @property
+    def num_targets(self) -> Array:
+        """How many targets each row has."""
+        return self.augment.train.num_targets
+
+    @property
+    def source_row(self) -> Array:
+        """The number of each row in the data."""
+        return self.augment.train.source_row
+
+    @property
+    def copy(self) -> Array:
+        """The number of each row among its augmented copies."""
+        return self.augment.train.copy
+
+    def rows(self, indices: Sequence[int] | Array) -> list[dict[str, Any]]:
+        """Several rows."""
+        self.augment.train.check_files()
+        return [self.augment.row(int(index), self.epoch) for index in indices]
+
+    def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
+        """Several rows, column by column."""
+        rows = self.rows(indices)
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+class AugmentError(RunFailedError):
+    """A user's own change that failed on a row."""
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two augmented rows are equal to the bit."""
+    return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()

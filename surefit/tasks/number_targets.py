@@ -1,0 +1,152 @@
+"""The numbers that regression learns, one or several per row: how they are read and scaled.
+
+Several numbers are several columns (`columns.label: [casual, registered]`) or one column of lists.
+Each is learned in units of its own spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import Field
+from surefit.config import joint_parts
+from surefit.data.data_rules import NOT_FINITE, WRONG_SHAPE
+from surefit.data.numbers import read_number
+from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.encoder import Encoder
+from surefit.findings import rule
+from surefit.tasks.classes import class_list
+
+UNSUITABLE_TARGET = rule(
+    "SF230",
+    "error",
+    "target does not suit regression",
+    why="Regression learns numbers, and the numbers must differ.",
+    fix="Choose a column of numbers with columns.label, or a classification task.",
+)
+
+Numbers = npt.NDArray[np.float64]
+
+
+def read_targets(value: Any) -> list[float] | None:
+    """The targets of a row, one or several; None where one of them is missing.
+
+    >>> read_targets(2), read_targets([2, 3.5]), read_targets("2"), read_targets([1, None])
+    ([2.0], [2.0, 3.5], [2.0], None)
+    """
+    several = class_list(value)
+    numbers = [_number(each) for each in (several if several is not None else [value])]
+    if not numbers or any(number is None for number in numbers):
+        return None
+    return [number for number in numbers if number is not None]
+
+
+def _number(value: Any) -> float | None:
+    """A target as a number; None where it is missing.
+
+    The text of a number counts as one: then the row that made its column text is at fault.
+    """
+    if isinstance(value, str):
+        read = read_number(value)
+        value = value if read is None else read
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if not isinstance(value, bool | int | float):
+        raise RowFaultError(
+            UNSUITABLE_TARGET,
+            f"the target {str(value)[:40]!r} is not a number",
+            "label",
+            fix="Correct the value, or choose a column of numbers with columns.label.",
+        )
+    if math.isinf(value):
+        raise RowFaultError(NOT_FINITE, f"the target is {value}", "label")
+    return float(value)
+
+
+@dataclass
+class TargetSpread:
+    """Mean and spread of each target, of training rows that are seen one at a time."""
+
+    column: str
+    count: int = 0
+    mean: Numbers = field(default_factory=lambda: np.zeros(1))
+    squares: Numbers = field(default_factory=lambda: np.zeros(1))
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Take in a row; False where it has no target."""
+        targets = read_targets(row["label"])
+        if targets is None:
+            return False
+        if not self.count:
+            self.mean, self.squares = np.zeros(len(targets)), np.zeros(len(targets))
+        values = np.asarray(_of_size(targets, len(self.mean)))
+        self.count += 1
+        step = values - self.mean
+        self.mean = self.mean + step / self.count
+        self.squares = self.squares + step * (values - self.mean)
+        return True
+
+    def fitted(self) -> dict[str, Any]:
+        """Mean and scale of the targets; `targets` has the names of several."""
+        column, size = self.column, len(self.mean)
+        if not self.count:
+            raise UNSUITABLE_TARGET.error(f"column {column!r} is blank everywhere.", column=column)
+        names = joint_parts(column) or [str(place) for place in range(size)]
+        scale = np.sqrt(self.squares / self.count)
+        if not scale.all():
+            at = int(np.flatnonzero(scale == 0)[0])
+            shown = f"column {(names[at] if joint_parts(column) else column)!r}"
+            shown += f", number {at} of each row," if size > 1 and not joint_parts(column) else ""
+            what = f"is {self.mean[at]:g} in all {self.count} training rows"
+            raise UNSUITABLE_TARGET.error(f"{shown} {what}.", column=column)
+        if size == 1:
+            return {"mean": float(self.mean[0]), "scale": float(scale[0])}
+        return {"mean": self.mean.tolist(), "scale": scale.tolist(), "targets": names}
+
+
+def _of_size(targets: list[float], size: int) -> list[float]:
+    if len(targets) == size:
+        return targets
+    found, wanted = (f"{n} number{'' if n == 1 else 's'}" for n in (len(targets), size))
+    raise RowFaultError(
+        WRONG_SHAPE,
+        f"the target has {found}; the rows before it have {wanted}",
+        "label",
+        fix="Give every row the same number of targets.",
+    )
+
+
+def num_targets(encoder: Encoder) -> int:
+    """How many numbers are predicted for a row."""
+    return len(encoder.fitted.get("targets") or [None])
+
+
+def target_field(encoder: Encoder) -> Field:
+    """One number per row, or a vector of them."""
+    return Field(("class",) if num_targets(encoder) > 1 else (), "float32")
+
+
+def scale_targets(value: Any, encoder: Encoder) -> Any:
+    """The targets of a row in units of their spread; None where the row has none."""
+    targets = read_targets(value)
+    if targets is None:
+        return None
+    targets = _of_size(targets, num_targets(encoder))
+    scaled = (np.asarray(targets) - encoder.fitted["mean"]) / encoder.fitted["scale"]
+    return scaled if num_targets(encoder) > 1 else float(scaled[0])
+
+
+def name_targets(values: Any, encoder: Encoder) -> Any:
+    """Predicted numbers by the names of their columns; those of one column of lists as a list."""
+    if num_targets(encoder) == 1:
+        return values[0]
+    names = encoder.fitted["targets"]
+    if names == [str(place) for place in range(len(names))]:
+        return values
+    return dict(zip(names, values, strict=True))

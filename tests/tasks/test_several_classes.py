@@ -1,0 +1,113 @@
+"""Several classes per row: for images, and in texts such as red|blue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import surefit
+from surefit.encode.encoder import Encoder
+from surefit.tasks.classes import class_id, fit_classes
+from surefit.tasks.label_separator import find_separator
+
+PARTS = ["left", "right"]
+
+
+def images(count: int) -> tuple[Any, Any]:
+    """Images with a bright left half, right half, both or none, and which."""
+    random = np.random.default_rng(0)
+    made, lit = random.integers(0, 60, (count, 8, 8)), random.integers(0, 2, (count, 2))
+    for image, (left, right) in zip(made, lit, strict=True):
+        image[:, :4] += 180 * left
+        image[:, 4:] += 180 * right
+    return made.astype("uint8"), lit
+
+
+def module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64, 2))
+
+
+def names(row: Any) -> list[str]:
+    return [name for name, there in zip(PARTS, row, strict=True) if there]
+
+
+FORMS: dict[str, Any] = {
+    "lists of names": lambda lit: {"label": [names(row) for row in lit]},
+    "arrays of 0 and 1": lambda lit: {"label": lit.astype("float32")},
+    "columns of 0 and 1": lambda lit: dict(zip(PARTS, lit.T, strict=True)),
+    "texts": lambda lit: {"label": ["|".join(names(row)) or None for row in lit]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_images_may_have_several_classes(form: str) -> None:
+    made, lit = images(60)
+    columns = {"columns": {"label": PARTS}} if form.startswith("columns") else {}
+    plan = surefit.check(
+        data={"image": [*made], **{n: [*v] for n, v in FORMS[form](lit).items()}},
+        model=module(),
+        **columns,
+    )
+    assert plan.job is not None, plan.findings
+    assert plan.task is not None
+    assert plan.task.name == "image-classification"
+    encoder, train = plan.job.pipeline.encoder, plan.job.train
+    assert [*map(str, encoder.classes)] == (["0", "1"] if form.startswith("arrays") else PARTS)
+    for place in range(5):
+        row = lit[int(train.source_row[place])]
+        assert train.row(place)["labels"].tolist() == row.tolist()
+
+
+def test_images_are_trained_and_predicted_with_several_classes(tmp_path: Path) -> None:
+    made, lit = images(200)
+    data = {"image": [*made], "label": [names(row) for row in lit]}
+    run = surefit.train(data=data, model=module(), epochs=6, lr=0.02, output=str(tmp_path / "run"))
+    assert run.metrics["macro_f1"] > 0.9
+    assert {"top1", "top5"} <= run.metrics.keys()
+    found = surefit.predict(run, {"image": [*made[:20]]})
+    right = [each["prediction"] == names(row) for each, row in zip(found, lit, strict=False)]
+    assert sum(right) > 15
+
+
+def test_only_texts_whose_parts_recur_are_taken_apart() -> None:
+    several = ["red", "blue", "red|blue", "green|red"]
+    assert find_separator(several) == "|"
+    assert find_separator([name.replace("|", ", ") for name in [*several, "green"]]) == ","
+    for single in (
+        ["Austin, TX", "Dallas, TX", "Reno, NV"],
+        ["fruit", "fruit, dried", "nuts", "nuts, dried"],
+        ["a|b", "c|d"],
+        ["x;y", "x;z", "w;y", "w;z"],  # always two: a name with two parts
+        ["plain", "names"],
+    ):
+        assert find_separator(single) is None, single
+
+
+def fitted(labels: list[str], asked: str | None = None) -> Encoder:
+    encoder = Encoder("t", {"label": "label"}, settings={"label_separator": asked})
+    found = fit_classes(({"label": label} for label in labels), encoder)
+    return Encoder("t", {"label": "label"}, fitted=found)
+
+
+def test_the_separator_can_be_named_or_refused() -> None:
+    labels = ["red", "blue", "red|blue"] * 5
+    assert class_id({"label": "blue | red"}, fitted(labels)).tolist() == [1, 1]
+    assert class_id({"label": "red|blue"}, fitted(labels, "none")) == 2
+    slashes = fitted(["a/b", "c/d", "a/d"] * 5, "/")
+    assert class_id({"label": "d/b"}, slashes).tolist() == [0, 1, 0, 1]
+
+
+def test_the_plan_reports_what_it_takes_apart() -> None:
+    rows = [{"a": n % 7, "b": n % 5, "label": ["x", "y", "x;y"][n % 3]} for n in range(40)]
+    plan = surefit.check(data=rows, model="tiny:mlp", eval_share=0)
+    (found,) = [each for each in plan.findings if each.code == "SF226"]
+    assert found.message == "column 'label': labels with ';' are several classes; there are 2."
+    plan = surefit.check(data=rows, model="tiny:mlp", eval_share=0, label_separator="none")
+    assert "SF226" not in {each.code for each in plan.findings}
+    assert plan.job is not None
+    assert plan.job.pipeline.encoder.classes == ["x", "x;y", "y"]
