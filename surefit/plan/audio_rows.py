@@ -19,7 +19,7 @@ from surefit.findings import Finding, rule
 from surefit.models.audio_inputs import TINY_MELS, AudioInputs
 
 NO_AUDIO = rule(
-    "SF262",
+    "SF192",
     "error",
     "no audio to read",
     why="Rate and length are those of the training rows; none of them has audio.",
@@ -27,7 +27,7 @@ NO_AUDIO = rule(
 )
 
 NO_FORM_ACCEPTED = rule(
-    "SF265",
+    "SF195",
     "error",
     "module that reads no form of audio",
     why="The module was tried on waveforms and on log-mel spectrograms, and failed on each.",

@@ -36,47 +36,47 @@ def sounds(**more: Any) -> dict[str, Any]:
 
 WAVEFORMS = np.stack([tone("low", 0)[:800] + n for n in range(24)])
 CASES = [
-    Case("audio cut off", "SF260", sounds(low__x=wav(tone("low", 1))[:-900]), AST, data="d"),
-    Case("audio of no bytes", "SF260", sounds(low__x=b""), AST, data="d", process=True),
+    Case("audio cut off", "SF190", sounds(low__x=wav(tone("low", 1))[:-900]), AST, data="d"),
+    Case("audio of no bytes", "SF190", sounds(low__x=b""), AST, data="d", process=True),
     Case(
         "audio that is not there",
-        "SF260",
+        "SF190",
         {"a.jsonl": [{"audio": f"d/{n}.wav", "label": n % 2} for n in range(9)]},
         AST,
     ),
     Case(
         "images as audio",
-        "SF261",
+        "SF191",
         {"a.npz": {"audio": np.zeros((24, 40, 50), np.float32), "label": np.arange(24) % 2}},
         AST,
         TASK,
     ),
     Case(
         "column of audio without any",
-        "SF262",
+        "SF192",
         {"a.jsonl": [{"audio": "", "label": n % 2} for n in range(24)]},
         AST,
         TASK,
     ),
-    Case("module that reads no audio", "SF265", sounds(), module=LINEAR, data="d"),
+    Case("module that reads no audio", "SF195", sounds(), module=LINEAR, data="d"),
     Case(
         "waveforms without a sampling rate",
-        "SF264",
+        "SF194",
         {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
         AST,
         TASK,
         exits=0,
-        also=("SF263",),
+        also=("SF193",),
     ),
 ]
 HEALTHY = [
-    Case("tones for a module on log-mel", None, sounds(), module=CNN, data="d", also=("SF263",)),
+    Case("tones for a module on log-mel", None, sounds(), module=CNN, data="d", also=("SF193",)),
     Case(
         "waveforms with their sampling rate",
         None,
         {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
         AST,
         f"{TASK} --set audio.rate=8000",
-        also=("SF263",),
+        also=("SF193",),
     ),
 ]

@@ -32,7 +32,7 @@ def test_a_cnn_on_log_mel_learns_files_of_all_kinds(
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert plan["task"] == "audio-classification"
     assert plan["ledger"]["unit"] == "time steps"
-    read = next(found for found in plan["findings"] if found["code"] == "SF263")
+    read = next(found for found in plan["findings"] if found["code"] == "SF193")
     assert "log-mel [1, 64, frames] at 8000 Hz" in read["message"]
     assert "resampled from 22050 Hz" in read["message"]
     assert "mixed down" in read["message"]
@@ -103,7 +103,7 @@ def test_the_form_that_forward_accepts_decides(kind: str) -> None:
     expected, options = FORMS[kind]
     plan = surefit.check(data=tone_rows(24), model=module, **options)
     assert plan.ok, plan.findings
-    found = next(each for each in plan.findings if each.code == "SF263")
+    found = next(each for each in plan.findings if each.code == "SF193")
     assert expected in found.message
     assert plan.job is not None
     lengths = {*plan.job.train.lengths.tolist()}
@@ -117,7 +117,7 @@ def test_manifest_rows_that_cannot_be_read(tmp_path: Path) -> None:
     data = str(write_jsonl(tmp_path / "d" / "rows.jsonl", rows))
     plan = surefit.check(data=data, model="tiny:ast")
     fault = next(found for found in plan.findings if found.severity == "error")
-    assert (fault.code, fault.where["row"]) == ("SF260", 18)
+    assert (fault.code, fault.where["row"]) == ("SF190", 18)
     plan = surefit.check(data=data, model="tiny:ast", on_bad_file="skip")
     assert plan.ok, plan.findings
     assert plan.ledger is not None
@@ -141,6 +141,6 @@ def test_audio_that_is_too_long_is_cut_and_counted() -> None:
 def test_arrays_without_a_rate_are_pointed_out() -> None:
     rows = [{"audio": row["audio"]["array"], "label": row["label"]} for row in tone_rows(24)]
     codes = {found.code for found in surefit.check(data=rows, model="tiny:ast").findings}
-    assert "SF264" in codes
+    assert "SF194" in codes
     plan = surefit.check(data=rows, model="tiny:ast", audio={"rate": 8000})
-    assert "SF264" not in {found.code for found in plan.findings}
+    assert "SF194" not in {found.code for found in plan.findings}

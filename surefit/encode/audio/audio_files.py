@@ -24,7 +24,7 @@ from surefit.findings import rule
 from surefit.regular_files import special_kind
 
 UNREADABLE_AUDIO = rule(
-    "SF260",
+    "SF190",
     "error",
     "unreadable audio",
     why="A damaged or missing audio file is lost data, and would stop the run during training.",
@@ -32,7 +32,7 @@ UNREADABLE_AUDIO = rule(
 )
 
 ARRAY_NOT_AUDIO = rule(
-    "SF261",
+    "SF191",
     "error",
     "array that is not audio",
     why="Audio is one value per sample, [samples], or [channels, samples] for a few channels.",

@@ -14,7 +14,7 @@ from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import Finding, rule
 
 AUDIO_READ_AS = rule(
-    "SF263",
+    "SF193",
     "info",
     "how audio is read",
     why="Files may differ in rate, channels and length; the model reads one form.",
@@ -22,7 +22,7 @@ AUDIO_READ_AS = rule(
 )
 
 UNKNOWN_RATE = rule(
-    "SF264",
+    "SF194",
     "warning",
     "arrays of unknown sampling rate",
     why="An array does not say how many samples a second has; the model hears another pitch.",
