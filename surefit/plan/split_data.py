@@ -15,6 +15,7 @@ from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
+from surefit.data.dates import is_date
 from surefit.data.fold_split import split_off_fold
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
@@ -311,6 +312,9 @@ def _numbers_rows(table: Table, column: str) -> bool:
 
     kind = table.column_type(column)
     if table.num_rows < 2 or not (pa.types.is_integer(kind) or is_text(kind)):
+        return False
+    first = table.arrow[column][0].as_py()
+    if isinstance(first, str) and is_date(first):  # a moment is an input, though each is another
         return False
     return bool(pc.count_distinct(table.arrow[column], mode="all").as_py() == table.num_rows)
 
