@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from surefit.batches.field import Field
+from surefit.checks.blank_cells import check_blanks
 from surefit.checks.constant_inputs import (
     Sides,
     check_constant_columns,
@@ -16,6 +17,7 @@ from surefit.checks.ledger import target_unit
 from surefit.checks.magnitudes import check_features, check_number_columns
 from surefit.checks.number_dates import check_number_dates
 from surefit.checks.target_markers import check_target_markers
+from surefit.checks.text_dates import check_text_dates
 from surefit.checks.unknown_tokens import check_unknown_tokens
 from surefit.checks.wrong_encoding import check_encoding
 from surefit.data.joint_columns import target_columns
@@ -43,6 +45,8 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
             if cause not in seen:
                 seen.add(cause)
                 yield found
+    if "columns" in encoder.fitted:
+        yield from check_blanks([*tables.values()], encoder.fitted["columns"])
     if task.whole_rows and not set(INPUTS) & encoder.roles.keys():
         label = encoder.roles.get("label")
         yield from check_constant_columns(sides, [c for c in sides[0][0].columns if c != label])
@@ -59,6 +63,8 @@ def _check_table(table: Table, task: TaskSpec, encoder: Encoder) -> Iterator[Fin
     if task.whole_rows:
         yield from check_number_columns(table, numbers)
         yield from check_number_dates(table, numbers)
+    if (parts := encoder.fitted.get("columns")) is not None:
+        yield from check_text_dates(table, [c for c in table.columns if c != label], parts)
     if label in table.columns and "mean" in encoder.fitted:
         for targets, name in target_columns(table, label):
             yield from check_target_markers(targets, name)

@@ -54,14 +54,14 @@ def command(
 
 def _show(found: Mapping[str, Any]) -> None:
     """The result as lines of a name and a value."""
-    from surefit.cli.summary_lines import beside_figure
+    from surefit.cli.summary_lines import beside_figure, result_line
     from surefit.encode.drop_reasons import describe_counts
 
     for name, value in found["metrics"].items():
         shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
-        print(f"{name:<16}{shown}{beside_figure(name, found['baselines'])}")
+        print(result_line(name, f"{shown}{beside_figure(name, found['baselines'])}"))
     for name in ("classes", "rows", "precision"):
         if name in found:
-            print(f"{name:<16}{found[name]}")
+            print(result_line(name, found[name]))
     if found["dropped_rows"]:
-        print(f"{'dropped':<16}{describe_counts(found['dropped_rows'])}")
+        print(result_line("dropped", describe_counts(found["dropped_rows"])))

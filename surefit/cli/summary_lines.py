@@ -243,7 +243,17 @@ def describe_baseline(figures: Mapping[str, Any]) -> str:
     """
     shown = [repr(figures["column"])] if "column" in figures else []
     numbers = ((name, value) for name, value in figures.items() if isinstance(value, float))
-    return ", ".join([*shown, *(f"{name} {_figure(value)}" for name, value in numbers)])
+    shown += [f"{name} {_figure(value)}" for name, value in numbers]
+    return ", ".join([*shown, *([figures["note"]] if "note" in figures else [])])
+
+
+def result_line(name: str, text: Any) -> str:
+    """One figure of a result, as commands print it on stdout.
+
+    >>> result_line("roc_auc_bin_error", 0.5)
+    'roc_auc_bin_error 0.5'
+    """
+    return f"{name:<15} {text}"
 
 
 def _figure(value: float) -> str:

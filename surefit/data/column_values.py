@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.data.column_types import IMAGE_ENDINGS, is_list, is_number, is_text
-from surefit.data.dates import ORDERS, read_date
+from surefit.data.dates import ORDERS, is_date, read_date
 from surefit.data.numbers import read_number
 from surefit.data.table import Table
 
@@ -112,7 +112,9 @@ def holds_texts(table: Table, column: str) -> bool:
         return True
     if sum(read_number(value) is not None for value in values) > 0.5 * len(values):
         return False  # numbers, turned into text by a few cells
-    if holds_dates(values) or (len(values) >= 50 and len(set(values)) < 0.1 * len(values)):
+    if sum(is_date(value.strip()) for value in values) > 0.5 * len(values):
+        return False
+    if len(values) >= 50 and len(set(values)) < 0.1 * len(values):
         return False
     return not all(value.lower().endswith(IMAGE_ENDINGS) for value in values)
 

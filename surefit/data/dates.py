@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, time
 
-ORDERS = ("ymd", "mdy", "dmy")
-"""The possible orders of year, month and day; the first that fits a whole column is used."""
+ORDERS = ("ymd", "mdy", "dmy", "ymd or mdy", "ymd or dmy", "time")
+"""The possible orders of year, month and day, and times of day alone; the first that fits a whole
+column is used."""
 
-_DATE = re.compile(
-    r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})"
-    r"(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?: ?([AaPp])[Mm])?)?"
+_CLOCK = r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?(?: ?([AaPp])\.?[Mm]\.?)?"
+_ZONE = r"(?: ?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
+_AT = rf"(?:(?:[ T]+|, ?){_CLOCK}{_ZONE})?"
+_DATE = re.compile(rf"(\d{{1,4}})([-/.])(\d{{1,2}})\2(\d{{1,4}}){_AT}")
+_DAY = r"(?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?,? +)?"
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_NAME = (
+    r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    r"sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
 )
+_DAY_FIRST = re.compile(
+    rf"{_DAY}(\d{{1,2}})(?:st|nd|rd|th)?[ -]+{_NAME}[ -]+(\d{{4}}|\d{{2}}),?{_AT}", re.IGNORECASE
+)
+_MONTH_FIRST = re.compile(
+    rf"{_DAY}{_NAME}[ -]+(\d{{1,2}})(?:st|nd|rd|th)?,?[ -]+(\d{{4}}),?{_AT}", re.IGNORECASE
+)
+_TIME = re.compile(rf"{_CLOCK}{_ZONE}")
 _CENTURY_TURNS = 69
 """Two-digit years from 69 on are 19xx, as in POSIX."""
 
@@ -19,13 +33,19 @@ _CENTURY_TURNS = 69
 def read_date(text: str, order: str) -> datetime | None:
     """The date in a text, with its numbers in the given order; None if it is not a date.
 
-    ISO dates are `ymd`. With dots, the year has four digits and the month is never first.
+    ISO dates are `ymd`. With dots, the year has four digits and the month is never first. The name
+    of a month, in English, may stand in any order. `ymd or dmy` takes either.
 
     >>> read_date("1/13/11", "mdy"), read_date("1/13/11", "dmy")
     (datetime.datetime(2011, 1, 13, 0, 0), None)
-    >>> read_date("13.1.2011 2:30 PM", "dmy")
-    datetime.datetime(2011, 1, 13, 14, 30)
+    >>> read_date("13.1.2011 2:30 PM", "dmy"), read_date("Jan 13, 2011", "ymd")
+    (datetime.datetime(2011, 1, 13, 14, 30), datetime.datetime(2011, 1, 13, 0, 0))
     """
+    if order == "time":
+        return None
+    if " or " in order:
+        found = (read_date(text, each) for each in order.split(" or "))
+        return next((at for at in found if at is not None), None)
     if order == "ymd" and text[4:5] == "-":
         try:
             return datetime.fromisoformat(text)
@@ -33,16 +53,49 @@ def read_date(text: str, order: str) -> datetime | None:
             pass
     match = _DATE.fullmatch(text)
     if match is None:
-        return None
-    first, mark, second, third, hour, minute, seconds, half = match.groups()
+        return _read_named(text)
+    first, mark, second, third, *clock = match.groups()
     numbers = dict(zip(order, (first, second, third), strict=True))
     year = _year(numbers["y"], four_digits=order == "ymd" or mark == ".")
     if year is None or (mark == "." and order == "mdy"):
         return None
+    return _at(year, int(numbers["m"]), int(numbers["d"]), clock)
+
+
+def read_time(text: str) -> time | None:
+    """The time of day in a text; None if it is not one.
+
+    >>> read_time("2:30 pm"), read_time("half past two")
+    (datetime.time(14, 30), None)
+    """
+    match = _TIME.fullmatch(text)
+    at = None if match is None else _at(2000, 1, 1, [*match.groups()])
+    return None if at is None else at.time()
+
+
+def is_date(text: str) -> bool:
+    """Whether a text is a date or a time of day, in any order."""
+    return read_time(text) is not None or any(read_date(text, order) for order in ORDERS)
+
+
+def _read_named(text: str) -> datetime | None:
+    """A date with the name of its month."""
+    if match := _DAY_FIRST.fullmatch(text):
+        day, name, digits, *clock = match.groups()
+    elif match := _MONTH_FIRST.fullmatch(text):
+        name, day, digits, *clock = match.groups()
+    else:
+        return None
+    year = _year(digits, four_digits=False)
+    return None if year is None else _at(year, 1 + _MONTHS.index(name[:3].lower()), int(day), clock)
+
+
+def _at(year: int, month: int, day: int, clock: list[str | None]) -> datetime | None:
+    """The date and time; `clock` has hour, minute, seconds and the half of the day."""
+    hour, minute, seconds, half = clock
     hours = int(hour or 0)
     if half is not None:
         hours = hours % 12 + (12 if half in "Pp" else 0)
-    month, day = int(numbers["m"]), int(numbers["d"])
     try:
         return datetime(year, month, day, hours, int(minute or 0), int(seconds or 0))
     except ValueError:

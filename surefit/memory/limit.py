@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from surefit.gigabytes import show_gb, to_bytes
 from surefit.memory.cgroups import CgroupTree
 from surefit.memory.process_memory import anonymous_bytes
+from surefit.processes import num_on_host
 
 DEVICE_CONTEXT_BYTES = 500_000_000
 """Device memory that a CUDA process uses before its first tensor: the context and kernels."""
@@ -80,9 +81,13 @@ def _host_limit(cgroups: CgroupTree) -> Limit:
     import psutil
 
     own = anonymous_bytes()
-    limits = [Limit(psutil.virtual_memory().available + own, "free on this machine")]
+    sharing = num_on_host()  # a host's free memory is for all processes that train on it
+    share = f", for each of {sharing} processes" if sharing > 1 else ""
+    available = psutil.virtual_memory().available // sharing
+    limits = [Limit(available + own, f"free on this machine{share}")]
     for group in cgroups.limits():
         used = own if group.used_bytes is None else group.used_bytes
-        free = max(group.limit_bytes - used, 0)
-        limits.append(Limit(min(free + own, group.limit_bytes), "free in this container (cgroup)"))
+        free = max(group.limit_bytes - used, 0) // sharing
+        source = f"free in this container (cgroup){share}"
+        limits.append(Limit(min(free + own, group.limit_bytes), source))
     return min(limits, key=lambda limit: limit.bytes)

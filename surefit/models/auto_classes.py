@@ -14,6 +14,7 @@ FAMILY_OF = {
     "AutoModelForSeq2SeqLM": "seq2seq",
     "AutoModelForImageClassification": "image-classification",
     "AutoModelForSemanticSegmentation": "image-segmentation",
+    "AutoModelForAudioClassification": "audio-classification",
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }

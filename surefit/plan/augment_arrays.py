@@ -66,6 +66,12 @@ def make_array_augment(
     changes = _asked(config, section)
     if not changes and function is None:
         return None, []
+    if pipeline.live is not None:
+        raise UsageError(
+            f"{section}.augment changes rows that are stored, and the rows of this Dataset are "
+            "drawn anew in each epoch.",
+            f"Leave {section}.augment out, and augment in the Dataset.",
+        )
     kind = MAKERS[section](changes, encoder, pipeline)
     augment = ArrayAugment(train, config.seed, kind, function)
     if augment.mixes:

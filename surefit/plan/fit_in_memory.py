@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.order import Batches, Order
+from surefit.checks.machine import resolve_precision
 from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
@@ -89,9 +90,9 @@ def autocast_dtype(precision: str, device_memory_gb: float | None) -> torch.dtyp
     """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
-    on_device = torch.cuda.is_available() or device_memory_gb is not None
-    auto = "bf16" if on_device else "fp32"
-    name = auto if precision == "auto" else precision
+    name = resolve_precision(precision)
+    if precision == "auto" and device_memory_gb is not None and not torch.cuda.is_available():
+        name = "bf16"  # of a device that is not here
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 

@@ -1,4 +1,4 @@
-"""The Plan: everything decided before the first step. `plan/stages.py` makes it."""
+"""The Plan: everything decided before the first step. `plan/make_plan.py` makes it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,13 @@ def _batches_dict(batches: Batches) -> dict[str, Any]:
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
         "order": batches.chosen_order,
+        **(_processes_dict(batches) if batches.num_processes > 1 else {}),
     }
+
+
+def _processes_dict(batches: Batches) -> dict[str, Any]:
+    """How many processes share a step, and how much of their time they wait for the slowest."""
+    return {"processes": batches.num_processes, "imbalance": round(batches.imbalance(), 6)}
 
 
 def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:

@@ -116,7 +116,7 @@ def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         column = f" ({figures['column']})" if "column" in figures else ""
         for metric, value in figures.items():
             if metric != "column":
-                yield f"{name}{column}", metric, value
+                yield f"{name}{column}", metric, value  # a note is text
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:

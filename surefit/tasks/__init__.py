@@ -9,6 +9,7 @@ import difflib
 
 from surefit.errors import UsageError
 from surefit.tasks import (
+    audio_classification,
     causal_lm,
     feature_classification,
     feature_pretraining,
@@ -30,6 +31,7 @@ TASKS: dict[str, TaskSpec] = {
         sft.SPEC,
         image_segmentation.SPEC,
         image_classification.SPEC,
+        audio_classification.SPEC,
         seq2seq.SPEC,
         token_classification.SPEC,
         text_classification.SPEC,
@@ -56,6 +58,7 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
     **dict.fromkeys(("vision", "image-cls"), "image-classification"),
     **dict.fromkeys(("segmentation", "semantic-segmentation"), "image-segmentation"),
+    **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
     **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
     **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
     **dict.fromkeys(("qa", "question-ans"), "question-answering"),

@@ -108,25 +108,43 @@ def class_figures(predicted: Array, labels: Array, num_classes: int) -> dict[str
     return {"accuracy": float((predicted == labels).mean()), "macro_f1": macro_f1}
 
 
+def judge_classes(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
+    """Figures of a class, or of 0 and 1 for each of several classes, per validation row."""
+    count = len(encoder.classes)
+    if is_multi_label(encoder):
+        return label_figures(predicted > 0.5, validation.values("labels").reshape(-1, count) > 0.5)
+    return class_figures(predicted.astype(np.int64), validation.values("labels"), count)
+
+
+def judge_numbers(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
+    """Figures of the numbers of each validation row, in units of the targets' spread."""
+    judged = np.asarray(validation.values("labels"), np.float64).reshape(len(validation), -1)
+    return number_figures(predicted.reshape(judged.shape), judged, encoder)
+
+
 def cross_entropy(shares: Array, labels: Array) -> float:
     """Mean loss of predicting the shares of the classes for every row."""
     return float(-np.log(np.maximum(shares[labels], 1e-12)).mean())
 
 
-def _several_classes(shares: Array, validation: Store) -> dict[str, float]:
-    """Each class is predicted if most training rows have it."""
+def label_figures(made: Array, judged: Array) -> dict[str, float]:
+    """Accuracy and macro F1 where a row may have several classes: (N, C) each."""
     import torch
 
-    judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
-    made = np.broadcast_to(shares > 0.5, judged.shape)
     hits, either = (judged & made).sum(0), judged.sum(0) + made.sum(0)
-    kept = np.clip(shares, 1e-6, 1 - 1e-6)
-    losses = np.where(judged, -np.log(kept), -np.log1p(-kept))
     return {
         "accuracy": float((judged == made).all(1).mean()),
         "macro_f1": macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either), True),
-        "loss": float(losses.mean()),
     }
+
+
+def _several_classes(shares: Array, validation: Store) -> dict[str, float]:
+    """Each class is predicted if most training rows have it."""
+    judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
+    made = np.broadcast_to(shares > 0.5, judged.shape)
+    kept = np.clip(shares, 1e-6, 1 - 1e-6)
+    losses = np.where(judged, -np.log(kept), -np.log1p(-kept))
+    return {**label_figures(made, judged), "loss": float(losses.mean())}
 
 
 def _tokens(train: Store | None, validation: Store, name: str) -> Baselines:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import is_text, may_hold_images
+from surefit.data.file_kinds import IMAGES
 from surefit.data.roles import Role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_files import names_images
 from surefit.encode.images.mask_files import check_sizes, image_size, read_mask
 from surefit.encode.images.pixel_format import read_format
 from surefit.tasks import image_classification
 from surefit.tasks.classes import ALL_PROBABILITIES, by_name
-from surefit.tasks.image_classification import PIXELS, fit_images, is_empty, read_pixels
+from surefit.tasks.image_classification import PIXELS, fit_images, read_pixels
 from surefit.tasks.pixel_classes import (
     DICE,
     IOU,
@@ -53,7 +54,7 @@ MASKS = Role(
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether both columns hold images or, if they are text, names of files."""
     mask = roles["label"]
-    is_mask = not is_text(table.column_type(mask)) or names_images(table, mask)
+    is_mask = not is_text(table.column_type(mask)) or names_files(table, mask, IMAGES)
     return is_mask and image_classification.takes(table, roles)
 
 

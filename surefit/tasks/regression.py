@@ -16,7 +16,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import feature_sequences, tabular
-from surefit.tasks.baselines import number_baselines
+from surefit.tasks.baselines import judge_numbers, number_baselines
 from surefit.tasks.metrics.number_metrics import NUMBER_METRICS, predicted_numbers
 from surefit.tasks.number_targets import (
     TargetSpread,
@@ -155,6 +155,7 @@ SPEC = TaskSpec(
     metrics=NUMBER_METRICS,
     best="rmse",
     baselines=number_baselines,
+    judge=judge_numbers,
     decode=decode,
     predicted_values=_in_units,
     head=HEAD,

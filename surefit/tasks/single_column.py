@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.tasks.column_matrix import feature_rows, is_table, part_places, spread_rows
 
 Array = npt.NDArray[Any]
 
@@ -39,11 +40,10 @@ def predict_by_column(
     `num_classes` is None for numbers, of which `target` is the one to predict. The rule is
     chosen by its errors on training rows.
     """
-    parts = encoder.fitted.get("columns")
-    if parts is None or train is None or not len(train) or "features" not in train.fields:
+    if train is None or not len(train) or not is_table(encoder, train):
         return None
-    rows, judged = _matrix(train, MAX_ROWS), _matrix(validation, len(validation))
-    places = np.linspace(0, len(train) - 1, len(rows)).astype(np.int64)
+    places, parts = spread_rows(train, MAX_ROWS), encoder.fitted["columns"]
+    rows, judged = feature_rows(train, places), feature_rows(validation, slice(None))
     labels = np.asarray(train.values("labels")).reshape(len(train), -1)[places, target]
     best: tuple[float, str, Array] | None = None
     for column, inputs, tried in _columns(parts, rows, judged):
@@ -53,27 +53,16 @@ def predict_by_column(
     return None if best is None else ByColumn(best[1], best[2])
 
 
-def _matrix(store: Store, limit: int) -> Array:
-    """Rows of features (N, W), spread evenly."""
-    width = int(store.offsets("features")[1]) if len(store) else 0
-    matrix = store.values("features").reshape(-1, width)
-    return matrix[np.linspace(0, len(store) - 1, min(limit, len(store))).astype(np.int64)]
-
-
 def _columns(
     parts: list[Mapping[str, Any]], rows: Array, judged: Array
 ) -> Iterator[tuple[str, Array, Array]]:
     """Each part of the vector as one value per row: the number, or the number of the category."""
-    start = 0
-    for part in parts:
+    for part, start, end in part_places(parts):
         if part["kind"] == "number":
             yield part["column"], rows[:, start], judged[:, start]
-            start += 1 + part["blank"]
         else:
-            end = start + len(part["values"]) + 1
             groups = (each[:, start:end].argmax(1) for each in (rows, judged))
             yield (part["column"], *groups)
-            start = end
 
 
 def _fit(inputs: Array, labels: Array, num_classes: int | None) -> Iterator[tuple[float, Any]]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -15,22 +12,21 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.data.column_types import is_number, is_text
-from surefit.data.data_rules import MISSING_COLUMN, NOT_FINITE, WRONG_TYPE
-from surefit.data.dates import ORDERS, read_date
+from surefit.data.data_rules import MISSING_COLUMN, WRONG_TYPE
+from surefit.data.dates import ORDERS
 from surefit.data.numbers import read_number
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
-from surefit.tasks.leakage import Sample, check_leakage
-
-COLUMNS_LEFT_OUT = rule(
-    "SF231",
-    "info",
-    "columns left out",
-    why="They are not numbers, categories or dates, or only number the rows.",
-    fix="Nothing to do, unless a column should have been read.",
+from surefit.tasks.column_matrix import vector_width
+from surefit.tasks.column_series import Column, Series, as_value, date_parts
+from surefit.tasks.high_cardinality import (
+    describe_categories,
+    describe_left_out,
+    why_not_categories,
 )
+from surefit.tasks.leakage import Sample, check_leakage
 
 NO_INPUT_COLUMN = rule(
     "SF233",
@@ -42,7 +38,7 @@ NO_INPUT_COLUMN = rule(
 
 
 MAX_CATEGORIES = 50
-"""Text with more different values than this is left out."""
+"""Different values of a text column that are read, unless table.max_categories says otherwise."""
 MAX_STEPS = 32
 """Whole numbers with at most so many values are read as categories, too: hours, months, grades."""
 MIN_ROWS_FOR_RARE = 50
@@ -65,108 +61,11 @@ def _is_readable(table: Table, column: str) -> bool:
 
 
 @dataclass
-class _Series:
-    """What is gathered of a column, or of a part of a date, in one pass and constant memory."""
-
-    count: int = 0
-    blanks: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    whole: bool = True
-    rising: bool = True
-    last: float = -math.inf
-    first: float = math.nan
-    values: Counter[Any] = field(default_factory=Counter)
-    kinds: set[str] = field(default_factory=set)
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self.blanks += 1
-            return
-        if len(self.values) <= MAX_CATEGORIES or value in self.values:
-            self.values[value] += 1
-        if isinstance(value, str):
-            self.kinds.add("text")
-            return
-        self.kinds.add("number")
-        self.first = float(value) if self.count == 0 else self.first
-        self.count += 1
-        step = value - self.mean
-        self.mean += step / self.count
-        self.squares += step * (value - self.mean)
-        self.whole = self.whole and float(value).is_integer()
-        self.rising = self.rising and value > self.last
-        self.last = value
-
-    @property
-    def scale(self) -> float:
-        return math.sqrt(self.squares / self.count) if self.count else 0.0
-
-    @property
-    def numbers_rows(self) -> bool:
-        """Whether the values rise with the rows and lie close, as row numbers do."""
-        close = self.count > 0.5 * (self.last - self.first + 1)
-        return self.whole and self.rising and self.blanks == 0 and self.count >= 20 and close
-
-
-@dataclass
-class _Column:
-    """One column: its own values, and their parts for each order in which all of them are dates."""
-
-    plain: _Series = field(default_factory=_Series)
-    dates: dict[str, dict[str, _Series]] = field(
-        default_factory=lambda: {order: {} for order in ORDERS}
-    )
-    unreadable: bool = False
-
-    def add(self, raw: Any) -> None:
-        if isinstance(raw, list | tuple | dict | bytes | np.ndarray):
-            self.unreadable = True
-            return
-        value = as_value(raw)
-        self.plain.add(value)
-        for order in [*self.dates] if value is not None else ():
-            parts = date_parts(value, order)
-            if parts is None:
-                del self.dates[order]
-            for name, part in (parts or {}).items():
-                self.dates[order].setdefault(name, _Series()).add(part)
-
-
-def as_value(raw: Any) -> Any:
-    """A cell as text, number or None for a blank; NaN is a blank, a date stays as its text."""
-    if isinstance(raw, str):
-        return raw.strip() or None
-    if isinstance(raw, date):  # a datetime is one, too
-        return raw.isoformat()
-    if raw is None or (isinstance(raw, float) and math.isnan(raw)):
-        return None
-    if isinstance(raw, bool | int | float):
-        if math.isinf(raw):
-            raise RowFaultError(NOT_FINITE, f"{raw} is not a finite number")
-        return raw
-    return str(raw)
-
-
-def date_parts(value: Any, order: str) -> dict[str, int] | None:
-    """The parts of a date or time, year, month and day in that order; None for other values.
-
-    >>> date_parts("2011-03-05 14:30", "ymd")
-    {'year': 2011, 'month': 3, 'day': 5, 'weekday': 5, 'hour': 14}
-    """
-    at = read_date(value, order) if isinstance(value, str) else None
-    if at is None:
-        return None
-    parts = {"year": at.year, "month": at.month, "day": at.day}
-    return {**parts, "weekday": at.weekday(), "hour": at.hour}
-
-
-@dataclass
 class Gathered:
     """What the columns of the training rows hold, row by row."""
 
     encoder: Encoder
-    columns: dict[str, _Column] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -175,7 +74,7 @@ class Gathered:
         cells = {name: raw for name, raw in row.items() if name != label and name not in roles}
         for name, raw in cells.items():
             try:
-                self.columns.setdefault(name, _Column()).add(raw)
+                self.columns.setdefault(name, Column()).add(raw)
             except RowFaultError as fault:
                 raise RowFaultError(fault.rule, f"column {name!r}: {fault.message}", name) from None
         self.sample.add(cells, row["label"])
@@ -185,23 +84,25 @@ class Gathered:
         label = self.encoder.roles["label"]
         parts: list[dict[str, Any]] = []
         left_out: dict[str, str] = {}
+        most = self.encoder.settings.get("table.max_categories") or MAX_CATEGORIES
         for name, column in self.columns.items():
-            made, reason = _read_column(name, column)
+            made, reason = _read_column(name, column, most)
             parts += made
             if reason:
                 left_out[name] = reason
-        shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
         if not parts:
+            shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
             raise NO_INPUT_COLUMN.error(
                 f"Besides the target {label!r}, no column can be used: {shown or 'there is none'}."
             )
-        found = [COLUMNS_LEFT_OUT.finding(f"Columns not used: {shown}.")] if left_out else []
+        texts = {name: column.plain for name, column in self.columns.items()}
+        found = [*describe_left_out(left_out, texts), *describe_categories(parts, texts, most)]
         used = list(dict.fromkeys(part["column"] for part in parts))
         found += check_leakage(self.sample, used, label)
-        return {"columns": parts, "width": sum(map(_width, parts)), "findings": found}
+        return {"columns": parts, "width": vector_width(parts), "findings": found}
 
 
-def _read_column(name: str, column: _Column) -> tuple[list[dict[str, Any]], str]:
+def _read_column(name: str, column: Column, most: int) -> tuple[list[dict[str, Any]], str]:
     """The parts of the vector a column gives, or why it gives none."""
     plain = column.plain
     if column.unreadable or len(plain.kinds) > 1:
@@ -216,15 +117,14 @@ def _read_column(name: str, column: _Column) -> tuple[list[dict[str, Any]], str]
         made = [{**part, "order": order} for part in made]
         return made, "" if made else "has the same value in all training rows"
     if "text" in plain.kinds:
-        if len(plain.values) > MAX_CATEGORIES:
-            return [], f"is text with more than {MAX_CATEGORIES} different values"
-        return [_category(name, None, plain)], ""
+        reason = why_not_categories(plain, most)
+        return ([], reason) if reason else ([_category(name, None, plain, most)], "")
     if plain.numbers_rows:
         return [], "only numbers the rows"
     return _numbers(name, None, plain), ""
 
 
-def _numbers(name: str, part: str | None, series: _Series) -> list[dict[str, Any]]:
+def _numbers(name: str, part: str | None, series: Series) -> list[dict[str, Any]]:
     place = {"column": name, "part": part}
     if series.scale == 0 and not series.blanks:
         return []
@@ -236,20 +136,17 @@ def _numbers(name: str, part: str | None, series: _Series) -> list[dict[str, Any
         "blank": series.blanks > 0,
     }
     if series.whole and 2 < len(series.values) <= MAX_STEPS:
-        return [number, _category(name, part, series)]
+        return [number, _category(name, part, series, MAX_STEPS)]
     return [number]
 
 
-def _category(name: str, part: str | None, series: _Series) -> dict[str, Any]:
+def _category(name: str, part: str | None, series: Series, most: int) -> dict[str, Any]:
     """A value seen once in many rows counts as unknown, so that `unknown` is trained as well."""
     rare = 1 if sum(series.values.values()) >= MIN_ROWS_FOR_RARE else 0
-    values = sorted(v for v, count in series.values.items() if count > rare) or [*series.values]
+    kept = [v for v, count in series.values.most_common(most) if count > rare]
+    values = sorted(kept or [*series.values][:most])
     known = [*values, None] if series.blanks else values
     return {"column": name, "part": part, "kind": "category", "values": known}
-
-
-def _width(part: Mapping[str, Any]) -> int:
-    return 1 + part["blank"] if part["kind"] == "number" else len(part["values"]) + 1
 
 
 def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
-from surefit.tasks.baselines import class_baselines
+from surefit.tasks.baselines import class_baselines, judge_classes
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
@@ -65,6 +65,7 @@ SPEC = TaskSpec(
     encode=encode,
     fit=fit,
     baselines=class_baselines,
+    judge=judge_classes,
     loss=class_loss,
     class_scores=class_scores,
     predicted_values=probabilities,

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
+from surefit.data.cell_files import FILE_ROLES
 from surefit.data.column_meanings import USUAL, Meaning
 from surefit.data.roles import Role, get_role
 from surefit.data.row_parts import Divide
@@ -32,6 +34,7 @@ Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
+JudgeRows = Callable[[npt.NDArray[Any], Store, Encoder], dict[str, float]]
 Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
@@ -147,8 +150,8 @@ class TaskSpec:
     roles: tuple[Role, ...] = ()
     """Roles of the task's own: the column names they are recognised by, the types they accept. A
     role without one is looked up in `data/roles.py`, else recognised by its own name."""
-    file_roles: tuple[str, ...] = ("image",)
-    """Roles whose columns may hold paths of images."""
+    file_roles: tuple[str, ...] = FILE_ROLES
+    """Roles whose columns may hold paths of files."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
     columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
@@ -208,6 +211,9 @@ class TaskSpec:
     baselines: MeasureBaselines | None = None
     """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
     of simple predictors, by name and metric (see `tasks/baselines.py`)."""
+    judge: JudgeRows | None = None
+    """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
+    it: trees are judged beside the model (see `tasks/tree_baseline.py`)."""
     divide: Divide | None = None
     """A row by role to its input and its target, where that is not decided by `targets` alone.
     Rows with equal inputs stay in one set."""

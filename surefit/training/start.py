@@ -24,9 +24,9 @@ from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.fit_on_disk import fit_on_disk
+from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.stages import make_plan
-from surefit.processes import is_main
+from surefit.processes import is_main, together
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
@@ -47,12 +47,14 @@ from surefit.training.engine import (
 )
 from surefit.training.failures import Watch, bundled
 from surefit.training.first_steps import watch_first_steps
+from surefit.training.judge_by_trees import judge_by_trees
 from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation, train
 from surefit.training.prove_plan import prove_plan
 from surefit.training.rehearse import REHEARSAL_FAILED, copy_beginning, rehearse
 from surefit.training.remember_code import remember_code
 from surefit.training.restore import find_checkpoint, go_on, restore
+from surefit.training.run_warnings import warning_event
 from surefit.training.schedule import lr_by_step
 from surefit.training.signals import report_interrupt, stop_on_signal
 from surefit.training.step_gradients import Feed
@@ -158,7 +160,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         losses = LossWatch(emit, job.num_steps, _prior_loss(job))
         for event in read_events(run.events_path):
             losses.remember(event)
-        with bundled(watch, plan, run, state):
+        with bundled(watch, plan, run, state), together("measuring the largest micro-batch"):
             fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         if chosen.path is None:
@@ -196,6 +198,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             )
             feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
             train(engine, job, feed, pace, hooks, state)
+            _judge(plan, run, state, emit)
     if is_main():
         best = state.best_step
         save_step(best if best is not None and best != state.step else None)
@@ -246,6 +249,24 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     write_report(run)
 
 
+def _judge(plan: Plan, run: Run, state: State, emit: Observer) -> None:
+    """Compare the best step of a run that has come to its end with the trees of its plan."""
+    assert plan.job is not None
+    job, history = plan.job, run.history
+    evals = [event for event in history if event["event"] == "eval"]
+    best = next((e for e in evals if e["step"] == state.best_step), None)
+    if best is None or not is_main() or plan.objects.loss_fn is not None:
+        return
+    if state.step < job.batches.num_steps(0):
+        return  # fewer steps than one epoch say nothing about the network
+    found = judge_by_trees(best["metrics"], run.plan.get("baselines", {}), len(job.validation))
+    if found is None:
+        return
+    event = warning_event(found, state.step, evals[-1]["epoch"])
+    if event not in history:  # written before the process was killed
+        emit(event)
+
+
 def _prior_loss(job: Job) -> float | None:
     """The training loss of a predictor that ignores the inputs; None where there is none."""
     measure = job.pipeline.task.baselines
@@ -266,8 +287,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
         return emit
 
     def moves_nothing() -> bool:
-        rates = [group["lr"] for group in engine.plain_optimizer.param_groups]
-        return bool(engine.accelerator.optimizer_step_was_skipped) or not any(rates)
+        return not any(group["lr"] for group in engine.plain_optimizer.param_groups)
 
     if adaptation is None:
         return watch_first_steps(module, engine.plain_optimizer, moves_nothing, emit)
@@ -317,6 +337,8 @@ def make_feed(
 
     if workers:
         return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
+    if job.pipeline.live is not None:  # a thread would share the random state of the step
+        return lambda wanted: map(load, wanted)
     return lambda wanted: prefetch(wanted, load)
 
 

@@ -30,7 +30,7 @@ def test_date_is_read(text: str, order: str, date: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["13/13/11", "1.2.11", "1/2", "1/2-11", "3/4/5", "", "2011", "a"])
 def test_other_text_is_no_date(text: str) -> None:
-    assert [read_date(text, order) for order in ORDERS] == [None] * 3
+    assert [read_date(text, order) for order in ORDERS] == [None] * len(ORDERS)
 
 
 @pytest.mark.parametrize(("form", "order"), [("{m}/{d}/11", "mdy"), ("{d}/{m}/11", "dmy")])

@@ -19,7 +19,9 @@ from faults import (
     scale,
     sequences,
     settings,
+    sounds,
     splits,
+    tables,
     tokens,
     unknown,
     unrendered,
@@ -36,6 +38,7 @@ FAULTS: dict[str, list[Case]] = {
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "masks": masks.CASES,
+    "sounds": sounds.CASES,
     "misread files": misread.FILES,
     "leaks": misread.LEAKS,
     "splits": splits.CASES,
@@ -47,6 +50,7 @@ FAULTS: dict[str, list[Case]] = {
     "numbers of other scales": scale.NUMBERS,
     "encodings": scale.ENCODINGS,
     "constants": scale.CONSTANTS,
+    "tables": tables.CASES,
 }
 USAGE = settings.CASES
 HEALTHY = [
@@ -59,6 +63,8 @@ HEALTHY = [
     *columns.HEALTHY,
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
+    *sounds.HEALTHY,
     *splits.HEALTHY,
+    *tables.HEALTHY,
     *unknown.HEALTHY,
 ]

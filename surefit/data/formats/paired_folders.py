@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.formats.file_rows import is_image
+from surefit.data.file_kinds import IMAGES as IMAGES_BY_ENDING
 from surefit.data.formats.opened import Opened
 from surefit.findings import Finding, rule
 
@@ -74,7 +74,7 @@ def open_pairs(path: Path, reading: Reading) -> Opened:
 
 def _by_name(folder: Path) -> dict[str, Path]:
     """The images in a folder, at any depth, by their path in it without the ending."""
-    files = sorted(file for file in folder.rglob("*") if is_image(file))
+    files = sorted(file for file in folder.rglob("*") if IMAGES_BY_ENDING.has(file))
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.cell_files import unwrapped
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_files import open_upright, source_of
 from surefit.findings import rule
@@ -43,8 +44,7 @@ MOST_CLASSES = 65_535
 
 def read_mask(value: Any) -> Mask:
     """The class numbers (H, W) of a file, bytes, `{bytes, path}` or an array."""
-    if isinstance(value, Mapping):
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    value = unwrapped(value)
     if isinstance(value, bytes):
         return _with_column(partial(open_upright, io.BytesIO(value), "the mask"))
     if isinstance(value, str):
@@ -54,8 +54,7 @@ def read_mask(value: Any) -> Mask:
 
 def image_size(value: Any) -> tuple[int, int]:
     """Height and width of an image, as `decode` reads it."""
-    if isinstance(value, Mapping):
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    value = unwrapped(value)
     if isinstance(value, bytes | str):
         source = io.BytesIO(value) if isinstance(value, bytes) else source_of(value)
         width, height = open_upright(source, "the image", lambda image: image.size)
