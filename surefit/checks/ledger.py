@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from surefit.batches.field import Field
+from surefit.batches.field import Field, lead_column
 from surefit.encode.store import Store
 
 Unit = Literal["tokens", "time steps", "rows"]
@@ -107,7 +107,8 @@ def sequence_unit(fields: Mapping[str, Field]) -> Unit:
     """
     if "input_ids" in fields:
         return "tokens"
-    return "time steps" if "inputs_embeds" in fields else "rows"
+    lead = lead_column(fields)
+    return "rows" if lead is None or fields[lead].time_axis is None else "time steps"
 
 
 def target_unit(fields: Mapping[str, Field]) -> Unit:

@@ -34,7 +34,7 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
-from surefit.data.formats.file_rows import is_image, open_file_rows, open_image
+from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
@@ -236,8 +236,8 @@ def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
         return class_folders.open_class_folder
-    if is_image(path):
-        return open_image
+    if media_kind(path) is not None:
+        return open_media
     opener = OPENERS.get(ending(path))
     if opener is None and is_text_file(path):
         return _open_other_text

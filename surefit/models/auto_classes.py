@@ -13,6 +13,7 @@ FAMILY_OF = {
     "AutoModelForMaskedLM": "masked-lm",
     "AutoModelForSeq2SeqLM": "seq2seq",
     "AutoModelForImageClassification": "image-classification",
+    "AutoModelForAudioClassification": "audio-classification",
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }

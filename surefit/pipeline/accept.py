@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.joint_columns import join_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
-from surefit.encode.images.image_files import with_files
 from surefit.findings import Finding
 from surefit.tasks.source_forms import read_as_known
 from surefit.tasks.task_spec import TaskSpec

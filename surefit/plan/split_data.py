@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
+from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
 from surefit.data.dates import is_date
 from surefit.data.fold_split import split_off_fold
@@ -29,7 +30,6 @@ from surefit.data.split import (
 )
 from surefit.data.table import Table
 from surefit.encode.images.image_content import image_content
-from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.pipeline.accept import check_columns
@@ -295,14 +295,15 @@ def row_parts(
     without the column that groups them.
     """
     targets = tuple(role for role in task.targets if role in roles)
+    content = image_content if "image" in roles else None
     if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide, image_content)
+        return RowParts(roles, targets, task.divide, content)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide, image_content)
+    return RowParts({name: name for name in columns}, targets, task.divide, content)
 
 
 def _numbers_rows(table: Table, column: str) -> bool:

@@ -55,6 +55,7 @@ from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
+from surefit.plan.audio_rows import plan_audio
 from surefit.plan.augment_arrays import check_array_changes, make_array_augment
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
@@ -304,6 +305,7 @@ class _Planner:
             trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
             tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
+        audio = self.keep(plan_audio(data.table, data.train, roles, source.audio, config.audio))
         encoder = Encoder(
             task.name,
             roles,
@@ -323,6 +325,7 @@ class _Planner:
                 "image.size": config.image.size,
                 "image.model": source.image,
                 "image.format": config.image.asked(),
+                "audio": audio,
                 "on_bad_file": config.on_bad_file,
                 LABEL_SEPARATOR: config.label_separator,
             },

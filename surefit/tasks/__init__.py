@@ -9,6 +9,7 @@ import difflib
 
 from surefit.errors import UsageError
 from surefit.tasks import (
+    audio_classification,
     causal_lm,
     feature_classification,
     feature_pretraining,
@@ -28,6 +29,7 @@ TASKS: dict[str, TaskSpec] = {
     for spec in (
         sft.SPEC,
         image_classification.SPEC,
+        audio_classification.SPEC,
         seq2seq.SPEC,
         token_classification.SPEC,
         text_classification.SPEC,
@@ -53,6 +55,7 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("sequence-classification", "seq-cls", "sentiment"), "text-classification"),
     **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
     **dict.fromkeys(("vision", "image-cls"), "image-classification"),
+    **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
     **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
     **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
     **dict.fromkeys(("qa", "question-ans"), "question-answering"),

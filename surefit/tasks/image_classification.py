@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from surefit.batches.field import Field
+from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import is_text
+from surefit.data.file_kinds import IMAGES
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
@@ -17,7 +17,6 @@ from surefit.encode.images.image_files import (
     CHANNELS,
     IMAGE_TOO_LARGE,
     UNREADABLE_IMAGE,
-    names_images,
 )
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
@@ -49,7 +48,7 @@ def fields_of(encoder: Encoder) -> dict[str, Field]:
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether the image column holds images or, if it is text, names of files."""
     column = roles["image"]
-    return not is_text(table.column_type(column)) or names_images(table, column)
+    return not is_text(table.column_type(column)) or names_files(table, column, IMAGES)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values and the class."""
-    if _is_empty(row["image"]):
+    if is_empty(row["image"]):
         raise SkipRowError(DropReason.EMPTY)
     columns: dict[str, Any] = {}
     if "label" in row:
@@ -81,14 +80,6 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             raise SkipRowError(DropReason.BAD_FILE) from None
         raise
     return encoded({"pixel_values": pixels, **columns})
-
-
-def _is_empty(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return value.get("bytes") is None and not value.get("path")
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (not isinstance(value, bytes) and np.size(value) == 0)
 
 
 SPEC = TaskSpec(
