@@ -9,7 +9,6 @@ from typing import Any
 
 from surefit.config import RunConfig, make_config
 from surefit.errors import UsageError
-from surefit.memory.devices import find_device
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate, NamedCode
 
@@ -89,6 +88,8 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:
     """The request for another number of processes, and for a kind of device that is not here."""
+    from surefit.memory.devices import find_device
+
     config = request.config
     elsewhere = device is not None or (processes or 1) > 1
     if elsewhere and (config.fit == "measured" or config.rehearse):
