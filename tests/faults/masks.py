@@ -54,9 +54,28 @@ IGNORED = {
     f"m{n}": np.where(row["image"][..., 0] % 9, row["mask"], 255) for n, row in enumerate(ROWS)
 }
 
+
+def _renamed(folder: str, new: str, pattern: str) -> dict[str, Any]:
+    """The files, with those of a folder under other names in another one."""
+    files = {}
+    for name, content in discs().items():
+        inside, number = name.split("/")[1:]
+        stem = number.removesuffix(".png")
+        moved = f"d/{new}/{pattern.format(stem)}.png"
+        files[moved if inside == folder else name] = content
+    return files
+
+
 CASES = [
     case("image without its mask", "SF177", discs(m7=None)),
     case("mask without its image", "SF178", discs() | {"d/masks/99.png": ROWS[0]["mask"]}, exits=0),
+    case("masks of other names", "SF177", _renamed("masks", "annotations", "{}_b")),
+    case(
+        "masks of images that were removed",
+        "SF178",
+        {name: file for name, file in discs().items() if not name.startswith("d/images/1")},
+        exits=0,
+    ),
     case("mask of another size", "SF257", discs(m4=ROWS[4]["mask"][:20]), column="mask"),
     case("mask in colour", "SF258", discs(m4=ROWS[4]["image"]), column="mask"),
     case("masks of shades", "SF258", discs(**SHADES)),
@@ -65,6 +84,7 @@ CASES = [
 ]
 
 HEALTHY = [
+    case("masks named after their images", None, _renamed("masks", "annotations", "{}_mask")),
     case("masks of 0 and 255", None, discs(**BINARY), also=("SF260",)),
     case("masks of nothing among others", None, discs(**NOTHING), also=("SF259",)),
     case("masks with ignored pixels", None, discs(**IGNORED)),
