@@ -49,6 +49,8 @@ class Request:
     """Processes that a run is planned for, if not those that plan it."""
     device: str | None = None
     """The kind of device that a run is planned for, as `memory.devices` names it."""
+    encodes_only: bool = False
+    """Whether to stop when the rows are encoded and checked."""
 
 
 def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Request:

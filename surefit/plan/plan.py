@@ -82,6 +82,11 @@ class Plan:
         """Whether nothing found keeps the run from starting."""
         return self.job is not None and not has_errors(self.findings)
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether all rows are encoded, and nothing found keeps them from being trained on."""
+        return self.ledger is not None and not has_errors(self.findings)
+
     def found(self, *findings: Iterable[Finding]) -> Plan:
         """The plan with further findings, one for each cause."""
         more = (finding for group in findings for finding in group)
@@ -104,7 +109,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""
         return {
-            "ok": self.ok,
+            "ok": self.is_encoded if self.request.encodes_only else self.ok,
             "task": self.task.name if self.task else None,
             "format_version": FORMAT_VERSION,
             "findings": [found.as_dict() for found in self.findings],

@@ -232,7 +232,7 @@ class _Planner:
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
-        if has_errors(self.plan.findings):
+        if has_errors(self.plan.findings) or self.request.encodes_only:
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
         pipeline = read_live(pipeline, data.table, train, copies)
