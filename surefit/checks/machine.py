@@ -51,12 +51,17 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
 
 
 def resolve_precision(precision: str) -> str:
-    """The precision that a run computes in on this machine: `auto` is bf16 on CUDA, else fp32."""
+    """The precision that a run computes in on this machine.
+
+    `auto` is bf16 on CUDA, fp16 on CUDA devices that only emulate bf16 (before Ampere), else fp32.
+    """
     import torch
 
     if precision != "auto":
         return precision
-    return "bf16" if torch.cuda.is_available() else "fp32"
+    if not torch.cuda.is_available():
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def usable_precision(precision: str, why_not: WhyNot | None = None) -> str:

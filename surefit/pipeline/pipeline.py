@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import PADDED, Layout
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.collate import is_masked
+from surefit.batches.field import Field, lead_column
 from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
@@ -220,6 +221,7 @@ def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:
     """The columns of a batch that is made by the Fields: a sequence has an attention mask."""
     columns = list(fields)
-    if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
+    lead = lead_column(columns)
+    if lead is not None and is_masked(fields[lead]) and "attention_mask" not in columns:
         columns.append("attention_mask")
     return columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class StreamWindows:
     """Of the Store's rows: each window has its rows in the same order of lengths."""
     held_out: frozenset[int]
     """Rows of a pass that are validation rows."""
+    files: tuple[str, ...] = ()
+    """Columns of file paths, as a Table has them."""
     num_bytes: int = 0
     """Memory of a window, as large as the Store."""
     row_seconds: float = 0.0
@@ -121,7 +123,7 @@ class StreamWindows:
                 continue
             table = join_columns(spread_columns(table), pipeline.encoder.roles.values())
             try:
-                made = pipeline.row_encoder(table.row(0))
+                made = pipeline.row_encoder(replace(table, files=self.files).row(0))
             except SkipRowError as skip:
                 dropped[skip.reason] += 1
                 continue

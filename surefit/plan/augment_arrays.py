@@ -94,8 +94,7 @@ def _image_changes(
             "image.augment.saturation is set, but images of one channel have no colours.",
             "Leave it out; brightness and contrast change gray images.",
         )
-    high = 255 * pixels.scale if pixels.float_range >= 0 else None
-    return ImageChanges(changes, pixels.mean, pixels.std, high)
+    return ImageChanges.of(changes, pixels)
 
 
 def _series_changes(

@@ -71,9 +71,8 @@ def read_live(
         held_out = frozenset(validation.source_row.tolist()) if own else frozenset()
         size = sum(train.values(name).nbytes for name in train.fields)
         lengths = np.asarray(train.lengths)
-        return replace(
-            pipeline, live=StreamWindows(live, len(train), lengths, held_out, num_bytes=size)
-        )
+        windows = StreamWindows(live, len(train), lengths, held_out, data.table.files, size)
+        return replace(pipeline, live=windows)
     if (np.diff(train.source_row) == 0).any():
         raise UsageError(
             "Long rows are split into blocks, and the rows of this Dataset are drawn anew in each "

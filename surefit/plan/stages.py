@@ -55,6 +55,7 @@ from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
+from surefit.plan.audio_rows import plan_audio
 from surefit.plan.augment_arrays import check_array_changes, make_array_augment
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
@@ -232,7 +233,7 @@ class _Planner:
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
-        if has_errors(self.plan.findings):
+        if has_errors(self.plan.findings) or self.request.encodes_only:
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
         pipeline = read_live(pipeline, data, train, validation, copies)
@@ -305,6 +306,7 @@ class _Planner:
             trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
             tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
+        audio = self.keep(plan_audio(data.table, data.train, roles, source.audio, config.audio))
         encoder = Encoder(
             task.name,
             roles,
@@ -324,6 +326,7 @@ class _Planner:
                 "image.size": config.image.size,
                 "image.model": source.image,
                 "image.format": config.image.asked(),
+                "audio": audio,
                 "on_bad_file": config.on_bad_file,
                 LABEL_SEPARATOR: config.label_separator,
             },
@@ -397,6 +400,7 @@ class _Planner:
             config.grad_accum,
             config.max_tokens,
             config.order,
+            request.processes,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -413,15 +417,13 @@ class _Planner:
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
         if config.batch_size != "auto":
             self.note(check_padding(batches))
-        num_steps, epochs = run_length(pipeline, batches, config)
         job = self._fit_in_memory(
             Job(
                 pipeline,
                 train,
                 validation,
                 batches,
-                num_steps,
-                epochs,
+                *run_length(pipeline, batches, config),
                 config.eval_every,
                 generation_size(pipeline, config.generate, len(validation)),
                 autocast_dtype(config.precision, config.device_memory_gb),
@@ -484,6 +486,7 @@ class _Planner:
         config = self.request.config
         self.progress("predicting memory", 0, 1)
         limit = self.limit or find_limit(config.max_memory_gb, config.device_memory_gb)
+        limit = limit.shared_by(self.request.processes or 1)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
             sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit import atomic
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
@@ -33,7 +34,7 @@ from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
-from surefit.run.run_folder import Run, choose_folder
+from surefit.run.run_folder import EXAMPLES, Run, choose_folder
 from surefit.run.run_lock import lock_run
 from surefit.tasks.task_spec import better_of
 from surefit.training.begin_run import begin_run
@@ -232,6 +233,7 @@ def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     """Save the run's model with its report: that of a saved step, or the one in memory."""
+    from surefit.report.mask_examples import make_mask_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
@@ -242,6 +244,9 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, encoder, source, run.model_path, remember)
+    examples = make_mask_examples(plan.job)
+    if examples:
+        atomic.write_json(run.path / EXAMPLES, examples)
     write_report(run)
 
 
@@ -283,8 +288,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
         return emit
 
     def moves_nothing() -> bool:
-        rates = [group["lr"] for group in engine.plain_optimizer.param_groups]
-        return bool(engine.accelerator.optimizer_step_was_skipped) or not any(rates)
+        return not any(group["lr"] for group in engine.plain_optimizer.param_groups)
 
     if adaptation is None:
         return watch_first_steps(module, engine.plain_optimizer, moves_nothing, emit)
