@@ -132,7 +132,7 @@ class StreamWindows:
                 raise fault.rule.error(message, row=number, fix=fault.fix) from None
             truncated += any(block.truncated for block in made)
             rows += made
-        held.rows, held.digest = self._arranged(rows), _digest(rows)
+        held.rows, held.digest = self._arranged(rows, pipeline), _digest(rows)
         held.window, held.starts, held.state = window, starts, state
         self._report(starts[-1][1], dropped, truncated)
 
@@ -154,9 +154,9 @@ class StreamWindows:
             )
         stream.rewind(cursor.passes + 1)
 
-    def _arranged(self, rows: list[EncodedRow]) -> list[EncodedRow]:
+    def _arranged(self, rows: list[EncodedRow], pipeline: Pipeline) -> list[EncodedRow]:
         """The rows in the order of lengths of the Store, so that its batches suit them."""
-        lengths = [row_length(row.columns) for row in rows]
+        lengths = [row_length(row.columns, pipeline.fields) for row in rows]
         placed: list[EncodedRow] = [rows[0]] * self.num_rows
         shortest = np.argsort(lengths, kind="stable")[: self.num_rows]
         for place, row in zip(np.argsort(self.lengths, kind="stable"), shortest, strict=True):
