@@ -37,8 +37,8 @@ def command(
     from surefit.training.start import start_run
     from surefit.training.train_folds import wants_folds
 
-    request = make_request(settings, config.parent if config is not None else None)
     named, trusted = set(settings), trust_code or ()
+    request = make_request(settings, config.parent if config is not None else None, trusted)
     if wants_folds(request) if resume is None else is_folds(resume):
         return _train_folds(request, named, resume, trusted)
     with _shown() as (display, listeners):
