@@ -119,6 +119,14 @@ def first_rows(folder: str, **files: tuple[str, int]) -> Callable[[Path, Path], 
     return prepare
 
 
+def every_tenth_hour(data: Path, work: Path) -> None:
+    """The hours of bike-sharing in two files; every tenth one is for the test."""
+    header, *lines = (data / "bike-sharing" / "hour.csv").read_text("utf-8").splitlines()
+    for name, kept in (("test", [0]), ("train", range(1, 10))):
+        rows = [line for number, line in enumerate(lines) if number % 10 in kept]
+        (work / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n", "utf-8")
+
+
 QUESTION_KINDS = {
     "ABBR": "abbreviation",
     "DESC": "description",
@@ -233,6 +241,18 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("r2", 0.85),),
         {"label": "cnt"},
         ("casual", "registered", "dteday"),
+    ),
+    RealRun(
+        "bike-sharing, two targets, tiny:mlp",
+        ("$WORK/train.csv",),
+        "--model tiny:mlp --task regression --set columns.label=[casual,registered] "
+        "--set ignore=[cnt,instant] --epochs 6 --batch-size 128",
+        (goals.metric("r2", 0.85), goals.SAME_NUMBERS),
+        {"label": "[casual,registered]"},
+        ("casual", "registered", "dteday"),
+        test_data=("$WORK/test.csv",),
+        prepare=every_tenth_hour,
+        repeated=False,
     ),
     RealRun(
         "multi30k, tiny:t5, overfit 300 pairs",
