@@ -114,7 +114,7 @@ def tokenizer() -> Any:
 
 def tokenise_surefit(quick: bool) -> dict[str, Any]:
     """The encoding stage of a plan, from a JSON-lines file to flat columns on disk."""
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
     from surefit.request import make_request
 
     count = 2_000 if quick else 100_000

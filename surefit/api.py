@@ -55,7 +55,7 @@ def check(
 def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; `fit` measured tries its largest batch, `rehearse` also its later phases."""
     from surefit.plan.fit_on_disk import fit_on_disk
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
     from surefit.training.train_folds import wants_folds
 
     if wants_folds(request):

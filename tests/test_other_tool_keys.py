@@ -212,5 +212,5 @@ def test_check_refuses_the_outputs_that_train_refuses(
             with pytest.raises(UsageError, match=r"Cannot write|already holds a run"):
                 call(data=feature_rows(20), model=MeanPool(), output=str(tmp_path / output))
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(UsageError, match="DeepSpeed divides the loss"):
+    with pytest.raises(UsageError, match="asked for DeepSpeed"):
         surefit.check(data=feature_rows(20), model=MeanPool())

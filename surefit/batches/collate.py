@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.field import Field, lead_column
 
 Array = npt.NDArray[Any]
 Side = Literal["left", "right"]
@@ -77,11 +77,17 @@ def collate_columns(
         shape = [sizes[axis] for axis in spec.axes]
         side = padding_side if starts_in_time(spec) else "right"
         batch[name] = pad_stack(arrays, shape, spec.numpy_dtype, spec.pad, side)
-    lead = next((name for name in SEQUENCES if name in columns), None)
-    if lead and "attention_mask" not in columns and starts_in_time(fields[lead]):
-        padded = batch[lead].shape[1]
-        batch["attention_mask"] = _mask([*map(len, columns[lead])], padded, padding_side)
+    lead = lead_column(columns)
+    if lead and "attention_mask" not in columns and is_masked(fields[lead]):
+        place = fields[lead].time_axis or 0
+        lengths = [array.shape[place] for array in columns[lead]]
+        batch["attention_mask"] = _mask(lengths, batch[lead].shape[1 + place], padding_side)
     return batch
+
+
+def is_masked(spec: Field) -> bool:
+    """Whether a batch has an attention mask along the time axis of this column."""
+    return spec.masked and (spec.time_axis is not None or starts_in_time(spec))
 
 
 def _mask(lengths: list[int], padded: int, side: Side) -> Array:

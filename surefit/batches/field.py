@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,11 +29,18 @@ class Field:
     dtype: str = "float32"
     pad: float | int | bool = 0
     aligned_with: str | None = None
+    masked: bool = True
+    """Whether a batch has an attention mask, made from the lengths of this column."""
 
     @cached_property
     def rank(self) -> int:
         """The number of axes of one row."""
         return len(self.axes)
+
+    @cached_property
+    def time_axis(self) -> int | None:
+        """Which of the axes is the time, along which rows have a length; None for none."""
+        return self.axes.index("time") if "time" in self.axes else None
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -47,6 +54,14 @@ def _time(dtype: str, pad: float | int, aligned_with: str | None = None) -> Fiel
 
 SEQUENCES: tuple[str, ...] = ("input_ids", "inputs_embeds")
 """Columns that hold the sequence; other columns are aligned with the first one present."""
+RECORDED = ("input_values", "input_features")
+"""Columns that hold audio, as transformers calls them: a sequence where it has a time axis."""
+
+
+def lead_column(columns: Iterable[str]) -> str | None:
+    """The column that the length and the attention mask of a row are made from."""
+    names = {*columns}
+    return next((name for name in (*SEQUENCES, *RECORDED) if name in names), None)
 
 
 def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:

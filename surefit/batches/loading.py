@@ -288,10 +288,12 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 def _move(batch: Any, device: Any) -> Any:
     import torch
 
-    if torch.device(device).type == "cpu":
+    kind = torch.device(device).type
+    if kind == "cpu":
         return batch
+    pins = kind == "cuda"  # memory that CUDA copies from while the host goes on
     return {
-        name: value.pin_memory().to(device, non_blocking=True)
+        name: (value.pin_memory() if pins else value).to(device, non_blocking=pins)
         if isinstance(value, torch.Tensor)
         else value
         for name, value in batch.items()

@@ -35,6 +35,7 @@ Order = Literal["shuffle", "windowed", "grouped"]
 GROUPED_STEPS = 128
 """Optimizer steps per window of `grouped`: enough for little padding."""
 EXAMINED_ROWS = 2_000_000
+EXAMINED_STEPS = 1_000
 SORTED_ROWS = 8_192
 """How many rows are sorted within their steps at once."""
 
@@ -105,8 +106,39 @@ class Batches:
     def share(self, epoch: int, step: int, process: int = 0) -> Share:
         """The share of a step that one process trains on."""
         micro = self.epoch(epoch).micro_batches(step)
-        mine = tuple(micro[process :: self.num_processes])
+        mine = tuple(micro[place] for place in self._assigned(micro)[process])
         return Share(mine, 1.0) if mine else Share((micro[0][:1],), 0.0)
+
+    def imbalance(self, epoch: int = 0) -> float:
+        """Share of the processes' time in an epoch that is spent waiting for the slowest."""
+        if self.num_processes == 1:
+            return 0.0
+        slowest = total = 0
+        for step in range(min(self.num_steps(epoch), EXAMINED_STEPS)):
+            micro = self.epoch(epoch).micro_batches(step)
+            assigned = self._assigned(micro)
+            costs = [sum(self._cost(micro[place]) for place in places) for places in assigned]
+            slowest, total = slowest + max(costs), total + sum(costs)
+        return 1 - total / (slowest * self.num_processes) if slowest else 0.0
+
+    def _assigned(self, micro_batches: list[Rows]) -> list[list[int]]:
+        """The micro-batches of each process: the costliest first, to the one with the least."""
+        if self.num_processes == 1:
+            return [[*range(len(micro_batches))]]
+        costs = [self._cost(rows) for rows in micro_batches]
+        assigned: list[list[int]] = [[] for _ in range(self.num_processes)]
+        totals = [0] * self.num_processes
+        for place in sorted(range(len(costs)), key=lambda place: -costs[place]):
+            process = totals.index(min(totals))
+            assigned[process].append(place)
+            totals[process] += costs[place]
+        return [sorted(places) for places in assigned]
+
+    def _cost(self, rows: Rows) -> int:
+        """Positions that a micro-batch computes, at least 1."""
+        lengths = self.lengths[rows]
+        computed = int(lengths.sum()) if self.padding_free else len(rows) * int(lengths.max())
+        return max(computed, 1)
 
     def step_rows(self, epoch: int, step: int) -> Rows:
         """All rows of a step, over all processes."""

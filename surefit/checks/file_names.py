@@ -32,12 +32,14 @@ _KINDS = {
     "arrays": _ARRAYS,
     "texts": _TEXTS,
 }
+_READ = {"image": ("images", "files"), "audio": ("audio", "files")}
+"""The roles whose files are decoded when rows are encoded, and the kinds that they read."""
 _UNMISTAKABLE = (*IMAGE_ENDINGS, *AUDIO_ENDINGS, *_ARRAYS)
 """Endings that texts do not have by chance, so that the files need not exist."""
 
 
 def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding]:
-    """An error for each column whose texts are mostly paths; images are read as images."""
+    """An error for each column whose texts are mostly paths that its role does not read."""
     for role, column in roles.items():
         if column not in table.columns or not is_text(table.column_type(column)):
             continue
@@ -51,17 +53,16 @@ def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding
         paths = [value for value in values if _is_file(value[0])]
         missing = [value for value in values if _is_unmistakable(value[1])]
         kind = _kind_of((paths or missing or [("", "", 0)])[0][1])
-        is_image = role == "image" and kind in ("images", "files")
-        if role == "label" or is_image or 2 * max(len(paths), len(missing)) <= len(values):
+        is_read = kind in _READ.get(role, ())
+        if role == "label" or is_read or 2 * max(len(paths), len(missing)) <= len(values):
             continue
         _, example, row = (paths or missing)[0]
         count = f"{len(paths)} of the {len(values)} values looked at are existing files"
         if not paths:
             count = f"the {len(values)} values looked at are names of files that were not found"
         message = f"column {column!r} ({role}) has file names: {count}, such as {example[:80]!r}."
-        yield NAMES_OF_FILES.finding(
-            message, table.where(int(row)), fix=_fix(kind, column), column=column
-        )
+        fix = _fix(kind, column, "label" in roles)
+        yield NAMES_OF_FILES.finding(message, table.where(int(row)), fix=fix, column=column)
 
 
 def _is_file(path: str) -> bool:
@@ -81,7 +82,12 @@ def _kind_of(path: str) -> str:
     return next((k for k, endings in _KINDS.items() if path.lower().endswith(endings)), "files")
 
 
-def _fix(kind: str, column: str) -> str:
+def _fix(kind: str, column: str, labelled: bool) -> str:
+    if kind in ("images", "audio") and not labelled:
+        return (
+            "Give the classes: a column label, one folder per class, or label_from, which takes "
+            r"them from the file names, such as --set 'label_from=^(\w+?)_'."
+        )
     if kind == "images":
         named = set_option("columns.image", column)
         return f"Read them as images: --task image-classification {named}."
@@ -91,10 +97,8 @@ def _fix(kind: str, column: str) -> str:
             "numpy.savez('data.npz', features=numpy.stack(arrays), label=labels)."
         )
     if kind == "audio":
-        return (
-            "Audio is not read yet: save features of each file (log-mel, for example) as .npy, and "
-            "pass a folder with one folder of them per class."
-        )
+        named = set_option("columns.audio", column)
+        return f"Read them as audio: --task audio-classification {named}, with a model for audio."
     return (
         "Write the content of the files into the column, or pass a folder with one folder of .txt "
         "files per class."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from surefit.checks.launcher import check_launcher
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
 
@@ -31,12 +31,7 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
     """Refuse, before anything is written, what this machine does not have."""
     import torch
 
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("true", "1", "yes", "on"):
-        raise UsageError(
-            "DeepSpeed divides the loss by itself, which cannot be reconciled with one divisor "
-            "per step.",
-            "Launch with torchrun, or with accelerate launch without DeepSpeed.",
-        )
+    check_launcher(resolve_precision(precision))
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
     if precision in ("bf16", "fp16") and not torch.accelerator.is_available():
@@ -56,12 +51,17 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
 
 
 def resolve_precision(precision: str) -> str:
-    """The precision that a run computes in on this machine: `auto` is bf16 on CUDA, else fp32."""
+    """The precision that a run computes in on this machine.
+
+    `auto` is bf16 on CUDA, fp16 on CUDA devices that only emulate bf16 (before Ampere), else fp32.
+    """
     import torch
 
     if precision != "auto":
         return precision
-    return "bf16" if torch.cuda.is_available() else "fp32"
+    if not torch.cuda.is_available():
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def usable_precision(precision: str, why_not: WhyNot | None = None) -> str:

@@ -15,6 +15,7 @@ from surefit.cli import (
     cache_command,
     check,
     demo,
+    encode,
     evaluate,
     explain,
     export,
@@ -53,6 +54,7 @@ STOPPED = "Stopped before training started; nothing was written."
 for module in (
     train,
     check,
+    encode,
     inspect,
     explain,
     evaluate,
@@ -81,18 +83,20 @@ def run(arguments: list[str]) -> int:
     """Run one command; an error ends in a message and an exit code, not in a traceback."""
     from surefit.errors import SurefitError
 
-    debug = "--debug" in arguments
+    debug, given = "--debug" in arguments, arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     as_json = "--json" in arguments
     try:
-        code = app(arguments or ["--help"], prog_name="surefit", standalone_mode=False)
+        asked = arguments or ["--help"]
+        code = app(asked, prog_name="surefit", standalone_mode=False, obj=given)
         if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
             return _fail([STOPPED], "", 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         if debug:
             raise
-        return _fail(error.lines, error.fix, error.exit_code, as_json)
+        is_told = bool(getattr(error, "is_told", False))
+        return _fail(error.lines, error.fix, error.exit_code, as_json, is_told)
     except KeyboardInterrupt:
         return _fail([STOPPED], "", 130, as_json)
     except Exception as error:
@@ -122,11 +126,14 @@ def _explained(error: Exception) -> tuple[list[str], str]:
     return [message], "This is an internal error: please report it with the output of --debug."
 
 
-def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool) -> int:
-    from surefit.processes import is_main
+def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool, is_told: bool = False) -> int:
+    """Print what ended a command; of several processes, those that have not told the first one."""
+    from surefit.processes import is_main, name_process, process_index
 
     if not is_main():
-        return code
+        if is_told or code == 130:
+            return code
+        lines, as_json = [f"{name_process(process_index())}: {lines[0]}", *lines[1:]], False
     if as_json:
         fault: dict[str, Any] = {"ok": False, "error": {"message": "\n".join(lines), "fix": fix}}
         print(json.dumps(fault, ensure_ascii=False))

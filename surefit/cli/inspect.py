@@ -131,7 +131,7 @@ def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str,
     from surefit.cli.display import Display
     from surefit.errors import FindingError
     from surefit.inspection.row_view import show_row
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
     from surefit.request import make_request
 
     # A row can be shown even if most of the others would be dropped.

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from surefit.cli.options import TrustCode, takes_run_options
 
@@ -26,17 +28,32 @@ def command(
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
+    context: typer.Context,
     trust_code: TrustCode = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Train in so many processes on this host.", min=1, show_default=False),
+    ] = None,
 ) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
-    from surefit.errors import FindingError
-    from surefit.processes import is_main
+    from surefit.cli.launch import launch, without_processes
+    from surefit.errors import FindingError, UsageError
+    from surefit.processes import is_main, num_processes
     from surefit.request import make_request
     from surefit.run.fold_runs import is_folds
     from surefit.training.resume import resume_run
     from surefit.training.start import start_run
     from surefit.training.train_folds import wants_folds
 
+    if processes is not None and num_processes() > 1:
+        raise UsageError(
+            f"--processes {processes} is given, but {num_processes()} processes are launched "
+            "already.",
+            "Leave --processes out.",
+        )
+    if processes is not None and processes > 1:
+        launch(processes, without_processes(context.obj))
+        return 0
     named, trusted = set(settings), trust_code or ()
     request = make_request(settings, config.parent if config is not None else None, trusted)
     if wants_folds(request) if resume is None else is_folds(resume):
@@ -48,7 +65,8 @@ def command(
             else:
                 run = start_run(request, listeners)
         except FindingError as error:
-            display.show_new(error.findings)  # on_plan has shown what planning found
+            if is_main():
+                display.show_new(error.findings)  # on_plan has shown what planning found
             return error.exit_code
     if is_main():
         if display.num_steps is None:
@@ -63,16 +81,18 @@ def _shown(title: str = "") -> Iterator[tuple[Display, Listeners]]:
     from surefit.cli.display import Display
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.processes import is_main
-    from surefit.training.start import Listeners
+    from surefit.training.start import SILENT, Listeners
 
     with Display() as display, user_output_to_stderr():
+        if not is_main():  # the first process speaks for all
+            yield display, SILENT
+            return
 
         def on_plan(plan: Plan, folder: Path) -> None:
-            if is_main():
-                display.expect(plan)
-                if title:
-                    display.notice(f"{title}: {folder}")
-                display.show_plan(plan)
+            display.expect(plan)
+            if title:
+                display.notice(f"{title}: {folder}")
+            display.show_plan(plan)
 
         yield (
             display,
@@ -100,7 +120,8 @@ def _train_folds(
             try:
                 return work(listeners)
             except FindingError as error:
-                display.show_new(error.findings)
+                if is_main():
+                    display.show_new(error.findings)
                 raise
 
     try:

@@ -4,6 +4,7 @@ from surefit.config.array_changes import ImageAugment, SeriesAugment
 from surefit.config.joint_names import joint_name, joint_parts
 from surefit.config.run_config import (
     SHORT_KEYS,
+    Audio,
     Augmentation,
     ChangeName,
     EarlyStopping,
@@ -29,6 +30,7 @@ from surefit.config.training_options import LossOptions, MetricChoice
 
 __all__ = [
     "SHORT_KEYS",
+    "Audio",
     "Augmentation",
     "ChangeName",
     "EarlyStopping",

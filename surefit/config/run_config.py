@@ -77,6 +77,24 @@ class Images(_Section):
         }
 
 
+class Audio(_Section):
+    """How audio is read."""
+
+    rate: int | None = Field(None, ge=1_000, le=1_000_000)
+    """Sampling rate in Hz; other audio is resampled. Default: the model's, else the most common
+    one in the data."""
+    form: Literal["waveform", "log-mel"] | None = None
+    """What a custom module reads. Default: the form that its forward accepts."""
+    mels: int | None = Field(None, ge=8, le=512)
+    """Mel bands of log-mel spectrograms. Default: what a custom module accepts, such as 64."""
+    seconds: PositiveFloat | None = None
+    """How much of each row is read; what happens to longer rows is set by overlong. Default: the
+    model's limit, else 30."""
+    pad: bool = False
+    """Whether every row is padded with silence to audio.seconds, so that all have one length. A
+    custom module that accepts no other length gets them so without it."""
+
+
 class Reading(_Section):
     """How data files are read, where it cannot be inferred."""
 
@@ -91,8 +109,8 @@ class Reading(_Section):
     field: str | None = None
     """Path to the list of rows in a JSON file, such as data or data.items."""
     label_from: str | None = None
-    """A regular expression, searched in the names of images or .npy files that are a row each; its
-    first group is the label, such as (\\d)_.*"""
+    """A regular expression, searched in the names of files that are a row each (images, audio,
+    .npy, .txt); its first group is the label, such as (\\d)_.*"""
 
     @field_validator("label_from")
     @classmethod
@@ -266,6 +284,8 @@ class RunConfig(_Section):
     features: FeatureShape = FeatureShape()
     """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
 
+    audio: Audio = Audio()
+    """How audio is read."""
     table: Tables = Tables()
     """How the columns of a table are read, and what its result is compared with."""
     image: Images = Images()
@@ -332,7 +352,7 @@ class RunConfig(_Section):
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass. Less memory, slower."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Mixed precision; auto is bf16 on CUDA and fp32 elsewhere."""
+    """Mixed precision; auto is bf16 on CUDA (fp16 where bf16 is emulated) and fp32 elsewhere."""
     padding_free: Switch = "auto"
     """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
     rows apart."""

@@ -12,7 +12,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
@@ -36,6 +36,7 @@ TAG = "CACHEDIR.TAG"
 SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# The cache of surefit.\n"
 HALF_SECONDS = 24 * 3600
 """How long the half-written entry of a killed process is kept for the next one to finish."""
+LEASE_ATTEMPTS = 20
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.tmp")
 _HALF = re.compile(r"\.(?P<name>.+)\.(half|lock)")
 
@@ -49,9 +50,13 @@ class Lease:
     def __init__(self, root: Path) -> None:
         folder = root / LEASES
         folder.mkdir(exist_ok=True)
-        self.file = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")
         self.names: set[str] = set()
-        lock(self.file)
+        for _ in range(LEASE_ATTEMPTS):
+            self.file = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")
+            if lock(self.file) and os.path.exists(self.file.name):
+                return
+            self.file.close()  # another process took it for that of a dead one, and removes it
+        self.file = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")  # without locks
 
     def add(self, name: str) -> None:
         """Note that an entry is in use."""
@@ -107,7 +112,7 @@ def in_use(root: Path) -> set[str]:
     """The entries that living processes use; leases of dead ones are removed."""
     found: set[str] = set()
     for path in (root / LEASES).glob("*"):
-        with path.open("r+") as file:
+        with suppress(FileNotFoundError), path.open("r+") as file:  # another one may remove it
             if lock(file):
                 path.unlink(missing_ok=True)
             else:

@@ -93,6 +93,20 @@ def may_hold_images(kind: pa.DataType, named: bool) -> bool:
     return len(axes) in (2, 3) and (named or value == pa.uint8())
 
 
+def may_hold_audio(kind: pa.DataType, named: bool) -> bool:
+    """Whether a column may hold audio: `{array, sampling_rate}`, `{bytes, path}`, bytes, arrays.
+
+    Other than an array with its rate, which is audio by any name, it must be `named` for audio; it
+    may then also hold paths.
+    """
+    if pa.types.is_struct(kind):
+        fields = {*(kind.field(place).name for place in range(kind.num_fields))}
+        return "sampling_rate" in fields or (named and bool(fields & {"bytes", "path"}))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return named
+    return named and (is_text(kind) or (is_array(kind) and array_rank(kind) <= 2))
+
+
 FLOAT_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 """Arrow's names of floating-point types, and the usual ones."""
 

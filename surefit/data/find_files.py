@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.file_kinds import common_kind
 from surefit.data.formats import arrow_files, class_folders, idx, label_files
-from surefit.data.formats.file_rows import is_image
+from surefit.data.formats.file_rows import media_kind
 from surefit.data.formats.folder_listing import list_files
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
@@ -72,15 +73,16 @@ class Finder:
         if arrow_files.is_dataset_folder(folder):
             return arrow_files.dataset_files(folder)
         files = list_files(folder, self.endings, self.ending_of)
-        kind = class_folders.kind_of(folder) if self._are_texts(files) else None
-        if kind == "image" or (kind and len(files) < class_folders.num_files(folder)):
+        media = _media_in(folder) if self._are_texts(files) else []
+        kind = class_folders.kind_in(folder) if self._are_texts(files) else None
+        beside = len(media) if kind and kind.decoded else len(files)
+        if kind and beside < class_folders.num_files(folder):
             return [folder]
+        if len(media) > len(files):  # texts may be notes beside them
+            return media
         if files:
             return self._one_format(files)
-        images = [file for file in sorted(folder.iterdir()) if is_image(file)]
-        if not images:
-            raise _nothing_in(folder, self.endings)
-        return images
+        raise _nothing_in(folder, self.endings)
 
     def _one_format(self, files: list[Path]) -> list[Path]:
         odd = next((f for f in files if self.ending_of(f) != self.ending_of(files[0])), None)
@@ -100,13 +102,15 @@ class Finder:
         )
 
 
+def _media_in(folder: Path) -> list[Path]:
+    """The images of a folder or its audio files, whichever are more."""
+    found = [file for file in sorted(folder.iterdir()) if media_kind(file) is not None]
+    kind = common_kind(found)
+    return [file for file in found if kind is not None and kind.has(file)]
+
+
 def _nothing_in(folder: Path, endings: Collection[str]) -> Exception:
     *most, last = endings
     expected = f"{', '.join(most)} or {last}"
-    message = f"The folder {folder} has no {expected} file, and no folders with images."
-    audio = class_folders.audio_in(folder)
-    if audio:
-        message = f"The folder {folder} has {len(audio)} audio files, such as {audio[0].name}."
-        fix = "Audio is not read yet: save features of each file as .npy (log-mel, for example)."
-        return NO_DATA.error(message, fix=fix, file=str(folder))
+    message = f"The folder {folder} has no {expected} file, no images and no audio."
     return NO_DATA.error(message, file=str(folder))

@@ -27,6 +27,7 @@ from surefit.data.formats import (
     jsonl,
     label_files,
     numpy_files,
+    paired_folders,
     parquet,
     text_lines,
     time_series,
@@ -34,7 +35,7 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
-from surefit.data.formats.file_rows import is_image, open_file_rows, open_image
+from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.parallel_text import pair_texts
@@ -235,9 +236,10 @@ def holds_lines(table: Table) -> bool:
 def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
-        return class_folders.open_class_folder
-    if is_image(path):
-        return open_image
+        paired = paired_folders.find_pair(path) is not None
+        return paired_folders.open_pairs if paired else class_folders.open_class_folder
+    if media_kind(path) is not None:
+        return open_media
     opener = OPENERS.get(ending(path))
     if opener is None and is_text_file(path):
         return _open_other_text

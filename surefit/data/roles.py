@@ -25,6 +25,7 @@ from surefit.data.column_types import (
     is_object,
     is_text,
     is_text_list,
+    may_hold_audio,
     may_hold_images,
 )
 from surefit.data.column_values import (
@@ -48,6 +49,8 @@ NOT_A_PAIR = word_set(
     "stemmed tokenized"
 )
 """Words in the name of a text that explains the label, or repeats the other text."""
+PATHS = ("file_name", "filename", "file", "path")
+"""Names of columns with paths of files."""
 MAY_BE_MISSING = 0.1
 """The share of rows that may lack the second text of a pair."""
 Accepts = Callable[[pa.DataType, bool], bool]
@@ -185,11 +188,21 @@ _TABLE = (
         "image",
         (
             *("image", "img", "picture", "photo", "images", "pixels", "pixel_values"),
-            *("image_path", "file_name", "filename", "file", "path"),
+            *("image_path", *PATHS),
         ),
         may_hold_images,
         by_type=True,
         batch_column="pixel_values",
+    ),
+    Role(
+        "audio",
+        (
+            *("audio", "sound", "speech", "recording", "waveform", "wav", "clip", "input_values"),
+            *("audio_path", *PATHS),
+        ),
+        may_hold_audio,
+        by_type=True,
+        batch_column="input_values",
     ),
     Role(
         "mask",

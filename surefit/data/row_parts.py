@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.cell_files import unwrapped
 from surefit.data.file_identity import content_hashes
 from surefit.data.split import (
     HASH_VERSION,
@@ -161,8 +162,7 @@ def _number(digest: hashlib.blake2b) -> int:
 
 def file_content(value: Any) -> Any:
     """A hash of the file that a cell names or holds; the cell itself if there is no such file."""
-    if isinstance(value, Mapping):
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    value = unwrapped(value)
     if not isinstance(value, str):
         return value
     return content_hashes([value])[0] or value

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.findings import Finding
+
+if TYPE_CHECKING:
+    from surefit.data.python.live_rows import LiveRows
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 26
@@ -42,6 +45,8 @@ class Table:
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
     """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
+    live: LiveRows | None = None
+    """How the rows are read anew in each epoch, where every reading draws something else."""
 
     @cached_property
     def place_key(self) -> str:

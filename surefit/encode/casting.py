@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from surefit.batches.field import (
     IGNORE_INDEX,
-    SEQUENCES,
+    RECORDED,
     Field,
     describe_misalignment,
     find_misalignment,
+    lead_column,
 )
 from surefit.data.data_rules import (
     MISALIGNED_COLUMNS,
@@ -25,9 +26,12 @@ from surefit.data.data_rules import (
 from surefit.encode.encoded_row import RowFaultError
 
 
-def row_length(columns: Mapping[str, Any]) -> int:
+def row_length(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
     """The sequence length of a row; 1 if it has no sequence."""
-    lead = next((name for name in SEQUENCES if name in columns), None)
+    lead = lead_column(columns)
+    if lead in RECORDED:
+        place = fields[lead].time_axis
+        return 1 if place is None else int(columns[lead].shape[place])
     return len(columns[lead]) if lead is not None else 1
 
 

@@ -62,9 +62,10 @@ class DropReason(StrEnum):
     )
     OVERLONG = (
         "overlong",
-        "is longer than max_seq_length",
-        "are longer than max_seq_length",
-        "Raise max_seq_length, shorten the rows, or set overlong=truncate.",
+        "is longer than the limit",
+        "are longer than the limit",
+        "Raise max_seq_length (for audio: audio.seconds), shorten the rows, or set "
+        "overlong=truncate.",
     )
     BAD_FILE = (
         "bad_file",

@@ -109,7 +109,7 @@ def _append(
 ) -> None:
     """Write the blocks of a row and of its copies, and count their tokens."""
     for copy, row in blocks:
-        length = row_length(row.columns)
+        length = row_length(row.columns, writer.fields)
         writer.append(
             row.columns, source_row=number, copy=copy, num_targets=row.num_targets, length=length
         )

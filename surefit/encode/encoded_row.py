@@ -21,8 +21,11 @@ OVERLONG_ROW = rule(
     "SF212",
     "error",
     "overlong row",
-    why="A row is longer than max_seq_length, and overlong=error refuses such rows.",
-    fix="Raise max_seq_length, shorten the row, or set overlong=truncate or drop.",
+    why="A row is longer than the limit, and overlong=error refuses such rows.",
+    fix=(
+        "Raise max_seq_length (for audio: audio.seconds), shorten the row, or set "
+        "overlong=truncate or drop."
+    ),
 )
 
 
@@ -146,12 +149,17 @@ EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoding | Mapping[str, Any]]
 
 
 def refuse_overlong(
-    length: int, encoder: Encoder, unit: str = "tokens", column: str | None = None
+    length: int,
+    encoder: Encoder,
+    unit: str = "tokens",
+    column: str | None = None,
+    limit: str | None = None,
 ) -> None:
     """Raise the error or drop the row, as `overlong` says; return if it is truncated or split."""
     policy = encoder.settings["overlong"]
     if policy == "error":
-        message = f"{length} {unit}, but max_seq_length is {encoder.max_length}"
+        limit = limit or f"max_seq_length is {encoder.max_length}"
+        message = f"{length} {unit}, but {limit}"
         raise RowFaultError(OVERLONG_ROW, message, column)
     if policy == "drop":
         raise SkipRowError(DropReason.OVERLONG)

@@ -119,6 +119,9 @@ class Encoder:
 
             processor = read_format(self.fitted["pixels"]).processor_config()
             atomic.write_json(folder / "preprocessor_config.json", processor)
+        extractor = self.fitted.get("audio", {}).get("extractor")
+        if extractor is not None:
+            atomic.write_json(folder / "preprocessor_config.json", extractor)
         atomic.write_json(folder / FILE, self.state())
 
     def _save_tokenizer(self, folder: Path) -> None:

@@ -53,7 +53,9 @@ def _norm(parameters: Sequence[nn.Parameter]) -> Any:
 def _is_fused(optimizer: Any) -> bool:
     """Whether this is a torch optimizer with a fused kernel for every parameter group."""
     return (
-        getattr(optimizer, "_step_supports_amp_scaling", False)
+        {p.device.type for group in optimizer.param_groups for p in group["params"]}
+        <= {"cpu", "cuda"}  # other devices may ignore `grad_scale`
+        and getattr(optimizer, "_step_supports_amp_scaling", False)
         and type(optimizer).__module__.startswith("torch.optim")
         and all(group.get("fused") for group in optimizer.param_groups)
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from surefit.gigabytes import show_gb, to_bytes
 from surefit.memory.cgroups import CgroupTree
 from surefit.memory.process_memory import anonymous_bytes
+from surefit.processes import num_on_host
 
 DEVICE_CONTEXT_BYTES = 500_000_000
 """Device memory that a CUDA process uses before its first tensor: the context and kernels."""
@@ -33,6 +34,17 @@ class Limit:
     def free_bytes(self) -> int:
         """Memory that can still be allocated within the limit."""
         return max(self.bytes - self.used_bytes, 0)
+
+    def shared_by(self, processes: int) -> Limit:
+        """The limit of each of the processes that a host would run; a device has one of them.
+
+        >>> Limit(8_000, "max_memory_gb").shared_by(4).bytes
+        8000
+        """
+        if processes == 1 or self.on_device or self.source == "max_memory_gb":
+            return self
+        share = self.used_bytes + self.free_bytes // processes
+        return Limit(share, f"{self.source}, for each of {processes} processes")
 
     def __str__(self) -> str:
         """
@@ -80,9 +92,13 @@ def _host_limit(cgroups: CgroupTree) -> Limit:
     import psutil
 
     own = anonymous_bytes()
-    limits = [Limit(psutil.virtual_memory().available + own, "free on this machine")]
+    sharing = num_on_host()  # a host's free memory is for all processes that train on it
+    share = f", for each of {sharing} processes" if sharing > 1 else ""
+    available = psutil.virtual_memory().available // sharing
+    limits = [Limit(available + own, f"free on this machine{share}")]
     for group in cgroups.limits():
         used = own if group.used_bytes is None else group.used_bytes
-        free = max(group.limit_bytes - used, 0)
-        limits.append(Limit(min(free + own, group.limit_bytes), "free in this container (cgroup)"))
+        free = max(group.limit_bytes - used, 0) // sharing
+        source = f"free in this container (cgroup){share}"
+        limits.append(Limit(min(free + own, group.limit_bytes), source))
     return min(limits, key=lambda limit: limit.bytes)

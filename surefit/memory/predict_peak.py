@@ -295,6 +295,9 @@ def total_seconds(
     processes = job.batches.num_processes
     per_epoch += augment_seconds(job) * len(job.train)
     training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds
+    if job.pipeline.live is not None:
+        read_rows = job.num_steps / steps * len(job.train) / processes
+        training += read_rows * job.pipeline.live.row_seconds
     lengths = np.asarray(job.validation.lengths, np.int64)
     evaluation = job.num_evaluations * eval_slope * float(lengths.sum()) / processes
     if job.generates is not None and token_seconds:

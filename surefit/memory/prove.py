@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 WARM_UP_SECONDS, MAX_PASSES = 0.25, 3
 """A pass is repeated until either is reached, because the first one is slower."""
+COLD_SECONDS = 5.0
+"""A first pass that takes less, or runs on an accelerator, is never the only one: it may have to
+load kernels or to compile."""
 
 
 class NotEnoughMemoryError(Exception):
@@ -105,9 +108,11 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
 
 def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple[float, float]:
     """Shortest time of the forward pass, and of forward and backward together."""
+    import torch
+
     pipeline = job.pipeline
     began, forward, whole = time.perf_counter(), float("inf"), float("inf")
-    for _ in range(MAX_PASSES):
+    for number in range(MAX_PASSES):
         if job.batches.grad_accum == 1:
             _drop_gradients(pipeline.module)
         start = time.perf_counter()
@@ -119,7 +124,8 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
         _wait()
         end = time.perf_counter()
         forward, whole = min(forward, middle - start), min(whole, end - start)
-        if end - began > WARM_UP_SECONDS:
+        is_cold = number == 0 and (end - start < COLD_SECONDS or torch.accelerator.is_available())
+        if end - began > WARM_UP_SECONDS and not is_cold:
             break
     _drop_gradients(pipeline.module)
     return forward, whole

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import rule
+from surefit.models.audio_inputs import module_inputs
 from surefit.models.insert_projection import (
     accepts,
     find_size_mismatch,
@@ -41,6 +42,7 @@ PROJECTION_INSERTED = rule(
 )
 
 
+Made = TypeVar("Made")
 SIZE_NAMES = frozenset(
     {"num_classes", "num_labels", "n_classes", "classes", "num_outputs", "output_size"}
 )
@@ -63,6 +65,7 @@ def open_object(module: Any) -> ModelSource:
         lambda head, encoder: _fit_feature_size(module, head, encoder),
         recipe={"class": name},
         hints=lambda: module_hints(module),
+        audio=lambda: module_inputs(module),
     )
 
 
@@ -117,16 +120,23 @@ def open_function(name: str, code: CodeGate) -> ModelSource:
         size = head.size(encoder) if head is not None and head.size is not None else None
         return _fit_feature_size(call_factory(function, name, size), head, encoder)
 
-    def hints() -> Hints:
-        """Sizes of a module built in advance, with two classes in place of the true number."""
+    def look(at: Callable[[nn.Module], Made], otherwise: Made) -> Made:
+        """What a module built in advance reads, with two classes in place of the true number."""
         try:
-            return module_hints(call_factory(function, name, 2))
+            return at(call_factory(function, name, 2))
         except FindingError:  # the real build reports it
-            return Hints()
+            return otherwise
 
     source = str(Path(file).resolve()) if file else None
     return ModelSource(
-        name, "function", build, code=source, untrained=True, recipe={"function": name}, hints=hints
+        name,
+        "function",
+        build,
+        code=source,
+        untrained=True,
+        recipe={"function": name},
+        hints=lambda: look(module_hints, Hints()),
+        audio=lambda: look(module_inputs, None),
     )
 
 

@@ -14,6 +14,8 @@ from surefit.tasks.task_spec import Head
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.models.audio_inputs import AudioInputs
+
 
 @dataclass(frozen=True)
 class Built:
@@ -59,5 +61,7 @@ class ModelSource:
     """Whether the model is built with enough positions for the longest row."""
     image: dict[str, Any] = field(default_factory=dict)
     """Size, mean and std of its pixel values, where the model defines them."""
+    audio: Callable[[], AudioInputs | None] = lambda: None
+    """Returns what the model reads of audio; None where it reads none."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to build a custom module again."""

@@ -13,6 +13,7 @@ from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
+from surefit.models.audio_inputs import extractor_inputs
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
@@ -82,6 +83,7 @@ def open_pretrained(
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
+        audio=partial(extractor_inputs, name, config, trust_remote_code),
     )
 
 

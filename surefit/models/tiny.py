@@ -7,6 +7,7 @@ from dataclasses import replace
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import rule
+from surefit.models.audio_inputs import extractor_inputs
 from surefit.models.auto_classes import FAMILY_OF, auto_class, auto_classes, set_head, set_tokens
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import max_positions, room_for
@@ -47,6 +48,7 @@ def open_tiny(arch: str) -> ModelSource:
         untrained=True,
         follows_rows=True,
         image={"multiple_of": 32},
+        audio=lambda: extractor_inputs(None, default),
     )
 
 

@@ -52,6 +52,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         focalnet hiera ijepa metaclip_2 mobilenet_v2 mobilevit poolformer pvt pvt_v2 regnet
         resnet segformer siglip swin swinv2 vit vit_msn"""
     ),
+    "image-segmentation": _names("""segformer"""),
+    "audio-classification": _names(
+        """ast data2vec-audio hubert unispeech unispeech-sat wav2vec2 wav2vec2-bert
+        wav2vec2-conformer wavlm whisper"""
+    ),
     "text-classification": _names(
         """albert arcee axk1 axk2 bert big_bird biogpt bloom camembert canine convbert ctrl
         data2vec-text deberta deberta-v2 deepseek_v2 deepseek_v3 diffllama distilbert doge
@@ -135,13 +140,29 @@ REQUIRED = _names(
 )
 
 
+MODEL_TYPES = {"ast": "audio-spectrogram-transformer"}
+"""What transformers calls architectures that are known by a shorter name."""
+
+_WAVEFORMS = {
+    "conv_dim": [32] * 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+    "classifier_proj_size": "hidden",
+    "feat_extract_norm": "layer",
+}
+"""A small encoder of waveforms, which keeps padding out by the attention mask."""
+
+
 # Settings of architectures whose sizes depend on each other; a key of ALIASES stands for that size.
 OVERRIDES: dict[str, dict[str, Any]] = {
+    "ast": {"patch_size": 16, "frequency_stride": 16, "time_stride": 16},
     "axk1": {"head_dim": "half_head"},
     "bit": {"num_groups": 4, "embedding_size": 16},
     "cvt": {"depth": [1, 2, 3]},
+    "data2vec-audio": {**_WAVEFORMS, "conv_pos_kernel_size": 3},
     "deepseek_v3": {"head_dim": "half_head"},
     "deit": {"architectures": ["DeiTForImageClassification"]},
+    "hubert": _WAVEFORMS,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "longcat_flash": {"head_dim": "half_head"},
     "mamba2": {"num_heads": "mamba_heads"},
@@ -151,6 +172,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
     "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
     "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
+    "unispeech": _WAVEFORMS,
+    "unispeech-sat": _WAVEFORMS,
+    "wav2vec2": _WAVEFORMS,
+    "wav2vec2-bert": {"classifier_proj_size": "hidden"},
+    "wav2vec2-conformer": {**_WAVEFORMS, "conv_depthwise_kernel_size": 7},
+    "wavlm": _WAVEFORMS,
     "xmod": {"default_language": "en_XX"},
     "youtu": {"head_dim": "half_head"},
     "zaya": {"num_experts_per_tok": 1},
@@ -166,5 +193,5 @@ def check_architecture(arch: str, family: str | None = None) -> None:
     hint = (
         f"close matches: {', '.join(near)}" if near else f"there are {len(known)}, e.g. {known[0]}"
     )
-    kind = f"a {family} architecture" if family else "an architecture"
+    kind = f"an architecture for {family}" if family else "an architecture"
     raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that can be built small; {hint}")

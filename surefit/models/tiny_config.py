@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.models.config_sizes import OFFSET_POSITIONS
-from surefit.models.tiny_architectures import ALIASES, OVERRIDES, REQUIRED, check_architecture
+from surefit.models.tiny_architectures import (
+    ALIASES,
+    MODEL_TYPES,
+    OVERRIDES,
+    REQUIRED,
+    check_architecture,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -93,7 +99,8 @@ def shrink_config(
     """Return the default config of any architecture rebuilt with `sizes`, listed or not."""
     from transformers import AutoConfig
 
-    default, table = AutoConfig.for_model(arch).to_dict(), sizes.by_alias()
+    kind = MODEL_TYPES.get(arch, arch)
+    default, table = AutoConfig.for_model(kind).to_dict(), sizes.by_alias()
     if arch in OFFSET_POSITIONS:
         offset = token_ids["pad_token_id"] or default.get("pad_token_id") or 0
         table["positions"] += offset + 1
@@ -104,7 +111,7 @@ def shrink_config(
         small |= {key: True for key in ("is_decoder", "causal") if key in default}
     for key, value in OVERRIDES.get(arch, {}).items():
         small[key] = table[value] if isinstance(value, str) and value in table else value
-    config: PretrainedConfig = AutoConfig.for_model(arch, **small)
+    config: PretrainedConfig = AutoConfig.for_model(kind, **small)
     return config
 
 

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
+from surefit.data.cell_files import with_files
 from surefit.data.roles import get_role
 from surefit.data.row_parts import RowParts
 from surefit.data.split import split_by_input
 from surefit.encode.images.image_content import image_content
-from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.gigabytes import show_gb

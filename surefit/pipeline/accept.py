@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.joint_columns import join_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
-from surefit.encode.images.image_files import with_files
 from surefit.findings import Finding
 from surefit.tasks.source_forms import read_as_known
 from surefit.tasks.task_spec import TaskSpec
@@ -32,7 +32,7 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
     encoder, notes = adapt_layout(encoder, table)
-    return Accepted(with_files(table, encoder.roles), encoder, (*found, *notes))
+    return Accepted(with_files(table, encoder.roles, task.file_roles), encoder, (*found, *notes))
 
 
 def check_columns(

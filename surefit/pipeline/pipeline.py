@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import PADDED, Layout
-from surefit.batches.field import SEQUENCES, Field
+from surefit.batches.collate import is_masked
+from surefit.batches.field import Field, lead_column
 from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
@@ -29,6 +30,7 @@ from surefit.models.call import Call, Names
 from surefit.models.meta_copy import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
+from surefit.pipeline.live_batch import live_batch
 from surefit.pipeline.prediction import predict
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.progress import Progress, silent
@@ -39,6 +41,7 @@ from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.data.python.live_rows import LiveRows
     from surefit.encode.augment.array_augment import EpochRows
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
@@ -62,6 +65,8 @@ class Pipeline:
     collate_fn: Callable[..., Any] | None = None
     seed: int = 0
     row_groups: RowGroups = ANY_LENGTHS
+    live: LiveRows | None = None
+    """How training rows are read anew in each epoch, where their Dataset draws them so."""
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""
@@ -84,16 +89,26 @@ class Pipeline:
         return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
 
     def batch(
-        self, source: Store | EpochRows, rows: Any, epoch: int = 0, device: Any = None
+        self,
+        source: Store | EpochRows,
+        rows: Any,
+        epoch: int | None = None,
+        device: Any = None,
     ) -> dict[str, Any]:
-        """Rows of a Store as one batch of tensors, on the module's device by default."""
-        prepare = self.prepare
+        """Rows of a Store as one batch of tensors, on the module's device by default.
+
+        In an epoch of training, rows of a live Dataset are read anew; else they are as stored.
+        """
+        device = self.device if device is None else device
+        if epoch is not None and self.live is not None:
+            return live_batch(self, source, rows, epoch, device)
+        prepare, epoch = self.prepare, epoch or 0
         return load_batch(
             source,
             rows,
             {**MIXED_FIELDS, **self.fields},
             self.collate_fn,
-            self.device if device is None else device,
+            device,
             prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),
             self.layout,
         )
@@ -108,6 +123,14 @@ class Pipeline:
         if options.class_weights is None:
             return int(store.num_targets[rows].sum())
         return options.count(store.joined("labels", rows))
+
+    @property
+    def counts_when_read(self) -> bool:
+        """Whether what a step's loss is divided by is known once its rows are read anew."""
+        labels = self.fields.get("labels")
+        per_row = labels is None or not labels.rank or labels.numpy_dtype.kind == "f"
+        weights = read_class_loss(self.encoder.settings).class_weights
+        return self.live is not None and not (per_row and weights is None)
 
     def outputs(self, batch: Batch) -> Any:
         """What the module makes of a batch."""
@@ -198,6 +221,7 @@ def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:
     """The columns of a batch that is made by the Fields: a sequence has an attention mask."""
     columns = list(fields)
-    if any(name in columns for name in SEQUENCES) and "attention_mask" not in columns:
+    lead = lead_column(columns)
+    if lead is not None and is_masked(fields[lead]) and "attention_mask" not in columns:
         columns.append("attention_mask")
     return columns

@@ -66,6 +66,12 @@ def make_array_augment(
     changes = _asked(config, section)
     if not changes and function is None:
         return None, []
+    if pipeline.live is not None:
+        raise UsageError(
+            f"{section}.augment changes rows that are stored, and the rows of this Dataset are "
+            "drawn anew in each epoch.",
+            f"Leave {section}.augment out, and augment in the Dataset.",
+        )
     kind = MAKERS[section](changes, encoder, pipeline)
     augment = ArrayAugment(train, config.seed, kind, function)
     if augment.mixes:
@@ -88,8 +94,7 @@ def _image_changes(
             "image.augment.saturation is set, but images of one channel have no colours.",
             "Leave it out; brightness and contrast change gray images.",
         )
-    high = 255 * pixels.scale if pixels.float_range >= 0 else None
-    return ImageChanges(changes, pixels.mean, pixels.std, high)
+    return ImageChanges.of(changes, pixels)
 
 
 def _series_changes(

@@ -55,6 +55,14 @@ class Built:
     """The rows that the model is trained on."""
     adaptation: Adaptation | None = None
 
+    @property
+    def default_lr(self) -> float:
+        """The peak learning rate if the user gives none."""
+        if self.adaptation is not None:
+            return 2e-4
+        untrained = self.source.untrained or self.source.kind == "object"
+        return 1e-3 if untrained else 2e-5
+
 
 def build_module(
     source: ModelSource,

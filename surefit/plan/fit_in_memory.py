@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.order import Batches, Order
+from surefit.checks.machine import resolve_precision
 from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
@@ -61,6 +62,7 @@ def make_batches(
     grad_accum: int,
     max_tokens: int | None,
     order: Order | Literal["auto"] = "auto",
+    processes: int | None = None,
 ) -> Batches:
     """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
     if batch_size == "auto" and max_tokens is not None:
@@ -71,7 +73,8 @@ def make_batches(
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
     chosen = None if order == "auto" else order
-    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
+    count = processes or num_processes()
+    return Batches(lengths, seed, batch_size, grad_accum, count, max_tokens, order=chosen)
 
 
 def generation_size(
@@ -89,9 +92,9 @@ def autocast_dtype(precision: str, device_memory_gb: float | None) -> torch.dtyp
     """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
-    on_device = torch.cuda.is_available() or device_memory_gb is not None
-    auto = "bf16" if on_device else "fp32"
-    name = auto if precision == "auto" else precision
+    name = resolve_precision(precision)
+    if precision == "auto" and device_memory_gb is not None and not torch.cuda.is_available():
+        name = "bf16"  # of a device that is not here
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from surefit.checks.class_shares import Classes, compare_classes, read_classes
 from surefit.checks.near_copies import Side, check_near_copies
 from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
+from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
+from surefit.data.dates import is_date
 from surefit.data.fold_split import split_off_fold
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
@@ -28,7 +30,6 @@ from surefit.data.split import (
 )
 from surefit.data.table import Table
 from surefit.encode.images.image_content import image_content
-from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.pipeline.accept import check_columns
@@ -120,7 +121,7 @@ def split_tables(
     _check_group_column(table, asked.by)
     parts = row_parts(table, task, roles, asked.by)
     rows, found = _scanned(table, asked.scan, asked.seed)
-    table = with_files(table, roles)
+    table = with_files(table, roles, task.file_roles)
     hashes = parts.hash_table(table, rows)
     classes = _classes(table, rows, task, roles, asked.stratify)
     _check_folds(asked, eval_table, len(rows))
@@ -134,7 +135,7 @@ def split_tables(
         names.pop(asked.by or "", None)
         check_columns(eval_table, task, {**roles, **names})
         train = rows
-        eval_table = with_files(eval_table, roles)
+        eval_table = with_files(eval_table, roles, task.file_roles)
         validation, notes = _scanned(eval_table, asked.scan, asked.seed)
         shown = parts.hash_table(eval_table, validation)
         found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]
@@ -294,14 +295,15 @@ def row_parts(
     without the column that groups them.
     """
     targets = tuple(role for role in task.targets if role in roles)
+    content = image_content if "image" in roles else None
     if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide, image_content)
+        return RowParts(roles, targets, task.divide, content)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide, image_content)
+    return RowParts({name: name for name in columns}, targets, task.divide, content)
 
 
 def _numbers_rows(table: Table, column: str) -> bool:
@@ -310,6 +312,9 @@ def _numbers_rows(table: Table, column: str) -> bool:
 
     kind = table.column_type(column)
     if table.num_rows < 2 or not (pa.types.is_integer(kind) or is_text(kind)):
+        return False
+    first = table.arrow[column][0].as_py()
+    if isinstance(first, str) and is_date(first):  # a moment is an input, though each is another
         return False
     return bool(pc.count_distinct(table.arrow[column], mode="all").as_py() == table.num_rows)
 

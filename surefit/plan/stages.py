@@ -48,13 +48,14 @@ from surefit.findings import (
     has_errors,
     refuse_fixes,
 )
-from surefit.memory.limit import find_limit
+from surefit.memory.limit import Limit, find_limit
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.model_source import ModelSource
 from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import check_rates, freeze_parameters
 from surefit.pipeline.job import Job
 from surefit.pipeline.open_pipeline import apply_choices
+from surefit.plan.audio_rows import plan_audio
 from surefit.plan.augment_arrays import check_array_changes, make_array_augment
 from surefit.plan.augmentation import check_copies, make_copies
 from surefit.plan.best_metric import choose_best_metric
@@ -73,6 +74,7 @@ from surefit.plan.fit_in_memory import (
 )
 from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
+from surefit.plan.live_data import read_live
 from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
@@ -98,7 +100,7 @@ from surefit.plan.rate_test import Rates, check_rate
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
-from surefit.processes import is_main, main_first
+from surefit.processes import is_first_on_host
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
@@ -115,22 +117,22 @@ OWN_CHOICES = ("auxiliary_loss", "row_groups")
 """Choices that are not about the head and the layout."""
 
 
-def make_plan(request: Request, progress: Progress = silent) -> Plan:
+def run_stages(request: Request, progress: Progress = silent, limit: Limit | None = None) -> Plan:
     """Open the data, choose task and columns, fit, encode, build the model, check it all."""
     config = request.config
     check_accepted(config.accept)
     reset_peak()
-    planner = _Planner(Plan(request, task=request.objects.task), progress)
+    planner = _Planner(Plan(request, task=request.objects.task), progress, limit)
     with use_cache(config.cache), collect_damage() as damaged:
         try:
-            with infrequent_collection(), main_first():
+            with infrequent_collection():
                 check_machine(config.precision, config.trackers)
                 planner.run()
                 planner.plan = compare_with_trees(planner.plan, progress)
         except FindingError as error:
             planner.note(error.findings)
         planner.note(damaged)
-        if config.cache_limit_gb is not None and is_main():
+        if config.cache_limit_gb is not None and is_first_on_host():
             planner.note(limit_cache(config.cache_limit_gb))
     plan = replace(planner.plan, planning_peak_bytes=peak_bytes())
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
@@ -139,8 +141,9 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
 class _Planner:
     """The plan as far as it is decided; a stage that cannot continue raises what it found."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, limit: Limit | None) -> None:
         self.plan = plan
+        self.limit = limit
         self.request = plan.request
         self.progress = progress
 
@@ -229,9 +232,10 @@ class _Planner:
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
-        if has_errors(self.plan.findings):
+        if has_errors(self.plan.findings) or self.request.encodes_only:
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
+        pipeline = read_live(pipeline, data.table, train, copies)
         task = try_scorer(scorer, task, validation, pipeline.encoder)
         built = replace(built, pipeline=replace(pipeline, task=task))
         self._settle_evaluation(built, train, validation)
@@ -301,6 +305,7 @@ class _Planner:
             trusted = self.request.code.allows_remote(name or "", config.trust_remote_code)
             tokenizer = self.keep(choose_tokenizer(data, task, roles, source, name, trusted))
         positions = source.max_positions if reads_tokens else None
+        audio = self.keep(plan_audio(data.table, data.train, roles, source.audio, config.audio))
         encoder = Encoder(
             task.name,
             roles,
@@ -320,6 +325,7 @@ class _Planner:
                 "image.size": config.image.size,
                 "image.model": source.image,
                 "image.format": config.image.asked(),
+                "audio": audio,
                 "on_bad_file": config.on_bad_file,
                 LABEL_SEPARATOR: config.label_separator,
             },
@@ -393,6 +399,7 @@ class _Planner:
             config.grad_accum,
             config.max_tokens,
             config.order,
+            request.processes,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -428,9 +435,9 @@ class _Planner:
         choices |= self.keep(
             choose_compiling(module, job.num_steps, config.compile, request.choices)
         )
-        model = ModelChoice(built.source, config.lr or _default_lr(built), built.adaptation)
+        model = ModelChoice(built.source, config.lr or built.default_lr, built.adaptation)
         if not built.source.weightless and not request.choices:
-            self._try_rate(job, model.lr, _default_lr(built))
+            self._try_rate(job, model.lr, built.default_lr)
         self.plan = replace(self.plan, job=job, model=model, choices=choices)
 
     def _try_rate(self, job: Job, lr: float, default: float) -> None:
@@ -479,7 +486,8 @@ class _Planner:
         """Predict peak and time; settle the batch size if it is to be chosen."""
         config = self.request.config
         self.progress("predicting memory", 0, 1)
-        limit = find_limit(config.max_memory_gb, config.device_memory_gb)
+        limit = self.limit or find_limit(config.max_memory_gb, config.device_memory_gb)
+        limit = limit.shared_by(self.request.processes or 1)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
             sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
@@ -490,10 +498,3 @@ class _Planner:
         self.plan = replace(self.plan, fit=fit)
         self.progress("predicting memory", 1, 1)
         return job
-
-
-def _default_lr(built: Built) -> float:
-    if built.adaptation is not None:
-        return 2e-4
-    untrained = built.source.untrained or built.source.kind == "object"
-    return 1e-3 if untrained else 2e-5

@@ -9,10 +9,12 @@ import difflib
 
 from surefit.errors import UsageError
 from surefit.tasks import (
+    audio_classification,
     causal_lm,
     feature_classification,
     feature_pretraining,
     image_classification,
+    image_segmentation,
     masked_lm,
     regression,
     seq2seq,
@@ -27,7 +29,9 @@ TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        image_segmentation.SPEC,
         image_classification.SPEC,
+        audio_classification.SPEC,
         seq2seq.SPEC,
         token_classification.SPEC,
         text_classification.SPEC,
@@ -53,6 +57,8 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("sequence-classification", "seq-cls", "sentiment"), "text-classification"),
     **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
     **dict.fromkeys(("vision", "image-cls"), "image-classification"),
+    **dict.fromkeys(("segmentation", "semantic-segmentation"), "image-segmentation"),
+    **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
     **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
     **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
     **dict.fromkeys(("qa", "question-ans"), "question-answering"),

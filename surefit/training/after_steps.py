@@ -19,7 +19,9 @@ def after_steps(
     def observe(event: Event) -> None:
         nonlocal counted
         emit(event)
-        if counted >= num_steps or event["event"] != "step" or moves_nothing():
+        if counted >= num_steps or event["event"] != "step":
+            return
+        if event.get("skipped") or moves_nothing():
             return
         counted += 1
         if counted == num_steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     """Let torch compute deterministically while the block runs, if wanted."""
     import torch
 
+    if wanted:  # cuBLAS reads it when it is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(wanted or before, warn_only=warns and not wanted)
@@ -82,5 +85,10 @@ def make_accelerator(
         mixed_precision="no" if precision == "fp32" else precision,
         log_with=list(trackers) or None,
         project_dir=str(folder) if folder is not None else None,
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(
+                find_unused_parameters=True,
+                gradient_as_bucket_view=True,  # else gradients are held twice
+            )
+        ],
     )

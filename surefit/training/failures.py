@@ -30,6 +30,7 @@ from surefit.run.events import Event, Observer, without_nan
 from surefit.run.run_folder import Run, open_run
 from surefit.training.disk_failures import as_disk_failure
 from surefit.training.loop import seed_step
+from surefit.training.lost_process import is_lost_process, lost_process
 from surefit.training.nonfinite import NonFiniteError, show_rows
 from surefit.training.step_gradients import Rows
 
@@ -103,6 +104,8 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         ours = isinstance(error, SurefitError) and not isinstance(error, RunFailedError)
         if ours or isinstance(error, MemoryLimitError) or error is watch.foreign:
             raise
+        if is_lost_process(error):
+            raise lost_process(run, state.step) from error
         on_disk = as_disk_failure(error, run)
         if on_disk is not None:
             raise on_disk from error
@@ -247,7 +250,7 @@ def repeat_step(
     import torch
     from safetensors.torch import load_file
 
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
 
     missing = [name for name, value in objects.items() if value is ...]
     if missing:

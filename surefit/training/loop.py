@@ -136,15 +136,14 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             accelerator, sums.loss, sums.added or 0.0, hooks.stop_asked()
         )
         rate = pace.lr_factor(place.step)
-        fault = find_nonfinite(mean_loss + mean_added, norm)
+        fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
         if fault:
             hooks.on_rows(np.concatenate(step.share.micro_batches))
             _undo_step(parameters, buffers)
             _skip_or_stop(fault, place.step, pace, hooks, state)
         else:
             _set_rates(optimizer, base_lrs, rate)
-            optimizer.step()
-            state.skipped_in_a_row = 0
+            overflowed = _step_optimizer(engine, place.step, hooks, state)
         for parameter in parameters:
             parameter.grad = None
         buffers.keep()
@@ -160,7 +159,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
                 "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
-                **({"skipped": True} if fault else {}),
+                **({"skipped": True} if fault or overflowed else {}),
             }
         )
         if stop:
@@ -229,6 +228,23 @@ def _skip_or_stop(fault: str, step: int, pace: Pace, hooks: Hooks, state: State)
     hooks.notice(f"{fault} at step {step}, which was skipped ({state.skipped_steps} so far).")
 
 
+def _step_optimizer(engine: Engine, step: int, hooks: Hooks, state: State) -> bool:
+    """Step; True if the gradients overflowed in fp16, which is usual while the scale is found."""
+    scaler = engine.accelerator.scaler
+    before = None if scaler is None else scaler.get_scale()
+    engine.optimizer.step()
+    state.skipped_in_a_row = 0
+    # A fused optimizer skips the step by itself, which Accelerate does not notice; the scale tells.
+    if scaler is None or scaler.get_scale() >= before:
+        return False
+    state.skipped_steps += 1
+    hooks.notice(
+        f"Step {step} overflowed in fp16 and was skipped; the scale of the loss is lowered "
+        f"({state.skipped_steps} so far)."
+    )
+    return True
+
+
 def seed_step(seed: int, step: int, process: int) -> None:
     """Set torch's random state for one step of one process."""
     import torch
@@ -249,7 +265,8 @@ def _across(
 
     if accelerator.num_processes == 1:
         return loss, added, stop
-    own = torch.tensor([loss, added, float(stop)], dtype=torch.float64)
+    wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
+    own = torch.tensor([loss, added, float(stop)], dtype=wide)
     summed = accelerator.reduce(own.to(accelerator.device), reduction="sum").tolist()
     return summed[0], summed[1], summed[2] > 0
 

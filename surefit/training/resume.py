@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
+from surefit.config import RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, rule
 from surefit.plan.fit_on_disk import fit_on_disk
+from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.stages import make_plan
 from surefit.processes import is_main, main_first, num_processes
 from surefit.progress import Progress
 from surefit.report.page import write_report
@@ -87,7 +88,8 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
         return run
     config, moved = find_moved(run, config)
     changes = changes_of(run, config)
-    plan = plan_of_run(run, replace(request, config=config), listeners.progress).found(moved)
+    spread = _spread(run, stored, config)
+    plan = plan_of_run(run, replace(request, config=spread), listeners.progress).found(moved)
     other_rows = _changed_rows(run, plan)
     plan = plan.found(accept_findings(other_rows, config.accept))
     spans = run.spans(stored["steps"])
@@ -97,7 +99,6 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
         plan = fit_on_disk(plan, run.path)
     listeners.on_plan(plan, run.path)
     refuse_errors(plan)
-    _refuse_other_count(run, stored)
     assert plan.job is not None
     if run.finished and plan.job.num_steps <= run.saved_step:
         return run
@@ -206,10 +207,15 @@ def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
         )
 
 
-def _refuse_other_count(run: Run, stored: Mapping[str, Any]) -> None:
-    if num_processes() != stored["num_processes"]:
-        raise UsageError(
-            f"{run.path} was begun with {stored['num_processes']} processes, not "
-            f"{num_processes()}.",
-            "Launch it with the same number.",
-        )
+def _spread(run: Run, stored: Mapping[str, Any], config: RunConfig) -> RunConfig:
+    """The config with the micro-batches of a step spread over the processes that are there now."""
+    count, before = num_processes(), int(stored["num_processes"])
+    in_step = config.grad_accum * before
+    if in_step % count == 0:
+        return config.model_copy(update={"grad_accum": in_step // count})
+    possible = [str(n) for n in range(1, in_step + 1) if in_step % n == 0]
+    raise UsageError(
+        f"{run.path} was begun with {before} processes and has {in_step} micro-batches in a step, "
+        f"which cannot be spread evenly over {count} processes.",
+        f"Launch it with {' or '.join(possible)} processes.",
+    )

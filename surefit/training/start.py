@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit import atomic
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
@@ -23,16 +24,16 @@ from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.fit_on_disk import fit_on_disk
+from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.stages import make_plan
-from surefit.processes import is_main
+from surefit.processes import is_main, together
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
-from surefit.run.run_folder import Run, choose_folder
+from surefit.run.run_folder import EXAMPLES, Run, choose_folder
 from surefit.run.run_lock import lock_run
 from surefit.tasks.task_spec import better_of
 from surefit.training.begin_run import begin_run
@@ -159,7 +160,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         losses = LossWatch(emit, job.num_steps, _prior_loss(job))
         for event in read_events(run.events_path):
             losses.remember(event)
-        with bundled(watch, plan, run, state):
+        with bundled(watch, plan, run, state), together("measuring the largest micro-batch"):
             fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         if chosen.path is None:
@@ -231,6 +232,7 @@ def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     """Save the run's model with its report: that of a saved step, or the one in memory."""
+    from surefit.report.mask_examples import make_mask_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
@@ -241,6 +243,9 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, encoder, source, run.model_path, remember)
+    examples = make_mask_examples(plan.job)
+    if examples:
+        atomic.write_json(run.path / EXAMPLES, examples)
     write_report(run)
 
 
@@ -282,8 +287,7 @@ def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) 
         return emit
 
     def moves_nothing() -> bool:
-        rates = [group["lr"] for group in engine.plain_optimizer.param_groups]
-        return bool(engine.accelerator.optimizer_step_was_skipped) or not any(rates)
+        return not any(group["lr"] for group in engine.plain_optimizer.param_groups)
 
     if adaptation is None:
         return watch_first_steps(module, engine.plain_optimizer, moves_nothing, emit)
@@ -333,6 +337,8 @@ def make_feed(
 
     if workers:
         return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
+    if job.pipeline.live is not None:  # a thread would share the random state of the step
+        return lambda wanted: map(load, wanted)
     return lambda wanted: prefetch(wanted, load)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import tee
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from surefit.batches.order import Batches, Share
 from surefit.models.call import compute_losses
 from surefit.pipeline.job import Job
+from surefit.pipeline.live_batch import DIVISOR
 from surefit.training.engine import Engine
 from surefit.training.schedule import Place, places
 
@@ -64,6 +65,24 @@ def load_steps(steps: Iterator[tuple[Place, Share]], feed: Feed) -> Iterator[Ste
         yield StepBatches(place, share, loaded)
 
 
+def _divide(engine: Engine, job: Job, step: StepBatches, rows: Rows) -> tuple[StepBatches, float]:
+    """What the loss of a step is divided by; where that is known from its batches, they are read.
+
+    The targets in the whole step, over all micro-batches and processes.
+    """
+    if not job.pipeline.counts_when_read:
+        return step, job.pipeline.divisor(job.train, rows)
+    loaded = [next(step.loaded) for _ in step.share.micro_batches]
+    divisor = float(sum(batch[DIVISOR] for batch in loaded)) * step.share.weight
+    accelerator = engine.accelerator
+    if accelerator.num_processes > 1:
+        import torch
+
+        own = torch.tensor(divisor, dtype=torch.float64, device=accelerator.device)
+        divisor = float(accelerator.reduce(own, reduction="sum"))
+    return replace(step, loaded=iter(loaded)), divisor
+
+
 def add_gradients(
     engine: Engine,
     job: Job,
@@ -75,7 +94,7 @@ def add_gradients(
     accelerator, model, pipeline = engine.accelerator, engine.model, job.pipeline
     batches, share = job.batches, step.share
     rows = batches.step_rows(step.place.epoch, step.place.index)
-    divisor = pipeline.divisor(job.train, rows)
+    step, divisor = _divide(engine, job, step, rows)
     # DDP averages over processes; the factor turns its mean back into a sum.
     factor = share.weight * accelerator.num_processes / divisor
     num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))

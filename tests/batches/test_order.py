@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,16 @@ def test_padding_free_micro_batches_of_a_step_are_even() -> None:
     shuffled = np.random.default_rng(1).permutation(LENGTHS).reshape(-1, 4, 8).sum(2)
     uneven = [(own.max(1) / own.mean(1)).mean() - 1 for own in (sizes, shuffled)]
     assert uneven[0] < 0.3 * uneven[1]
+
+
+def test_processes_share_a_step_by_cost() -> None:
+    lengths = np.array([64, 1, 1, 1, 32, 30, 2, 1] * 8, np.int32)
+    batches = Batches(lengths, seed=0, batch_size=1, grad_accum=4, num_processes=2)
+    for step in range(batches.num_steps(0)):
+        shares = [batches.share(0, step, process) for process in range(2)]
+        rows = [row for share in shares for micro in share.micro_batches for row in micro.tolist()]
+        assert sorted(rows) == sorted(batches.step_rows(0, step).tolist())
+        costs = sorted(sum(int(lengths[m].sum()) for m in share.micro_batches) for share in shares)
+        assert costs[1] - costs[0] <= lengths[batches.step_rows(0, step)].max()
+    assert 0 < batches.imbalance() < 0.35
+    assert replace(batches, num_processes=1).imbalance() == 0

@@ -13,7 +13,7 @@ from surefit.batches.field import Field
 from surefit.checks.ledger import sequence_unit, target_unit
 from surefit.cli import run as command
 from surefit.cli.display import Display
-from surefit.plan.stages import make_plan
+from surefit.plan.make_plan import make_plan
 from surefit.request import make_request
 
 STEP = {"event": "step", "epoch": 1, "loss": 1.0, "lr": 1e-3, "seconds": 0.5}

@@ -15,9 +15,9 @@ from PIL import Image
 from builders import write_jsonl
 from surefit.data import file_identity
 from surefit.data.cache_use import collect_damage
+from surefit.data.cell_files import with_files
 from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.open_data import open_table
-from surefit.encode.images.image_files import with_files
 from surefit.errors import UsageError
 
 ROWS = [{"text": f"row {n}", "label": n % 2} for n in range(500)]

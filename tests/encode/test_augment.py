@@ -335,7 +335,7 @@ def test_own_function_by_name_and_from_python(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps({"augmentation_factor": 3, "augment": {"function": "mine:shout"}}))
     from surefit.config import read_yaml
-    from surefit.plan.stages import make_plan
+    from surefit.plan.make_plan import make_plan
     from surefit.request import make_request
 
     settings = {**read_yaml(config), "data": data, "model": "tiny:llama"}

@@ -180,7 +180,7 @@ def test_cast_gives_exactly_the_fields_in_their_dtypes() -> None:
     ],
 )
 def test_length_and_targets_of_a_row(columns: dict[str, Any], length: int, targets: int) -> None:
-    assert (row_length(columns), count_labelled(columns)) == (length, targets)
+    assert (row_length(columns, {}), count_labelled(columns)) == (length, targets)
 
 
 def test_second_call_encodes_nothing_again(

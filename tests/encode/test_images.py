@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from pictures import SHAPES, draw
 from PIL import Image
 
+from surefit.data.cell_files import names_files, with_files
+from surefit.data.file_kinds import IMAGES
 from surefit.data.open_data import open_table
 from surefit.data.row_parts import RowParts
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_content import image_content
-from surefit.encode.images.image_files import decode, names_images, with_files
+from surefit.encode.images.image_files import decode
 from surefit.encode.images.pixel_format import PixelFormat, from_processor
 from surefit.encode.images.pixel_sample import PixelSample
 
@@ -314,9 +316,9 @@ def test_text_columns_that_name_pictures(tmp_path: Path) -> None:
     (tmp_path / "0a3f").write_bytes(PNG)
     (tmp_path / "rows.csv").write_text("path,other,name\n1.PNG,hello,0a3f\n")
     table = open_table(tmp_path / "rows.csv")
-    assert names_images(table, "path")
-    assert names_images(table, "name")
-    assert not names_images(table, "other")
+    assert names_files(table, "path", IMAGES)
+    assert names_files(table, "name", IMAGES)
+    assert not names_files(table, "other", IMAGES)
 
 
 def test_images_of_equal_pixels_stay_in_one_set_whatever_their_format(tmp_path: Path) -> None:

@@ -9,53 +9,51 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.column_types import IMAGE_ENDINGS
-from surefit.data.formats.array_files import join_files
-from surefit.data.formats.numpy_files import map_npy, shape_of
+from surefit.data.file_kinds import FileKind, kind_of
+from surefit.data.formats.file_contents import read_contents
 from surefit.data.formats.opened import Opened
 from surefit.errors import UsageError
 
 
-def is_image(path: Path) -> bool:
-    """Whether a file has the ending of an image, and is not hidden."""
-    name = path.name.lower()
-    return name.endswith(IMAGE_ENDINGS) and not name.startswith(".") and not path.is_dir()
+def media_kind(path: Path) -> FileKind | None:
+    """The kind of an image or audio file, which is a row wherever it is; None for others."""
+    kind = kind_of(path)
+    return kind if kind is not None and kind.decoded and not path.is_dir() else None
 
 
-def open_image(path: Path, reading: Reading) -> Opened:
-    """One image, by its path."""
-    return _images([path])
+def open_media(path: Path, reading: Reading) -> Opened:
+    """One image or audio file, by its path."""
+    kind = media_kind(path)
+    assert kind is not None
+    return read_contents([path], kind, reading)
 
 
 def open_file_rows(files: Sequence[Path], reading: Reading, to_train: bool) -> Opened | None:
-    """Images, and arrays whose names have labels, as one row per file; None for other files.
+    """Images, audio, and other files whose names have labels, as one row each; None for others.
 
     Rows to train on need a label from each name; of others, the labels are left out if some names
     have none.
     """
-    if files and all(is_image(file) for file in files):
-        opened = _images(files)
-    elif reading.label_from and files and all(file.suffix == ".npy" for file in files):
-        shapes = [shape_of(file) or map_npy(file, str(file)).shape for file in files]
-        name, column = join_files(files, shapes)
-        opened = Opened(pa.table({name: column}))
-    else:
+    kinds = {kind_of(file) for file in files}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None or not (kind.decoded or reading.label_from):
         if reading.label_from and to_train:
-            raise UsageError(
-                f"label_from takes labels from the names of images or .npy arrays; {files[0].name} "
-                "is neither.",
-                "Leave label_from out, or name the column with columns.label.",
-            )
+            raise _not_rows(files)
         return None
+    opened = read_contents(files, kind, reading)
     labels = _labels(files, reading.label_from, to_train) if reading.label_from else None
     if labels is None:
         return opened
     return Opened(opened.arrow.append_column("label", pa.array(labels)), opened.findings)
 
 
-def _images(files: Sequence[Path]) -> Opened:
-    paths = [str(file.resolve()) for file in files]
-    return Opened(pa.table({"image": pa.array(paths, pa.string())}))
+def _not_rows(files: Sequence[Path]) -> UsageError:
+    odd = next((file for file in files if kind_of(file) is None), files[-1])
+    return UsageError(
+        "label_from takes labels from the names of files that are a row each: images, audio, .npy "
+        f"arrays or .txt texts, all of one kind; {odd.name} is not.",
+        "Leave label_from out, or name the column with columns.label.",
+    )
 
 
 def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | None:

@@ -87,6 +87,25 @@ def python_value(value: Any) -> Any:
     return value
 
 
+def as_arrow(row: Row, schema: pa.Schema, number: int) -> pa.Table:
+    """One row as a table in memory, with the columns of a table that was written before."""
+    columns = {}
+    for name in schema.names:
+        value, kind = python_value(row.get(name)), schema.field(name).type
+        try:
+            if isinstance(value, np.ndarray):
+                columns[name] = _Arrays(name, [value], number, kind).join()
+            else:
+                columns[name] = pa.array([value], kind)
+        except ColumnFaultError as fault:
+            message = fault.message("row", fault.rows)
+            raise fault.rule.error(message, row=number, column=name) from None
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            what = f"row {number}: column {name!r} is {str(value)[:40]!r} ({error})"
+            raise WRONG_TYPE.error(what[:300], row=number, column=name) from None
+    return pa.table(columns)
+
+
 def _chunks(rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
     chunk: list[dict[str, Any]] = []
     size = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,16 @@ from surefit.data.data_rules import (
     USER_DATA_CODE_FAILED,
     WRONG_TYPE,
     unequal_rows,
+)
+from surefit.data.python.live_rows import (
+    NOT_REPRODUCIBLE,
+    ONE_READING,
+    READ_ANEW,
+    Item,
+    LiveRows,
+    find_randomness,
+    kept_randomness,
+    seed_generators,
 )
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.table import Table
@@ -28,7 +40,7 @@ ROWS_COPIED_FROM_PYTHON = rule(
         "A Dataset or DataLoader is read once, with fixed random seeds. surefit orders and batches "
         "the copied rows itself."
     ),
-    fix="Nothing to do. Random transforms of the Dataset are applied once, not in each epoch.",
+    fix="Nothing to do.",
 )
 
 
@@ -48,6 +60,9 @@ def open_items(data: Any) -> Table:
     rows = name_columns(_items(data, num_rows))
     if isinstance(data, list | tuple):
         return open_rows(rows)
+    live = _open_live(data.__getitem__, num_rows, name)
+    if live is not None:
+        return live
     message = f"The {num_rows} rows of the {name} were read once and copied into the cache."
     with fixed_randomness():
         return open_rows(rows, [ROWS_COPIED_FROM_PYTHON.finding(message)])
@@ -59,6 +74,11 @@ def open_loader(loader: Any) -> Table:
 
     if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
         raise refuse_iterable(loader.dataset)
+    with fixed_randomness():
+        numbers = _numbers(loader)
+    live = _open_live(_through(loader, numbers), len(numbers), "DataLoader.dataset")
+    if live is not None:
+        return live
     count = 0
 
     def counted() -> Iterator[Row]:
@@ -74,6 +94,65 @@ def open_loader(loader: Any) -> Table:
         "copied into the cache. surefit makes its own batches of them."
     )
     return Table(table.arrow, table.sources, table.key, (ROWS_COPIED_FROM_PYTHON.finding(message),))
+
+
+def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
+    """A Table of rows that are random, by one reading; None where they are not."""
+    try:
+        found = find_randomness(item, num_rows)
+    except Exception:  # which reading in order names with its row
+        return None
+    if not found.random:
+        return None
+    seconds = 0.0
+
+    def read() -> Iterator[Any]:
+        nonlocal seconds
+        for number in range(num_rows):
+            seed_generators(*ONE_READING, number)
+            began = time.perf_counter()
+            try:
+                made = item(number)
+            except Exception as error:
+                raise _raised(f"row {number}: {name}[{number}]", error, number) from error
+            seconds += time.perf_counter() - began
+            yield made
+
+    message = f"The rows of the {name} are drawn anew whenever they are read."
+    notes = [READ_ANEW.finding(message)]
+    if not found.reproducible:
+        message = f"Two readings of a row of the {name} differ in spite of equal random seeds."
+        notes.append(NOT_REPRODUCIBLE.finding(message))
+    with kept_randomness():
+        table = open_rows(name_columns(read()), notes)
+    schema, row_seconds = table.arrow.schema, seconds / max(num_rows, 1)
+    live = LiveRows(item, name, schema, found.reproducible, row_seconds)
+    return replace(table, live=live)
+
+
+def _numbers(loader: Any) -> list[Any]:
+    """The indices that a loader reads, in its order; its generators stay as they are."""
+    own = (loader.generator, getattr(loader.sampler, "generator", None))
+    states = [(generator, generator.get_state()) for generator in own if generator is not None]
+    try:
+        if loader.batch_sampler is None:
+            return list(loader.sampler)
+        return [number for batch in loader.batch_sampler for number in batch]
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def _through(loader: Any, numbers: Sequence[Any]) -> Item:
+    """How a row of a loader is read alone: through its Dataset and its collate_fn."""
+
+    def item(place: int) -> Any:
+        read = loader.dataset[numbers[place]]
+        if loader.batch_sampler is None:
+            return loader.collate_fn(read)
+        return next(iter(_split(loader.collate_fn([read]), 0, place)))
+
+    return item
 
 
 def refuse_iterable(data: Any) -> UsageError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
 from typing import Any
 
+from surefit.data.cell_files import unwrapped
 from surefit.data.row_parts import file_content
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_files import decode, readable_formats, source_of
@@ -17,9 +17,7 @@ MOST_PIXELS = 1 << 16
 
 def image_content(value: Any) -> Any:
     """A hash of the pixels of a small image, else of its file; an array is its own content."""
-    inner = value
-    if isinstance(value, Mapping):
-        inner = value["path"] if value.get("bytes") is None else value["bytes"]
+    inner = unwrapped(value)
     if not isinstance(inner, str | bytes) or not _is_small(inner):
         return file_content(value)
     try:

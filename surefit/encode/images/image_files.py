@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from surefit.data.cache import fingerprint
-from surefit.data.column_types import IMAGE_ENDINGS, is_text
+from surefit.data.cell_files import unwrapped
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.file_identity import content_hashes
-from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
 from surefit.regular_files import special_kind
@@ -68,8 +62,7 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
     (1 or 255; 0 to infer it from the largest value). Anything else raises a RowFaultError.
     """
-    if isinstance(value, Mapping):
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    value = unwrapped(value)
     convert = partial(_as_rgb, float_range=float_range)
     if isinstance(value, bytes):
         return open_upright(io.BytesIO(value), f"{len(value)} bytes", convert)
@@ -185,36 +178,3 @@ def float_range_of(value: Any) -> float:
 
 def not_an_image(found: str) -> RowFaultError:
     return RowFaultError(ARRAY_NOT_AN_IMAGE, f"the array is not an image: {found}", "image")
-
-
-def holds_files(kind: pa.DataType) -> bool:
-    """Whether a column may contain paths of image files: text, or a struct with a path."""
-    return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
-
-
-def with_files(table: Table, roles: Mapping[str, str]) -> Table:
-    """The table with its image paths resolved; its key covers the content of the files.
-
-    A relative path is searched next to the data file, then in the working folder.
-    """
-    column = roles.get("image")
-    if column in table.files:
-        return table
-    if column not in table.columns or not holds_files(table.column_type(column)):
-        return table
-    found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
-    values = (row[column] for row in found.rows())
-    named = (v.get("path") if isinstance(v, dict) and not v["bytes"] else v for v in values)
-    hashes = content_hashes([path for path in named if isinstance(path, str)])
-    return replace(table, key=fingerprint(table.key, hashes), files=(column,))
-
-
-def names_images(table: Table, column: str, look_at: int = 16) -> bool:
-    """Whether one of the first texts of a column has an image ending, or is the path of a file."""
-    rows = range(min(look_at, table.num_rows))
-    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
-    for row in named.rows(rows):
-        text = row[column]
-        if text and (text.lower().endswith(IMAGE_ENDINGS) or Path(text).is_file()):
-            return True
-    return False

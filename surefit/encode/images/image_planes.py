@@ -6,12 +6,12 @@ Nothing is rounded to 8 bits: 16-bit images and floating-point arrays keep their
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.cell_files import unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_files import (
@@ -36,8 +36,7 @@ AS_THEY_ARE = -1.0
 
 def read_values(value: Any) -> npt.NDArray[Any]:
     """A file, bytes, `{bytes, path}` or an array as [H, W, C], in its own values and dtype."""
-    if isinstance(value, Mapping):
-        value = value["path"] if value.get("bytes") is None else value["bytes"]
+    value = unwrapped(value)
     if isinstance(value, bytes):
         array = open_upright(io.BytesIO(value), f"{len(value)} bytes", _own_channels)
     elif isinstance(value, str):

@@ -57,7 +57,7 @@ def test_class_without_images_is_named(tmp_path: Path) -> None:
 
 
 def test_folder_without_anything(tmp_path: Path) -> None:
-    assert "no folders with images" in fault_of(tmp_path).message
+    assert "no images and no audio" in fault_of(tmp_path).message
 
 
 def test_what_may_be_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""`surefit train --processes N`: the command in several processes of this host, by torchrun."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from surefit.processes import name_process
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+SAVE_SECONDS = 600
+"""How long processes that were told to stop may take to finish their step and save it."""
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_SIGNAL_SECONDS = 0.5
+"""Shells and `timeout` send a signal to a process and to its group."""
+_passed_at = -math.inf
+
+
+def launch(processes: int, arguments: list[str]) -> None:
+    """Run `surefit` with these arguments in so many processes; exits if one fails."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // processes)))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a hint of DDP's, in every process
+    logging.disable(logging.CRITICAL)  # torchrun's; this process does nothing else
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a port that is free
+        max_restarts=0,
+        signals_to_handle="SIGQUIT",  # the others are passed on, so that the run is saved
+        shutdown_timeout=SAVE_SECONDS,
+    )
+    passed_on = {number: signal.signal(number, _pass_on) for number in SIGNALS}
+    try:
+        elastic_launch(config, sys.executable)("-m", "surefit", *arguments)
+    except ChildFailedError as error:
+        raise SystemExit(_explain_end(*error.get_first_failure())) from None
+    finally:
+        for number, handler in passed_on.items():
+            signal.signal(number, handler)
+
+
+def _pass_on(number: int, frame: Any) -> None:
+    """Send a signal to the processes, once; a second one within a moment is the same one."""
+    global _passed_at
+    now, before = time.monotonic(), _passed_at
+    _passed_at = now
+    if now - before < SAME_SIGNAL_SECONDS:
+        return
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            child.send_signal(number)
+
+
+def _explain_end(rank: int, failure: ProcessFailure) -> int:
+    """The exit code of a launch that failed; says so if a signal ended the first that failed."""
+    if failure.exitcode > 0:
+        return failure.exitcode
+    print(f"error: {name_process(rank)} was ended by {failure.signal_name()}.", file=sys.stderr)
+    print("fix: If the run had begun, go on with surefit train --resume RUN.", file=sys.stderr)
+    return 1
+
+
+def without_processes(arguments: list[str]) -> list[str]:
+    """The arguments without `--processes N`.
+
+    >>> without_processes(["train", "--processes", "2", "--data", "x", "--processes=4"])
+    ['train', '--data', 'x']
+    """
+    left, skip = [], False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument == "--processes":
+            skip = True
+        elif not argument.startswith("--processes="):
+            left.append(argument)
+    return left

@@ -1,0 +1,79 @@
+"""Cells that name or hold a file: a path, bytes, or `{bytes, path}` as `datasets` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from surefit.data.cache import fingerprint
+from surefit.data.column_types import is_text
+from surefit.data.file_identity import content_hashes
+from surefit.data.file_kinds import DECODED, FileKind
+from surefit.data.table import Table
+
+LOOKED_AT = 16
+FILE_ROLES = tuple(kind.role for kind in DECODED)
+"""Roles whose columns may hold paths of files that are decoded."""
+
+
+def unwrapped(value: Any) -> Any:
+    """The bytes or the path of `{bytes, path}`; other values, with an array too, as they are."""
+    if isinstance(value, Mapping) and "array" not in value:
+        return value.get("path") if value.get("bytes") is None else value["bytes"]
+    return value
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a cell has neither a path nor bytes nor values."""
+    value = unwrapped(value)
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, Mapping):
+        return np.size(value.get("array", ())) == 0
+    return value is None or (not isinstance(value, bytes) and np.size(value) == 0)
+
+
+def holds_files(kind: pa.DataType) -> bool:
+    """Whether a column may contain paths of files: text, or a struct with a path."""
+    return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
+
+
+def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_ROLES) -> Table:
+    """The table with the paths of these roles resolved; its key covers the files' content.
+
+    A relative path is searched next to the data file, then in the working folder.
+    """
+    for role in of:
+        column = roles.get(role)
+        if column in table.files or column not in table.columns:
+            continue
+        if holds_files(table.column_type(column)):
+            table = _with_paths(table, column)
+    return table
+
+
+def _with_paths(table: Table, column: str) -> Table:
+    found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
+    named = (unwrapped(row[column]) for row in found.rows())
+    hashes = content_hashes([path for path in named if isinstance(path, str)])
+    return replace(table, key=fingerprint(table.key, hashes), files=(*table.files, column))
+
+
+def names_files(table: Table, column: str, kind: FileKind) -> bool:
+    """Whether one of the first texts of a column names a file of this kind.
+
+    A path without a known ending counts for images, whose format is in the file.
+    """
+    rows = range(min(LOOKED_AT, table.num_rows))
+    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+    texts = [row[column] for row in named.rows(rows)]
+    if any(text and kind.has(text) for text in texts):
+        return True
+    others = [other for other in DECODED if other is not kind]
+    unknown = [text for text in texts if text and not any(other.has(text) for other in others)]
+    return kind is DECODED[0] and any(Path(text).is_file() for text in unknown)

@@ -1,0 +1,199 @@
+"""Rows of a Dataset that are drawn anew whenever they are read, as random transforms do.
+
+Python's, NumPy's and torch's global generators are seeded from (seed, epoch, row) before a row is
+read, so that what it draws is reproducible and a run can be resumed. Each reading draws something
+else, so encoded values are not stored but for one reading, with which everything is planned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from surefit.data.data_rules import USER_DATA_CODE_FAILED, WRONG_TYPE
+from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, python_value
+from surefit.data.table import Source, Table
+from surefit.errors import describe_error
+from surefit.findings import rule
+
+READ_ANEW = rule(
+    "SF124",
+    "info",
+    "rows read anew in each epoch",
+    why=(
+        "Reading a row twice gives different values. Training rows are read in each epoch, with "
+        "the global random generators seeded from seed, epoch and row, so that a run is "
+        "reproducible and resumes to the bit. Validation rows are read once. The plan, and the "
+        "number of tokens, go by one reading: where lengths change, so do memory and time."
+    ),
+    fix=(
+        "Nothing to do. For validation rows without random transforms, pass eval_data. If reading "
+        "is slow, --set workers=2 reads ahead."
+    ),
+)
+NOT_REPRODUCIBLE = rule(
+    "SF125",
+    "warning",
+    "rows that no seed reproduces",
+    why=(
+        "Two readings of a row differ although Python's, NumPy's and torch's global generators "
+        "were seeded alike. Another run sees other rows, and a resumed run is not the same as an "
+        "uninterrupted one."
+    ),
+    fix=(
+        "Draw from the global generators (random, numpy.random, torch) instead of a generator of "
+        "the Dataset's own. To resume such a run: --set accept=[SF403]."
+    ),
+    accept="The rows are trained on as they come.",
+)
+
+ONE_READING = (0, 0)
+"""The seed and the epoch of the reading that everything is planned with."""
+TRIED_ROWS, MOST_TRIED = 16, 256
+"""Rows that are read several times to see whether they are random; more where something is drawn
+from a global generator and no row differs yet."""
+
+Item = Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """How the rows of a Table are read anew."""
+
+    item: Item
+    """A row number to an item of the user's."""
+    name: str
+    schema: pa.Schema
+    """The columns of the Table as it was read first."""
+    reproducible: bool
+    row_seconds: float
+    """How long reading a row took on average."""
+    files: tuple[str, ...] = ()
+    """Columns of file paths, as a Table has them."""
+
+    def table(self, number: int, seed: int, epoch: int) -> Table:
+        """One row, as a Table of its own; training epochs count from 1."""
+        seed_generators(seed, epoch, number)
+        try:
+            item = self.item(number)
+        except Exception as error:
+            what = f"row {number}, epoch {epoch}: {self.name}[{number}] raised "
+            reason = describe_error(error)[:200]
+            raise USER_DATA_CODE_FAILED.error(what + reason, row=number) from error
+        row = as_named(item, self.schema.names, number)
+        arrow = as_arrow(row, self.schema, number)
+        return Table(arrow, (Source(SHOWN, 0),), "", files=self.files)
+
+
+def as_named(item: Any, names: Sequence[str], number: int) -> dict[str, Any]:
+    """An item as a row with the columns of the first reading."""
+    if isinstance(item, dict):
+        return item
+    values = list(item) if isinstance(item, tuple | list) else [item]
+    if len(values) != len(names):
+        message = f"row {number} has {len(values)} values; expected {len(names)} as before."
+        raise WRONG_TYPE.error(message, row=number)
+    return dict(zip(names, values, strict=True))
+
+
+def seed_generators(*key: int) -> None:
+    """Seed Python's, NumPy's and torch's generators of this process."""
+    import torch
+
+    mixed = int(np.random.SeedSequence(key).generate_state(1)[0])
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.default_generator.manual_seed(mixed)
+
+
+@contextmanager
+def kept_randomness() -> Iterator[None]:
+    """Put the global generators back into their state afterwards."""
+    import torch
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.default_generator.set_state(torch_state)
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """Whether rows differ between readings, and whether equal seeds give equal rows."""
+
+    random: bool
+    reproducible: bool
+
+
+def find_randomness(item: Item, num_rows: int) -> Randomness:
+    """Read some rows several times, with equal and with other seeds."""
+    differs = drawn = False
+    with kept_randomness():
+        for count, number in enumerate(_spread(num_rows, MOST_TRIED)):
+            if count >= TRIED_ROWS and (differs or not drawn):
+                break
+            first = _read(item, number, 0)
+            drawn = drawn or _has_drawn(number, 0)
+            if count < TRIED_ROWS and not equal_values(first, _read(item, number, 0)):
+                return Randomness(True, False)
+            differs = differs or not equal_values(first, _read(item, number, 1))
+    return Randomness(differs, True)
+
+
+def _spread(num_rows: int, most: int) -> list[int]:
+    """Row numbers from all parts of the data, in an order whose beginning is spread as well."""
+    count = min(num_rows, most)
+    chosen = np.linspace(0, num_rows - 1, count).astype(np.int64)
+    order = np.argsort(np.arange(count) * 0.618034 % 1.0, kind="stable")
+    return [int(number) for number in chosen[order]]
+
+
+def _read(item: Item, number: int, seed: int) -> Any:
+    seed_generators(seed, 0, number)
+    return item(number)
+
+
+def _has_drawn(number: int, seed: int) -> bool:
+    """Whether a global generator is no longer as it was seeded for this row."""
+    import torch
+
+    now, generator = (random.getstate(), _numpy_place()), torch.default_generator
+    torch_now = generator.get_state()
+    seed_generators(seed, 0, number)
+    return now != (random.getstate(), _numpy_place()) or not torch.equal(
+        torch_now, generator.get_state()
+    )
+
+
+def _numpy_place() -> int:
+    """How far NumPy's global generator has advanced."""
+    state: Any = np.random.get_state()
+    return int(state[2])
+
+
+def equal_values(left: Any, right: Any) -> bool:
+    """Whether two items hold the same values.
+
+    >>> equal_values({"x": [1, float("nan")]}, {"x": [1, float("nan")]}), equal_values((1,), (2,))
+    (True, False)
+    """
+    left, right = python_value(left), python_value(right)
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return bool(np.array_equal(left, right, equal_nan=np.asarray(left).dtype.kind == "f"))
+    if isinstance(left, dict) and isinstance(right, dict):
+        same_keys = left.keys() == right.keys()
+        return same_keys and all(equal_values(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(equal_values(a, b) for a, b in pairs)
+    return bool(left == right or (left != left and right != right))

@@ -1,0 +1,132 @@
+"""Audio to what a model reads: a waveform, a log-mel spectrogram, or its extractor's features."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import Field
+from surefit.encode.audio.audio_files import Waveform, read_waveform
+from surefit.encode.audio.log_mel import SILENCE, hop, log_mel
+
+Floats = npt.NDArray[np.float32]
+KIND = "feature_extractor_type"
+"""The key of transformers' preprocessor_config.json that names the class."""
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """How audio becomes one column of a row, with the axes that the model expects.
+
+    With an `extractor`, transformers' feature extractor makes it. Otherwise it is the waveform, or
+    with `mels` the log-mel spectrogram, minus `mean`, divided by `std`.
+    """
+
+    rate: int
+    seconds: float
+    """How much of a row is read; the rest is truncated."""
+    column: str = "input_values"
+    axes: tuple[str, ...] = ("time",)
+    mels: int | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    fixed: bool = False
+    """Whether shorter rows are padded with silence, so that all have one length."""
+    least_samples: int = 1
+    """Shorter rows are padded with silence: the model's first layers need as many."""
+    extractor: Mapping[str, Any] | None = None
+    masked: bool = True
+    """Whether the model gets an attention mask."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the model's config that follow from the extractor, for an untrained model."""
+
+    @property
+    def most_samples(self) -> int:
+        """How many samples of a row are read."""
+        return max(1, round(self.seconds * self.rate))
+
+    @property
+    def batch_field(self) -> Field:
+        """How the column is batched: padded with silence."""
+        pad = 0.0 if self.mels is None else (SILENCE - self.mean) / self.std
+        if self.extractor is not None:
+            pad = float(self.extractor.get("padding_value", 0.0))
+        return Field(self.axes, "float32", pad, masked=self.masked)
+
+    def waveform(self, value: Any) -> tuple[Waveform, int]:
+        """The samples that the model gets, and how many are truncated."""
+        made, total = read_waveform(value, self.rate, self.most_samples)
+        if not len(made):
+            return made, 0
+        missing = (self.most_samples if self.fixed else self.least_samples) - len(made)
+        return np.pad(made, (0, max(0, missing))), max(0, total - self.most_samples)
+
+    def values(self, waveform: Waveform) -> Floats:
+        """The column of a row."""
+        if self.extractor is not None:
+            return extract(self.extractor, waveform)[self.column]
+        if self.mels is None:
+            return arranged(waveform, ("time",), self.axes)
+        spectrum = (log_mel(waveform, self.rate, self.mels) - self.mean) / self.std
+        return arranged(spectrum.astype(np.float32), ("mel", "time"), self.axes)
+
+    def positions(self, num_samples: int) -> int:
+        """How many time steps of the column so many samples are."""
+        return num_samples if self.mels is None else -(-num_samples // hop(self.rate))
+
+
+def arranged(values: Floats, own: tuple[str, ...], wanted: tuple[str, ...]) -> Floats:
+    """An array with axes in another order; an axis that it does not have gets length 1.
+
+    >>> arranged(np.zeros((64, 10), np.float32), ("mel", "time"), ("time", "mel")).shape
+    (10, 64)
+    """
+    ordered = values.transpose([own.index(axis) for axis in wanted if axis in own])
+    for place, axis in enumerate(wanted):
+        if axis not in own:
+            ordered = np.expand_dims(ordered, place)
+    return np.ascontiguousarray(ordered)
+
+
+def read_audio_format(state: Mapping[str, Any]) -> AudioFormat:
+    """An AudioFormat from the result of `asdict`."""
+    return AudioFormat(**{**state, "axes": tuple(state["axes"])})
+
+
+def extract(state: Mapping[str, Any], waveform: Waveform) -> dict[str, Floats]:
+    """What transformers' feature extractor makes of one row, by column."""
+    made = _extractor(json.dumps(dict(state), sort_keys=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mel bands without a frequency of their own
+        found = made(waveform, sampling_rate=made.sampling_rate, return_tensors="np")
+    return {name: np.asarray(value[0]) for name, value in found.items()}
+
+
+@cache
+def _extractor(state: str) -> Any:
+    import transformers
+
+    settings = json.loads(state)
+    return getattr(transformers, settings.pop(KIND))(**settings)
+
+
+def extracted_form(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Column, axes and mask of what an extractor makes, found by trying two lengths.
+
+    >>> extracted_form({KIND: "Wav2Vec2FeatureExtractor"})["axes"]
+    ['time']
+    """
+    rate = state.get("sampling_rate", 16_000)
+    long, short = (extract(state, np.zeros(size, np.float32)) for size in (rate, rate // 2))
+    column = next(name for name in long if name.startswith("input"))
+    shapes = zip(long[column].shape, short[column].shape, strict=True)
+    axes = ["time" if a != b else f"{column}.{n}" for n, (a, b) in enumerate(shapes)]
+    masked = "time" in axes and bool(state.get("return_attention_mask"))
+    return {"column": column, "axes": axes, "masked": masked}

@@ -1,0 +1,83 @@
+"""A batch of rows that are read anew from the user's Dataset in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.loading import to_batch
+from surefit.data.joint_columns import join_columns
+from surefit.data.nested_columns import spread_columns
+from surefit.data.python.live_rows import kept_randomness
+from surefit.data.table import Table
+from surefit.encode.drop_reasons import describe_counts
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.store import Store
+from surefit.errors import RunFailedError
+from surefit.tasks.class_loss import read_class_loss
+
+if TYPE_CHECKING:
+    from surefit.encode.augment.array_augment import EpochRows
+    from surefit.pipeline.pipeline import Pipeline
+
+DIVISOR = "divisor"
+"""The column of a live batch that states what its loss is divided by."""
+GIVE_ROWS = (
+    "Let the Dataset give a row that can be trained on whenever it is read. Then resume the run."
+)
+
+
+def live_batch(
+    pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, device: Any
+) -> dict[str, Any]:
+    """Rows as their Dataset gives them in this epoch, with what their loss is divided by."""
+    prepare = pipeline.prepare
+    read: list[EncodedRow] = []
+    with kept_randomness():
+        for place in map(int, rows):
+            read.append(read_anew(pipeline, int(source.source_row[place]), epoch))
+    columns: list[Mapping[str, Any]] = [row.columns for row in read]
+    if prepare is not None:
+        numbers = [(int(source.source_row[place]), int(source.copy[place])) for place in rows]
+        columns = [prepare(row, epoch, *n) for row, n in zip(columns, numbers, strict=True)]
+    batch = to_batch(columns, pipeline.fields, pipeline.collate_fn, device, pipeline.layout)
+    counted = {"num_targets": sum(row.num_targets for row in read)}
+    own = pipeline.collate_fn is not None  # which may change the targets
+    return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
+
+
+def read_anew(pipeline: Pipeline, number: int, epoch: int) -> EncodedRow:
+    """One row of the data as it is in this epoch (from 0), encoded."""
+    live, encoder = pipeline.live, pipeline.encoder
+    assert live is not None
+    table = spread_columns(live.table(number, pipeline.seed, epoch + 1))
+    table = join_columns(table, encoder.roles.values())
+    return encode_anew(pipeline, table, number, epoch)
+
+
+def encode_anew(pipeline: Pipeline, table: Table, number: int, epoch: int) -> EncodedRow:
+    """The only row of a Table, encoded; raises where it cannot be trained on."""
+    where = f"row {number}, epoch {epoch + 1}"
+    try:
+        blocks = pipeline.row_encoder(table.row(0))
+    except SkipRowError as skip:
+        reason = describe_counts({skip.reason: 1})
+        raise RunFailedError(f"{where}: the row cannot be used ({reason}).", GIVE_ROWS) from None
+    except RowFaultError as fault:
+        raise RunFailedError(f"{where}: {fault.message}", fault.fix or GIVE_ROWS) from None
+    if len(blocks) != 1:
+        raise RunFailedError(
+            f"{where}: the row is longer than {pipeline.encoder.max_length} and would be split.",
+            "Truncate such rows: --set overlong=truncate.",
+        )
+    return blocks[0]
+
+
+def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
+    """What the loss of these rows is divided by: their targets, or their class weights."""
+    options = read_class_loss(pipeline.encoder.settings)
+    if options.class_weights is None:
+        return sum(row.num_targets for row in rows)
+    return options.count(np.concatenate([np.ravel(row.columns["labels"]) for row in rows]))

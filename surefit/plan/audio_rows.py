@@ -1,0 +1,173 @@
+"""Audio rows before any is encoded: their rate and length, and the form that the model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from math import ceil
+from typing import Any
+
+from surefit.config import Audio
+from surefit.data.split import Rows, sample_rows
+from surefit.data.table import Table
+from surefit.encode.audio.audio_files import require_audio
+from surefit.encode.audio.audio_format import KIND, AudioFormat, extracted_form
+from surefit.encode.audio.audio_sample import AudioSample, sample_headers
+from surefit.encode.audio.log_mel import num_frames
+from surefit.errors import UsageError
+from surefit.findings import Finding, rule
+from surefit.models.audio_inputs import TINY_MELS, AudioInputs
+
+NO_AUDIO = rule(
+    "SF192",
+    "error",
+    "no audio to read",
+    why="Rate and length are those of the training rows; none of them has audio.",
+    fix="Check the files that the column names.",
+)
+
+NO_FORM_ACCEPTED = rule(
+    "SF195",
+    "error",
+    "module that reads no form of audio",
+    why="The module was tried on waveforms and on log-mel spectrograms, and failed on each.",
+    fix=(
+        "Let forward read waveforms [rows, samples] or log-mel [rows, 1, mels, frames]. A module "
+        "for one length needs it: --set audio.seconds=1."
+    ),
+)
+
+LONGEST_SECONDS = 30.0
+DEFAULT_RATE = 16_000
+HEADERS = 2048
+"""Rows whose headers are looked at."""
+USUAL_MELS = (64, 80, 40, 128, 32)
+WAVEFORMS = (("time",), ("channel", "time"))
+SPECTROGRAMS = (("channel", "mel", "time"), ("mel", "time"), ("time", "mel"))
+
+
+def plan_audio(
+    table: Table,
+    rows: Rows,
+    roles: Mapping[str, str],
+    find_inputs: Callable[[], AudioInputs | None],
+    asked: Audio,
+) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """How audio is read, as the Encoder saves it; None for data without audio."""
+    column = roles.get("audio")
+    if column is None:
+        return None, []
+    require_audio()
+    chosen = rows[sample_rows(len(rows), HEADERS, seed=0)]
+    named = replace(table, arrow=table.arrow.select([column]))
+    sample = sample_headers(row[column] for row in named.rows(chosen.tolist()))
+    if not sample.rates:
+        fault = sample.fault
+        message = f"No training row has audio in column {column!r}."
+        if fault is None:
+            raise NO_AUDIO.error(message, column=column)
+        raise fault.rule.error(f"{message} {fault.message}.", fix=fault.fix, column=column)
+    inputs = find_inputs() or AudioInputs()
+    form = _by_extractor(inputs, sample, asked) if inputs.extractor else None
+    form = form or _by_trial(inputs, sample, asked)
+    state = {**asdict(form), "axes": list(form.axes)}
+    return state, sample.findings(form, column, asked.rate)
+
+
+def _by_extractor(inputs: AudioInputs, sample: AudioSample, asked: Audio) -> AudioFormat:
+    """As the model's feature extractor makes it; that of an untrained model follows the data."""
+    if asked.form is not None or asked.mels is not None:
+        raise UsageError(
+            "audio.form and audio.mels are for custom modules; this model has its own "
+            f"{inputs.extractor[KIND]}.",
+            "Leave them out.",
+        )
+    state: dict[str, Any] = dict(inputs.extractor)
+    config: dict[str, Any] = {}
+    rate = int(state["sampling_rate"])
+    if inputs.untrained:
+        rate = state["sampling_rate"] = asked.rate or rate
+        seconds = min(asked.seconds or sample.longest, asked.seconds or LONGEST_SECONDS)
+        state, config = _fitted(state, seconds)
+    elif asked.rate not in (None, rate):
+        raise UsageError(
+            f"audio.rate is {asked.rate}, but the model was trained with {rate} Hz.",
+            "Leave audio.rate out: audio is resampled for the model.",
+        )
+    limit = _limit(state)
+    if limit is not None and asked.seconds is not None and asked.seconds > limit + 0.02:
+        raise UsageError(
+            f"audio.seconds is {asked.seconds:g}, but the model reads up to {limit:.4g} s.",
+            "Leave audio.seconds out, or lower it.",
+        )
+    known = extracted_form(state)
+    return AudioFormat(
+        rate,
+        asked.seconds or limit or LONGEST_SECONDS,
+        known["column"],
+        tuple(known["axes"]),
+        least_samples=inputs.least_samples,
+        extractor=state,
+        masked=known["masked"],
+        fixed=asked.pad,
+        config=config,
+    )
+
+
+def _fitted(state: dict[str, Any], seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The extractor of an untrained model with room for so much audio; and the model's config."""
+    samples = ceil(seconds * state["sampling_rate"])
+    if state[KIND] == "ASTFeatureExtractor":
+        sizes = {"max_length": max(32, 1 + samples // 160), "num_mel_bins": TINY_MELS}
+        return {**state, **sizes}, sizes
+    if state[KIND] == "WhisperFeatureExtractor":
+        length = max(1, ceil(seconds))
+        frames = length * state["sampling_rate"] // 160
+        return {**state, "chunk_length": length}, {"max_source_positions": frames // 2}
+    return state, {}
+
+
+def _limit(state: Mapping[str, Any]) -> float | None:
+    """How many seconds an extractor reads; None where it reads any length."""
+    rate = state["sampling_rate"]
+    if state[KIND] == "ASTFeatureExtractor":
+        return float((160 * state.get("max_length", 1024) + 240) / rate)
+    if state[KIND] == "WhisperFeatureExtractor":
+        return float(state.get("chunk_length", 30))
+    return None
+
+
+def _by_trial(inputs: AudioInputs, sample: AudioSample, asked: Audio) -> AudioFormat:
+    """The first form that the module accepts."""
+    rate = asked.rate or sample.common_rate or DEFAULT_RATE
+    seconds = asked.seconds or LONGEST_SECONDS
+    tried = asked.seconds or 1.0
+    for form in _forms(inputs, asked, AudioFormat(rate, seconds)):
+        if inputs.gives_rows is None or _accepts(inputs, form, tried):
+            one_length = asked.seconds is not None and not _accepts(inputs, form, tried / 2)
+            return replace(form, fixed=one_length or asked.pad)
+    raise NO_FORM_ACCEPTED.error(
+        f"The module accepts neither waveforms nor log-mel spectrograms of {tried:g} s at "
+        f"{rate} Hz."
+    )
+
+
+def _forms(inputs: AudioInputs, asked: Audio, plain: AudioFormat) -> Iterator[AudioFormat]:
+    if asked.form != "log-mel" and asked.mels is None:
+        yield from (replace(plain, axes=axes) for axes in WAVEFORMS)
+    if asked.form == "waveform":
+        return
+    of_layers = [size for size in inputs.sizes[:2] if 8 <= size <= 512]
+    mels = [asked.mels] if asked.mels is not None else [*dict.fromkeys([*of_layers, *USUAL_MELS])]
+    for axes in SPECTROGRAMS:
+        order = [*USUAL_MELS, *of_layers] if "channel" in axes and asked.mels is None else mels
+        yield from (replace(plain, axes=axes, mels=number) for number in order)
+
+
+def _accepts(inputs: AudioInputs, form: AudioFormat, seconds: float) -> bool:
+    samples = max(1, round(seconds * form.rate))
+    length = samples if form.mels is None else num_frames(samples, form.rate)
+    sizes = {"channel": 1, "mel": form.mels or 0, "time": length}
+    if inputs.gives_rows is None:
+        return True
+    return inputs.gives_rows(tuple(sizes[axis] for axis in form.axes), form.axes.index("time"))

@@ -1,0 +1,82 @@
+"""Faults of audio: files that cannot be read, arrays that are none, modules that read no audio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tones import PITCHES, tone, wav
+
+from faults.case import Case
+
+AST = "tiny:ast"
+TASK = "--task audio-classification"
+LINEAR = """
+from torch import nn
+
+
+def make(num_classes):
+    return nn.Linear(7, num_classes)
+"""
+CNN = """
+from torch import nn
+
+
+def make(num_classes):
+    pooled = nn.AdaptiveMaxPool2d((8, 1)), nn.Flatten()
+    return nn.Sequential(nn.Conv2d(1, 6, 3), *pooled, nn.Linear(48, num_classes))
+"""
+
+
+def sounds(**more: Any) -> dict[str, Any]:
+    """Folders of tones of three pitches, and what else is in them."""
+    made = {f"d/{name}/{n}.wav": wav(tone(name, n)) for name in PITCHES for n in range(8)}
+    return {**made, **{f"d/{name.replace('__', '/')}.wav": raw for name, raw in more.items()}}
+
+
+WAVEFORMS = np.stack([tone("low", 0)[:800] + n for n in range(24)])
+CASES = [
+    Case("audio cut off", "SF190", sounds(low__x=wav(tone("low", 1))[:-900]), AST, data="d"),
+    Case("audio of no bytes", "SF190", sounds(low__x=b""), AST, data="d", process=True),
+    Case(
+        "audio that is not there",
+        "SF190",
+        {"a.jsonl": [{"audio": f"d/{n}.wav", "label": n % 2} for n in range(9)]},
+        AST,
+    ),
+    Case(
+        "images as audio",
+        "SF191",
+        {"a.npz": {"audio": np.zeros((24, 40, 50), np.float32), "label": np.arange(24) % 2}},
+        AST,
+        TASK,
+    ),
+    Case(
+        "column of audio without any",
+        "SF192",
+        {"a.jsonl": [{"audio": "", "label": n % 2} for n in range(24)]},
+        AST,
+        TASK,
+    ),
+    Case("module that reads no audio", "SF195", sounds(), module=LINEAR, data="d"),
+    Case(
+        "waveforms without a sampling rate",
+        "SF194",
+        {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
+        AST,
+        TASK,
+        exits=0,
+        also=("SF193",),
+    ),
+]
+HEALTHY = [
+    Case("tones for a module on log-mel", None, sounds(), module=CNN, data="d", also=("SF193",)),
+    Case(
+        "waveforms with their sampling rate",
+        None,
+        {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
+        AST,
+        f"{TASK} --set audio.rate=8000",
+        also=("SF193",),
+    ),
+]

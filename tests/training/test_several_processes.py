@@ -1,0 +1,195 @@
+"""Processes start together, agree, notice each other's end, and go on in another number."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import feature_rows, save_ragged, write_module
+from surefit.checks.launcher import check_launcher
+from surefit.cli import run
+from surefit.errors import UsageError
+from surefit.memory.limit import find_limit
+from surefit.plan.make_plan import compare_facts
+from surefit.processes import OtherProcessError
+from surefit.training.resume import _spread
+
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "surefit", "train", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().split("\n") if line]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_another_number_of_processes(tmp_path: Path) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(60))
+    start = ["--data", "data.npz", "--model", write_module(tmp_path), "--batch-size", "2"]
+    start += ["--max-steps", "4"]
+    for output, counts in {"alone": (1, 1, 1), "several": (2, 4, 1)}.items():
+        accumulate = str(4 // counts[0])
+        stages = [[*start, "--grad-accum", accumulate, "--output", output]]
+        stages += [["--resume", output, "--max-steps", steps] for steps in ("8", "12")]
+        for count, arguments in zip(counts, stages, strict=True):
+            done = command(tmp_path, *arguments, "--processes", str(count))
+            assert done.returncode == 0, done.stderr[-3000:]
+            assert done.stderr.count("ready to train") == 1  # one process speaks
+    alone, several = (events(tmp_path / name) for name in ("alone", "several"))
+    assert len(alone) == len(several) > 12
+    for one, other in zip(alone, several, strict=True):
+        assert one["event"] == other["event"]
+        if one["event"] == "step":
+            assert one["tokens"] == other["tokens"]
+            assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
+
+
+def by_hand(folder: Path, *arguments: list[str]) -> list[tuple[int, str]]:
+    """A process for each list of arguments, as if each were on a host of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(len(arguments)), "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "surefit", "train", *own],
+            cwd=folder,
+            env={**ENVIRONMENT, **shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, own in enumerate(arguments)
+    ]
+    said = [child.communicate(timeout=200)[1] for child in started]
+    return [(child.returncode, text) for child, text in zip(started, said, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (["--data", "other.npz"], "Process 1 of host .* has other data than process 0"),
+        (["--data", "data.npz", "--seed", "5"], r"other config .*\(seed: 5, not 0\)"),
+        (["--data", "missing.npz"], "Process 1 failed while planning: .*missing.npz"),
+    ],
+)
+def test_processes_that_differ_do_not_train(
+    tmp_path: Path, second: list[str], expected: str
+) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(40))
+    save_ragged(tmp_path / "other.npz", feature_rows(40, seed=1))
+    shared = ["--model", write_module(tmp_path), "--max-steps", "2", "--output", "run"]
+    (code, said), (other_code, other_said) = by_hand(
+        tmp_path, ["--data", "data.npz", *shared], [*second, *shared]
+    )
+    assert (code, other_code) == (2, 2)
+    assert re.search(expected, said)
+    assert "error" not in other_said  # the first process speaks
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_end_of_one_process_is_told_by_all(tmp_path: Path) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(60))
+    model, source = write_module(tmp_path), tmp_path / "net.py"
+    fail = "import os; self.calls = getattr(self, 'calls', 0) + self.training"
+    condition = "os.environ.get('RANK') == '1' and self.calls > 9"
+    lines = f"        {fail}\n        if {condition}: raise ValueError('bad luck')\n"
+    source.write_text(source.read_text().replace("        hidden =", f"{lines}        hidden ="))
+    shared = ["--data", "data.npz", "--model", model, "--batch-size", "2", "--epochs", "20"]
+    done = command(tmp_path, *shared, "--processes", "2", "--output", "run")
+    assert done.returncode == 1
+    assert "Process 1: Training failed at step" in done.stderr
+    assert "bad luck" in done.stderr
+    assert "Another process ended" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("USE_FSDP", "true", "FSDP"),
+        ("USE_DEEPSPEED", "1", "DeepSpeed"),
+        ("USE_SOMETHING_NEW", "yes", "USE_SOMETHING_NEW"),
+        ("MIXED_PRECISION", "bf16", "--set precision=bf16"),
+        ("GRADIENT_ACCUMULATION_STEPS", "4", "--grad-accum 4"),
+        ("DYNAMO_BACKEND", "INDUCTOR", "--set compile=on"),
+    ],
+)
+def test_what_accelerate_was_asked_for_and_would_not_happen(
+    variable: str, value: str, expected: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_launcher("fp32", {f"ACCELERATE_{variable}": value})
+    assert expected in f"{raised.value.message} {raised.value.fix}"
+
+
+def test_what_accelerate_launch_always_says_is_no_fault() -> None:
+    said = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "USE_CPU": "true"}
+    said |= {"USE_FSDP": "false", "DYNAMO_USE_DYNAMIC": "False", "CPU_AFFINITY": "False"}
+    check_launcher("fp32", {f"ACCELERATE_{name}": value for name, value in said.items()})
+    check_launcher("bf16", {"ACCELERATE_MIXED_PRECISION": "bf16"})
+
+
+def test_the_memory_of_a_host_is_for_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = find_limit().free_bytes
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert find_limit().free_bytes == pytest.approx(alone / 4, rel=0.2)
+
+
+def test_micro_batches_are_spread_evenly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from surefit.config import make_config
+    from surefit.run.run_folder import Run
+
+    config, run = make_config({"grad_accum": 3}), Run(Path("run"))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert _spread(run, {"num_processes": 2}, config).grad_accum == 6
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError) as raised:
+        _spread(run, {"num_processes": 2}, config)
+    assert raised.value.fix == "Launch it with 1 or 2 or 3 or 6 processes."
+
+
+def test_the_first_difference_is_named() -> None:
+    same = {"config": '{"seed": 1}', "data": "a"}
+    compare_facts([("here", same), ("there", same)])
+    with pytest.raises(OtherProcessError, match="has other data than process 0"):
+        compare_facts([("here", same), ("there", {**same, "data": "b"})])
+
+
+def test_a_plan_for_processes_and_devices_that_are_not_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(60))
+    asked = ["check", "--data", str(tmp_path / "data.npz"), "--model", "tiny:bert"]
+    asked += ["--batch-size", "2", "--json"]
+    assert run([*asked, "--processes", "4", "--device", "a100-40gb"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["processes"]["count"] == 4
+    assert 0 <= plan["processes"]["imbalance"] < 0.5
+    sent = 2 * 3 / 4 * 4 * plan["model"]["trainable_parameters"]
+    assert plan["processes"]["exchanged_bytes_per_step"] == round(sent)
+    assert plan["memory"]["limit_bytes"] == 40_000_000_000
+    assert plan["steps"] == 3 * -(-54 // 8)
+    assert run([*asked, "--device", "a100-41gb"]) == 2
+    assert "a100-40gb" in capsys.readouterr().out
+    assert run([*asked, "--processes", "2", "--set", "fit=measured"]) == 2
