@@ -233,7 +233,7 @@ RUNS: tuple[RealRun, ...] = (
         "spoken-digits, from one speaker to the other",
         ("$DATA/spoken-digits/*_jackson_*.wav",),
         f"--set 'label_from=^([0-9])_' {DIGITS}",
-        (goals.metric("accuracy"),),
+        (goals.training_loss_falls(0.5), goals.metric("accuracy")),
         {"audio": "audio", "label": "label"},
         test_data=("$DATA/spoken-digits/*_nicolas_*.wav",),
         repeated=False,
