@@ -118,10 +118,13 @@ def _audio_changes(
 ) -> SeriesChanges:
     form = read_audio_format(encoder.fitted["audio"])
     value = pipeline.fields[form.column]
-    time = value.axes.index("time") if "time" in value.axes else None
-    if time is None:  # an extractor pads all rows to one length, the longer of the axes
-        shape = extract(form.extractor or {}, np.zeros(form.rate, np.float32))[form.column].shape
-        time = int(np.argmax(shape))
+    if "time" in value.axes:
+        time = value.axes.index("time")
+    else:  # an extractor pads all rows to one length: the axis that the mel bands are not
+        made = form.extractor or {}
+        shape = extract(made, np.zeros(form.rate, np.float32))[form.column].shape
+        bands = made.get("num_mel_bins") or made.get("feature_size")
+        time = next((axis for axis, size in enumerate(shape) if size != bands), 0)
     others = [axis for axis in range(value.rank) if axis != time and value.axes[axis] != "channel"]
     if not others and "channel_mask" in changes:
         raise UsageError(
