@@ -33,6 +33,11 @@ def metric(name: str, least: float | None = None) -> Figure:
     return Figure(name, lambda done: float(done.evaluate()["metrics"][name]), least)
 
 
+def known(name: str) -> Figure:
+    """A metric of `surefit evaluate` without a goal, to compare with that of another run."""
+    return Figure(name, lambda done: float(done.evaluate()["metrics"][name]))
+
+
 def training_loss_falls(share: float) -> Figure:
     """The mean training loss of the last tenth of the steps, against the first tenth's."""
     return Figure("training loss falls by (share)", _fall, share)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -32,10 +33,24 @@ _DEATH_SIGNAL = 1
 """`PR_SET_PDEATHSIG` of prctl."""
 
 _make: Callable[[Any], Any] | None = None
+_asked: ContextVar[int | None] = ContextVar("children", default=None)
+
+
+@contextmanager
+def use_children(count: int | None) -> Iterator[None]:
+    """While the block runs, so many processes share the work; None is for one per core."""
+    before = _asked.set(count)
+    try:
+        yield
+    finally:
+        _asked.reset(before)
 
 
 def num_children(num_rows: int) -> int:
     """How many processes should share work on so many rows; 0 if this one should do it alone."""
+    asked = _asked.get()
+    if asked is not None and sys.platform == "linux":
+        return 0 if asked == 1 else asked
     can_fork = sys.platform == "linux" and not multiprocessing.current_process().daemon
     cores = len(os.sched_getaffinity(0)) if can_fork else 1
     return min(cores, MOST_PROCESSES) if num_rows >= FEWEST_ROWS and cores > 1 else 0

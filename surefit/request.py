@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,12 @@ class Request:
     """Decides which code may run, and finds it."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier plan of the same run chose by trying, to be taken as it is."""
+    processes: int | None = None
+    """Processes that a run is planned for, if not those that plan it."""
+    device: str | None = None
+    """The kind of device that a run is planned for, as `memory.devices` names it."""
+    encodes_only: bool = False
+    """Whether to stop when the rows are encoded and checked."""
 
 
 def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Request:
@@ -80,6 +86,24 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
     for name, value in objects.items():
         _check_object(name, value)
     return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
+
+
+def plan_for(request: Request, processes: int | None, device: str | None) -> Request:
+    """The request for another number of processes, and for a kind of device that is not here."""
+    from surefit.memory.devices import find_device
+
+    config = request.config
+    elsewhere = device is not None or (processes or 1) > 1
+    if elsewhere and (config.fit == "measured" or config.rehearse):
+        raise UsageError(
+            "A run for other processes or another device cannot be measured here.",
+            "Leave out fit=measured and rehearse=true, or --processes and --device.",
+        )
+    if device is not None:
+        known = find_device(device)
+        if config.device_memory_gb is None:
+            config = config.model_copy(update={"device_memory_gb": known.memory_gb})
+    return replace(request, config=config, processes=processes, device=device)
 
 
 OWN_METRICS = "own metrics"

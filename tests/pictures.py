@@ -98,3 +98,24 @@ def write_png(path: Path, pixels: np.ndarray[Any, Any]) -> None:
     """Save pixels as a PNG file, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
+
+
+def disc_rows(count: int, first: int = 0, size: int = 24) -> list[Any]:
+    """A bright disc on dark noise, and the mask of the disc."""
+    rows = []
+    for n in range(count):
+        numbers = np.random.default_rng(first + n)
+        image = numbers.integers(0, 90, (size, size, 3)).astype(np.uint8)
+        y, x = np.mgrid[:size, :size]
+        down, right = numbers.uniform(6, size - 6, 2)
+        inside = (y - down) ** 2 + (x - right) ** 2 < numbers.uniform(4, 8) ** 2
+        image[inside] = numbers.integers(130, 256, (int(inside.sum()), 3))
+        rows.append({"image": image, "mask": inside.astype(np.uint8)})
+    return rows
+
+
+def write_discs(folder: Path, count: int, first: int = 0, size: int = 24) -> None:
+    """Discs as PNG files in `images`, their masks in `masks`."""
+    for number, row in enumerate(disc_rows(count, first, size)):
+        write_png(folder / "images" / f"{number}.png", row["image"])
+        write_png(folder / "masks" / f"{number}.png", row["mask"])

@@ -94,7 +94,7 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     """What is odd about the names of the classes and their numbers of rows."""
     names = encoder.fitted.get("classes")
     column = encoder.roles.get("label")
-    if not names or column is None:
+    if not names or column is None or column in table.files:  # classes are inside the files
         return
     counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
     sign = encoder.fitted.get(SEPARATOR)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from surefit.batches.field import Field, lead_column
 from surefit.encode.store import Store
 
-Unit = Literal["tokens", "time steps", "rows"]
+Unit = Literal["tokens", "time steps", "rows", "pixels"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class Ledger:
         if self.unit != "rows":
             parts.append(f"{self.tokens:,} {self.unit}")
         if self.target_unit != "rows":
-            share = self.trained_tokens / max(self.tokens, 1)
-            parts.append(f"{self.trained_tokens:,} labelled {self.target_unit} ({share:.1%})")
+            share = f" ({self.trained_tokens / max(self.tokens, 1):.1%})"
+            of_row = share if self.target_unit == self.unit else ""
+            parts.append(f"{self.trained_tokens:,} labelled {self.target_unit}{of_row}")
         return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,5 +119,7 @@ def target_unit(fields: Mapping[str, Field]) -> Unit:
     'rows'
     """
     labels = fields.get("labels")
+    if labels is not None and labels.axes == ("height", "width"):
+        return "pixels"
     along = labels is not None and labels.rank > 0 and labels.axes[0].endswith("time")
     return sequence_unit(fields) if along else "rows"

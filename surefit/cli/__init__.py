@@ -15,6 +15,7 @@ from surefit.cli import (
     cache_command,
     check,
     demo,
+    encode,
     evaluate,
     explain,
     export,
@@ -53,6 +54,7 @@ STOPPED = "Stopped before training started; nothing was written."
 for module in (
     train,
     check,
+    encode,
     inspect,
     explain,
     evaluate,

@@ -16,6 +16,12 @@ def command(
     config: Path | None,
     resume: str | None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(help="Plan for so many processes.", min=1, show_default=False)
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Plan for a device that is not here, such as a100-80gb.")
+    ] = None,
 ) -> int:
     """Plan only: report errors, memory and time before training."""
     from surefit.api import check_request
@@ -23,11 +29,12 @@ def command(
     from surefit.cli.guarded_console import to_stdout
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import UsageError
-    from surefit.request import make_request
+    from surefit.request import make_request, plan_for
 
     if resume is not None:
         raise UsageError("check does not take --resume.", "Use surefit train --resume RUN.")
     request = make_request(settings, config.parent if config is not None else None)
+    request = plan_for(request, processes, device)
     with Display() as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
     if json:

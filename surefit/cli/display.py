@@ -39,8 +39,10 @@ def show_plan(plan: Plan, console: Console) -> None:
     for name, value in plan_lines(plan):
         console.print(as_line(f"{name:<10}{value}"))
     show_findings(plan.findings, console)
-    verdict = "ready to train" if plan.ok else "cannot train"
-    console.print(as_line(verdict, style="bold green" if plan.ok else "bold red"))
+    verdict, is_good = ("ready to train" if plan.ok else "cannot train"), plan.ok
+    if plan.request.encodes_only and plan.is_encoded:
+        verdict, is_good = "encoded", True
+    console.print(as_line(verdict, style="bold green" if is_good else "bold red"))
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:

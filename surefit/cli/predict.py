@@ -18,10 +18,17 @@ def command(
     probabilities: Annotated[
         str | None, typer.Option(help="all: the probabilities of all classes.")
     ] = None,
+    masks: Annotated[
+        str | None,
+        typer.Option(help="A folder for predicted masks, as PNG files; else they are in the JSON."),
+    ] = None,
     trust_code: TrustCode = None,
 ) -> int:
     """Print predictions as JSON lines, one per row and in their order."""
+    from functools import partial
+
     from surefit.api import iter_predictions
+    from surefit.cli.predicted_masks import plain_value
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
@@ -41,8 +48,9 @@ def command(
             raise UsageError("This run does not read text.", "Pass rows with --data.")
         forms = {"tokens": text.split(), "messages": [{"role": "user", "content": text}]}
         rows = [{roles[role]: forms.get(role, text)}]
-    results = sys.stdout
+    results, as_plain = sys.stdout, partial(plain_value, masks)
     with user_output_to_stderr():
         for prediction in iter_predictions(opened, rows, probabilities=probabilities):
-            print(json.dumps(prediction, ensure_ascii=False), file=results, flush=True)
+            shown = {name: as_plain(prediction, value) for name, value in prediction.items()}
+            print(json.dumps(shown, ensure_ascii=False), file=results, flush=True)
     return 0

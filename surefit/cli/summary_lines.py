@@ -9,6 +9,7 @@ from rich.text import Text
 
 from surefit.cli.guarded_console import as_line
 from surefit.gigabytes import show_gb, show_size
+from surefit.memory.devices import find_device
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _row_lines(plan, plan.ledger)
     if plan.job is not None and plan.ledger is not None:
         yield from _step_lines(plan.job, plan.ledger.unit)
+        yield from _process_lines(plan)
         if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     if plan.folds:
@@ -167,6 +169,22 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
     yield "batches", f"{batches.num_micro_batches():,} per epoch, {size}"
     in_all = f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
     yield "steps", f"{in_all}; order: {batches.chosen_order}"
+
+
+def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """How processes share a step, and what they exchange."""
+    shared = plan.processes_dict()
+    if not shared:
+        return
+    sent = shared["exchanged_bytes_per_step"]
+    text = (
+        f"{shared['count']}, each with the whole model; {shared['imbalance']:.1%} of their time "
+        f"is waiting for the slowest; each sends {show_size(sent)} of gradients in a step"
+    )
+    if plan.request.device is not None:
+        seconds = sent / 1e9 / find_device(plan.request.device).exchange_gb_per_second
+        text += f", {seconds:.2g} s on one host of {plan.request.device}"
+    yield "processes", text
 
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from surefit.data.file_kinds import DECODED, FileKind
 from surefit.data.table import Table
 
 LOOKED_AT = 16
+FILE_ROLES = tuple(kind.role for kind in DECODED)
+"""Roles whose columns may hold paths of files that are decoded."""
 
 
 def unwrapped(value: Any) -> Any:
@@ -41,13 +43,13 @@ def holds_files(kind: pa.DataType) -> bool:
     return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
 
 
-def with_files(table: Table, roles: Mapping[str, str]) -> Table:
-    """The table with the paths of images and audio resolved; its key covers the files' content.
+def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_ROLES) -> Table:
+    """The table with the paths of these roles resolved; its key covers the files' content.
 
     A relative path is searched next to the data file, then in the working folder.
     """
-    for kind in DECODED:
-        column = roles.get(kind.role)
+    for role in of:
+        column = roles.get(role)
         if column in table.files or column not in table.columns:
             continue
         if holds_files(table.column_type(column)):

@@ -27,6 +27,7 @@ from surefit.data.formats import (
     jsonl,
     label_files,
     numpy_files,
+    paired_folders,
     parquet,
     text_lines,
     time_series,
@@ -236,7 +237,8 @@ def holds_lines(table: Table) -> bool:
 def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
-        return class_folders.open_class_folder
+        paired = paired_folders.find_pair(path) is not None
+        return paired_folders.open_pairs if paired else class_folders.open_class_folder
     if media_kind(path) is not None:
         return open_media
     opener = OPENERS.get(ending(path))

@@ -35,6 +35,17 @@ class Limit:
         """Memory that can still be allocated within the limit."""
         return max(self.bytes - self.used_bytes, 0)
 
+    def shared_by(self, processes: int) -> Limit:
+        """The limit of each of the processes that a host would run; a device has one of them.
+
+        >>> Limit(8_000, "max_memory_gb").shared_by(4).bytes
+        8000
+        """
+        if processes == 1 or self.on_device or self.source == "max_memory_gb":
+            return self
+        share = self.used_bytes + self.free_bytes // processes
+        return Limit(share, f"{self.source}, for each of {processes} processes")
+
     def __str__(self) -> str:
         """
         >>> str(Limit(8_000_000_000, "max_memory_gb"))

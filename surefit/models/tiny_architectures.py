@@ -52,6 +52,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         focalnet hiera ijepa metaclip_2 mobilenet_v2 mobilevit poolformer pvt pvt_v2 regnet
         resnet segformer siglip swin swinv2 vit vit_msn"""
     ),
+    "image-segmentation": _names("""segformer"""),
     "audio-classification": _names(
         """ast data2vec-audio hubert unispeech unispeech-sat wav2vec2 wav2vec2-bert
         wav2vec2-conformer wavlm whisper"""

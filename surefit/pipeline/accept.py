@@ -32,7 +32,7 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
     encoder, notes = adapt_layout(encoder, table)
-    return Accepted(with_files(table, encoder.roles), encoder, (*found, *notes))
+    return Accepted(with_files(table, encoder.roles, task.file_roles), encoder, (*found, *notes))
 
 
 def check_columns(

@@ -62,6 +62,7 @@ def make_batches(
     grad_accum: int,
     max_tokens: int | None,
     order: Order | Literal["auto"] = "auto",
+    processes: int | None = None,
 ) -> Batches:
     """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
     if batch_size == "auto" and max_tokens is not None:
@@ -72,7 +73,8 @@ def make_batches(
     if batch_size == "auto":
         batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
     chosen = None if order == "auto" else order
-    return Batches(lengths, seed, batch_size, grad_accum, num_processes(), max_tokens, order=chosen)
+    count = processes or num_processes()
+    return Batches(lengths, seed, batch_size, grad_accum, count, max_tokens, order=chosen)
 
 
 def generation_size(

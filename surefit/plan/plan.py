@@ -82,21 +82,41 @@ class Plan:
         """Whether nothing found keeps the run from starting."""
         return self.job is not None and not has_errors(self.findings)
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether all rows are encoded, and nothing found keeps them from being trained on."""
+        return self.ledger is not None and not has_errors(self.findings)
+
     def found(self, *findings: Iterable[Finding]) -> Plan:
         """The plan with further findings, one for each cause."""
         more = (finding for group in findings for finding in group)
         return replace(self, findings=without_covered((*self.findings, *more)))
 
+    def processes_dict(self) -> dict[str, Any]:
+        """How processes share a step and what they exchange in it; empty for one process."""
+        if self.job is None or self.job.batches.num_processes == 1:
+            return {}
+        batches, count = self.job.batches, self.job.batches.num_processes
+        trained = (p for p in self.job.pipeline.module.parameters() if p.requires_grad)
+        gradients = sum(p.numel() * p.element_size() for p in trained)
+        return {
+            "count": count,
+            "imbalance": round(batches.imbalance(), 6),
+            # a ring sends each gradient twice, but for the share that stays
+            "exchanged_bytes_per_step": round(2 * (count - 1) / count * gradients),
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""
         return {
-            "ok": self.ok,
+            "ok": self.is_encoded if self.request.encodes_only else self.ok,
             "task": self.task.name if self.task else None,
             "format_version": FORMAT_VERSION,
             "findings": [found.as_dict() for found in self.findings],
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "columns": dict(self.columns) if self.columns is not None else None,
             "batches": _batches_dict(self.job.batches) if self.job else None,
+            **({"processes": self.processes_dict()} if self.processes_dict() else {}),
             "memory": {
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
                 "planning_peak_bytes": self.planning_peak_bytes,
@@ -135,13 +155,7 @@ def _batches_dict(batches: Batches) -> dict[str, Any]:
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
         "order": batches.chosen_order,
-        **(_processes_dict(batches) if batches.num_processes > 1 else {}),
     }
-
-
-def _processes_dict(batches: Batches) -> dict[str, Any]:
-    """How many processes share a step, and how much of their time they wait for the slowest."""
-    return {"processes": batches.num_processes, "imbalance": round(batches.imbalance(), 6)}
 
 
 def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:

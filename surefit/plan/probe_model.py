@@ -110,7 +110,7 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     head = pipeline.task.head_for(pipeline.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
-        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit)
+        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit, head.per_pixel)
     found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
     if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
         each.code for each in found

@@ -121,7 +121,7 @@ def split_tables(
     _check_group_column(table, asked.by)
     parts = row_parts(table, task, roles, asked.by)
     rows, found = _scanned(table, asked.scan, asked.seed)
-    table = with_files(table, roles)
+    table = with_files(table, roles, task.file_roles)
     hashes = parts.hash_table(table, rows)
     classes = _classes(table, rows, task, roles, asked.stratify)
     _check_folds(asked, eval_table, len(rows))
@@ -135,7 +135,7 @@ def split_tables(
         names.pop(asked.by or "", None)
         check_columns(eval_table, task, {**roles, **names})
         train = rows
-        eval_table = with_files(eval_table, roles)
+        eval_table = with_files(eval_table, roles, task.file_roles)
         validation, notes = _scanned(eval_table, asked.scan, asked.seed)
         shown = parts.hash_table(eval_table, validation)
         found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]

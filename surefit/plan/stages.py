@@ -232,7 +232,7 @@ class _Planner:
         train, validation = self.keep(encode_split(built.pipeline, data, copies, self.progress))
         self.note(check_copies(train, copies))
         self._check_encoded(data, built, train, validation)
-        if has_errors(self.plan.findings):
+        if has_errors(self.plan.findings) or self.request.encodes_only:
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
         pipeline = read_live(pipeline, data.table, train, copies)
@@ -399,6 +399,7 @@ class _Planner:
             config.grad_accum,
             config.max_tokens,
             config.order,
+            request.processes,
         )
         module = built.pipeline.module
         self.note(check_batch_norm(module, batches, config.epochs))
@@ -486,6 +487,7 @@ class _Planner:
         config = self.request.config
         self.progress("predicting memory", 0, 1)
         limit = self.limit or find_limit(config.max_memory_gb, config.device_memory_gb)
+        limit = limit.shared_by(self.request.processes or 1)
         if config.batch_size == "auto":
             job = self.keep(settle_batch_size(job, limit))
             sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from surefit.encode.augment.array_augment import ArrayAugment
 from surefit.encode.augment.image_changes import ImageChanges
 from surefit.encode.encoder import Encoder
 from surefit.pipeline.job import Job
-
-Array = npt.NDArray[Any]
+from surefit.report.image_drawings import MAX_SIDE, image_png
 
 SHOWN_ROWS, SHOWN_EPOCHS = 4, 3
-MAX_SIDE = 64
-"""Pixels of the longer side of an image that is shown."""
 MAX_POINTS, MAX_CHANNELS = 100, 3
 """How much is shown of a series."""
 WIDTH, HEIGHT = 200, 60
@@ -59,24 +53,11 @@ def _drawing(row: Mapping[str, Any], augment: ArrayAugment) -> dict[str, Any]:
     """An image as PNG in base64, or the channels of a series as numbers."""
     values = row[augment.kind.column]
     if isinstance(augment.kind, ImageChanges):
-        return {"png": _png(augment.kind.as_pixels(values), augment.kind.high)}
-    by_step = values[:, None] if values.ndim == 1 else values
+        return {"png": image_png(values, augment.kind, row.get("labels"))}
+    time = augment.kind.time_axis
+    by_step = np.moveaxis(values, time or 0, 0).reshape(values.shape[time or 0], -1)
     step = -(-len(by_step) // MAX_POINTS)
     return {"lines": by_step[::step, :MAX_CHANNELS].T.astype(float).round(5).tolist()}
-
-
-def _png(pixels: Array, high: float | None) -> str:
-    """Planes (C, H, W) as PNG in base64; without a known range, from their least to their most."""
-    from PIL import Image
-
-    low = 0.0 if high is not None else float(pixels.min())
-    top = high if high is not None else max(float(pixels.max()), low + 1e-6)
-    levels = ((pixels - low) / (top - low) * 255).clip(0, 255).round().astype(np.uint8)
-    image = Image.fromarray(levels[0] if len(levels) == 1 else levels.transpose(1, 2, 0))
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def draw_examples(examples: Sequence[Mapping[str, Any]]) -> str:

@@ -55,6 +55,7 @@ def render(run: Run) -> str:
         _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
         _section("Findings", _findings(plan["findings"])),
         _section("Data", _table(("what", "value"), _ledger(ledger))),
+        _section("Predicted masks", draw_examples(run.examples)),
         _section("Augmented training rows", draw_examples(plan.get("examples", ()))),
         _section("Frozen parameters and learning rates", _table(("what", "value"), _rates(plan))),
         _section("Loss settings", _table(("setting", "value"), _loss(plan))),

@@ -40,6 +40,8 @@ PLAN_TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("findings", "spans"), list),
 }
 """What other parts of surefit rely on in a stored plan."""
+EXAMPLES = "examples.json"
+"""Rows that the report shows with their predictions."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
 
 
@@ -119,6 +121,12 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """All events so far."""
         return read_events(self.events_path)
+
+    @property
+    def examples(self) -> list[dict[str, Any]]:
+        """A few validation rows with what is predicted for them, of tasks that show some."""
+        path = self.path / EXAMPLES
+        return list(json.loads(path.read_text("utf-8"))) if path.is_file() else []
 
     @property
     def epochs(self) -> list[dict[str, Any]]:

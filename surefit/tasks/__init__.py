@@ -14,6 +14,7 @@ from surefit.tasks import (
     feature_classification,
     feature_pretraining,
     image_classification,
+    image_segmentation,
     masked_lm,
     regression,
     seq2seq,
@@ -28,6 +29,7 @@ TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         sft.SPEC,
+        image_segmentation.SPEC,
         image_classification.SPEC,
         audio_classification.SPEC,
         seq2seq.SPEC,
@@ -55,6 +57,7 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("sequence-classification", "seq-cls", "sentiment"), "text-classification"),
     **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
     **dict.fromkeys(("vision", "image-cls"), "image-classification"),
+    **dict.fromkeys(("segmentation", "semantic-segmentation"), "image-segmentation"),
     **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
     **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
     **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
@@ -37,6 +37,7 @@ from surefit.tasks.classes import (
 from surefit.tasks.metrics.class_metrics import top_metric
 from surefit.tasks.task_spec import Head, TaskSpec
 
+FitLabels = Callable[[Iterable[Mapping[str, Any]]], dict[str, Any]]
 PIXELS = Field(("channel", "height", "width"), "float32")
 
 
@@ -52,26 +53,41 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The classes; and size, mean and standard deviation of the images if the model sets none."""
+    """The classes, and how images are read."""
+    return fit_images(rows, encoder, lambda watched: fit_classes(watched, encoder))
+
+
+def fit_images(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder, fit_labels: FitLabels
+) -> dict[str, Any]:
+    """What the labels are, and size, mean and standard deviation of the images if the model sets
+    none."""
     settings = encoder.settings
     model, asked = settings.get("image.model") or {}, settings.get("image.format") or {}
     fixed = asked.get("channels") or model.get("channels", 3)
     sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
-    classes = fit_classes(sample.watch(rows), encoder)
+    labels = fit_labels(sample.watch(rows))
     pixels = sample.fitted(settings.get("image.size"), model, asked)
     found = sample.findings(read_format(pixels), model, encoder.roles["image"])
-    return {**classes, "pixels": pixels, "findings": found}
+    return {**labels, "pixels": pixels, "findings": [*labels.get("findings", ()), *found]}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values and the class."""
-    if is_empty(row["image"]):
+    if is_empty(row["image"]):  # before a label that is missing as well
         raise SkipRowError(DropReason.EMPTY)
     columns: dict[str, Any] = {}
     if "label" in row:
         columns["labels"] = class_id(row, encoder)
+    return encoded({"pixel_values": read_pixels(row, encoder), **columns})
+
+
+def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """The pixel values of a row's image; a bad file is skipped where `on_bad_file` says so."""
+    if is_empty(row["image"]):
+        raise SkipRowError(DropReason.EMPTY)
     try:
-        pixels = read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
+        return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
     except RowFaultError as fault:
         if (
             fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
@@ -79,7 +95,6 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         ):
             raise SkipRowError(DropReason.BAD_FILE) from None
         raise
-    return encoded({"pixel_values": pixels, **columns})
 
 
 SPEC = TaskSpec(

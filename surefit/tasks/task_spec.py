@@ -13,6 +13,7 @@ from surefit.batches.batch_layout import Predicts
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
+from surefit.data.cell_files import FILE_ROLES
 from surefit.data.column_meanings import USUAL, Meaning
 from surefit.data.roles import Role, get_role
 from surefit.data.row_parts import Divide
@@ -74,7 +75,7 @@ class Head:
     a projection, and the outputs are one per row or one per step. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
-    `unit` is what the outputs stand for, in messages.
+    `unit` is what the outputs stand for, in messages. With `per_pixel`, they are (B, size, H, W).
 
     `predicts` is the position that predicts each token's label, so that nothing is computed at
     positions without one (see `kernels/sparse_head.py`); left out, the head runs everywhere.
@@ -85,6 +86,7 @@ class Head:
     config: Callable[[Encoder], dict[str, Any]] | None = None
     body: Literal["rows", "steps"] | None = None
     unit: str = "classes"
+    per_pixel: bool = False
     predicts: Predicts | None = None
 
 
@@ -148,6 +150,8 @@ class TaskSpec:
     roles: tuple[Role, ...] = ()
     """Roles of the task's own: the column names they are recognised by, the types they accept. A
     role without one is looked up in `data/roles.py`, else recognised by its own name."""
+    file_roles: tuple[str, ...] = FILE_ROLES
+    """Roles whose columns may hold paths of files."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
     columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
@@ -278,7 +282,7 @@ def full_precision(logits: torch.Tensor) -> torch.Tensor:
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
 HIGHER_IS_BETTER = frozenset(
-    {"accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5"}
+    {"accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou", "dice"}
 )
 """Names of metrics that have one direction, whoever computes them."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit import atomic
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
@@ -32,7 +33,7 @@ from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
-from surefit.run.run_folder import Run, choose_folder
+from surefit.run.run_folder import EXAMPLES, Run, choose_folder
 from surefit.run.run_lock import lock_run
 from surefit.tasks.task_spec import better_of
 from surefit.training.begin_run import begin_run
@@ -231,6 +232,7 @@ def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
 
 def _save_step(plan: Plan, run: Run, step: int | None) -> None:
     """Save the run's model with its report: that of a saved step, or the one in memory."""
+    from surefit.report.mask_examples import make_mask_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
@@ -241,6 +243,9 @@ def _save_step(plan: Plan, run: Run, step: int | None) -> None:
         load_checkpoint(checkpoint_path(run.checkpoints, step), module)
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, encoder, source, run.model_path, remember)
+    examples = make_mask_examples(plan.job)
+    if examples:
+        atomic.write_json(run.path / EXAMPLES, examples)
     write_report(run)
 
 

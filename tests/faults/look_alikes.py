@@ -38,6 +38,8 @@ LOOK_ALIKES: dict[str, str] = {
     "SF170": "test images alone",
     "SF171": "files about tests",
     "SF173": "class folders of arrays",
+    "SF177": "masks named after their images",
+    "SF178": "masks named after their images",
     "SF176": "texts that mention files",
     "SF180": "questions of one template",
     "SF184": "few validation rows of few classes",

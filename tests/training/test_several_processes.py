@@ -15,6 +15,7 @@ import pytest
 
 from builders import feature_rows, save_ragged, write_module
 from surefit.checks.launcher import check_launcher
+from surefit.cli import run
 from surefit.errors import UsageError
 from surefit.memory.limit import find_limit
 from surefit.plan.make_plan import compare_facts
@@ -173,3 +174,22 @@ def test_the_first_difference_is_named() -> None:
     compare_facts([("here", same), ("there", same)])
     with pytest.raises(OtherProcessError, match="has other data than process 0"):
         compare_facts([("here", same), ("there", {**same, "data": "b"})])
+
+
+def test_a_plan_for_processes_and_devices_that_are_not_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(60))
+    asked = ["check", "--data", str(tmp_path / "data.npz"), "--model", "tiny:bert"]
+    asked += ["--batch-size", "2", "--json"]
+    assert run([*asked, "--processes", "4", "--device", "a100-40gb"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["processes"]["count"] == 4
+    assert 0 <= plan["processes"]["imbalance"] < 0.5
+    sent = 2 * 3 / 4 * 4 * plan["model"]["trainable_parameters"]
+    assert plan["processes"]["exchanged_bytes_per_step"] == round(sent)
+    assert plan["memory"]["limit_bytes"] == 40_000_000_000
+    assert plan["steps"] == 3 * -(-54 // 8)
+    assert run([*asked, "--device", "a100-41gb"]) == 2
+    assert "a100-40gb" in capsys.readouterr().out
+    assert run([*asked, "--processes", "2", "--set", "fit=measured"]) == 2

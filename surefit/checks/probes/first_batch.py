@@ -12,6 +12,7 @@ from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 from surefit.models.call import Call
 from surefit.models.model_rules import MODEL_FAILED
+from surefit.tasks.pixel_classes import pixel_scores
 from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class ExpectedOutputs:
 
     size: int
     unit: str
+    per_pixel: bool = False
+    """Whether scores are (B, size, H, W)."""
 
 
 def probe(
@@ -128,8 +131,11 @@ def probe(
         outputs = _forward(module, call, batch)
         _check_kind(outputs, call)
         if expected is not None and outputs.logits is not None:
-            found += _check_outputs(outputs.logits, batch, expected)
-            found += _check_scale(outputs.logits, batch)
+            logits = outputs.logits
+            if expected.per_pixel:
+                logits = _pixel_logits(logits, batch["labels"], expected.size)
+            found += _check_outputs(logits, batch, expected)
+            found += _check_scale(logits, batch)
         total, count = _loss(loss, outputs, batch)
         found += _backward(module, call, total, batch)
     if outputs.logits is None:
@@ -278,6 +284,22 @@ def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.T
     except Exception:
         return False
     return True
+
+
+def _pixel_logits(logits: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
+    """Scores per pixel with the classes last, as many pixels as there are labels."""
+    rows, height, width = labels.shape
+    shape = list(logits.shape)
+    if logits.ndim == 4 and shape[0] == rows and shape[2] <= height and shape[3] <= width:
+        return pixel_scores(logits, (height, width)).movedim(1, -1)
+    last = logits.ndim == 4 and shape[:3] == [rows, height, width]
+    raise MODEL_FAILED.error(
+        f"The model returned logits of shape {shape}; expected {[rows, size, height, width]}: a "
+        "score of each class for every pixel. Fewer pixels are upsampled, more are not accepted.",
+        fix="Put the classes second: logits.permute(0, 3, 1, 2)."
+        if last
+        else "Let forward return (B, classes, H, W), without pooling over the image.",
+    )
 
 
 def _check_outputs(

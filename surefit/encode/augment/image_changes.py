@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.encode.images.image_planes import LUMA
+from surefit.encode.images.pixel_format import PixelFormat
 
 Array = npt.NDArray[Any]
 Drawn = Mapping[str, Any]
@@ -35,6 +36,12 @@ class ImageChanges:
     high: float | None = 1.0
     """The largest pixel before normalisation, where the smallest is 0; None if neither is known."""
     column: str = COLUMN
+
+    @classmethod
+    def of(cls, changes: Mapping[str, float], pixels: PixelFormat) -> ImageChanges:
+        """The changes of images that are read in this format."""
+        high = 255 * pixels.scale if pixels.float_range >= 0 else None
+        return cls(changes, pixels.mean, pixels.std, high)
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, Any]:
         """What happens to one image: a value for each change that takes place."""

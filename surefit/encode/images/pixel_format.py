@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,15 @@ class PixelFormat:
         scaled = pixels * np.float32(self.scale)
         normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(normal.transpose(2, 0, 1))
+
+    def resize_mask(self, mask: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """The classes of pixels at the size of `pixel_values`; none are blended."""
+        from PIL import Image
+
+        if self.edge is None and mask.shape == (self.height, self.width):
+            return mask
+        nearest = replace(self, resample=Image.Resampling.NEAREST)
+        return np.asarray(nearest._resized(Image.fromarray(mask)), np.int32)
 
     def _resized_planes(self, pixels: Planes) -> Planes:
         from PIL import Image
