@@ -28,7 +28,7 @@ class Figure:
         return self.least is None or value >= self.least
 
 
-def metric(name: str, least: float) -> Figure:
+def metric(name: str, least: float | None = None) -> Figure:
     """A metric of `surefit evaluate` on the test data, else on the validation rows."""
     return Figure(name, lambda done: float(done.evaluate()["metrics"][name]), least)
 
