@@ -78,7 +78,7 @@ class Images(_Section):
 
 
 class Audio(_Section):
-    """How audio is read."""
+    """How audio is read and augmented."""
 
     rate: int | None = Field(None, ge=1_000, le=1_000_000)
     """Sampling rate in Hz; other audio is resampled. Default: the model's, else the most common
@@ -93,6 +93,8 @@ class Audio(_Section):
     pad: bool = False
     """Whether every row is padded with silence to audio.seconds, so that all have one length. A
     custom module that accepts no other length gets them so without it."""
+    augment: SeriesAugment = SeriesAugment()
+    """Changes of training waveforms or spectrograms, drawn anew for each row in each epoch."""
 
 
 class Reading(_Section):
@@ -285,7 +287,7 @@ class RunConfig(_Section):
     """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
 
     audio: Audio = Audio()
-    """How audio is read."""
+    """How audio is read and augmented."""
     table: Tables = Tables()
     """How the columns of a table are read, and what its result is compared with."""
     image: Images = Images()

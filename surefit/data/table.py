@@ -46,6 +46,8 @@ class Table:
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
     """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
+    contents: tuple[str, ...] = ()
+    """Columns that named files, and have the content of these in place of their paths."""
     live: LiveRows | Stream | None = None
     """How rows are read in training, where every reading draws something else or these are only
     the first rows of a stream."""

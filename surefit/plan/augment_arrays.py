@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from surefit.config import RunConfig
+from surefit.encode.audio.audio_format import extract, read_audio_format
 from surefit.encode.augment.array_augment import ArrayAugment, AugmentError, same_row
 from surefit.encode.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
 from surefit.encode.augment.image_changes import ImageChanges
@@ -112,13 +113,39 @@ def _series_changes(
     return SeriesChanges(changes, column, time, channel, tuple(mean), tuple(spread))
 
 
+def _audio_changes(
+    changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
+) -> SeriesChanges:
+    form = read_audio_format(encoder.fitted["audio"])
+    value = pipeline.fields[form.column]
+    if "time" in value.axes:
+        time = value.axes.index("time")
+    else:  # an extractor pads all rows to one length: the axis that the mel bands are not
+        made = form.extractor or {}
+        shape = extract(made, np.zeros(form.rate, np.float32))[form.column].shape
+        bands = made.get("num_mel_bins") or made.get("feature_size")
+        time = next((axis for axis, size in enumerate(shape) if size != bands), 0)
+    others = [axis for axis in range(value.rank) if axis != time and value.axes[axis] != "channel"]
+    if not others and "channel_mask" in changes:
+        raise UsageError(
+            "audio.augment.channel_mask is set, but the model reads waveforms, of one channel.",
+            "Leave it out; time_mask hides a part of a waveform.",
+        )
+    spread = (1.0,) if form.mels is not None and form.extractor is None else None
+    return SeriesChanges(changes, form.column, time, others[-1] if others else None, spread=spread)
+
+
 MakeKind = Callable[[Mapping[str, float], Encoder, Pipeline], ImageChanges | SeriesChanges]
-MAKERS: dict[str, MakeKind] = {"image": _image_changes, "features": _series_changes}
+MAKERS: dict[str, MakeKind] = {
+    "image": _image_changes,
+    "features": _series_changes,
+    "audio": _audio_changes,
+}
 """How the changes of a section of the config are made ready for the rows of a run."""
 KINDS: dict[str, tuple[str, ...]] = {
     name: tuple(attrgetter(f"{name}.augment")(RunConfig()).usual) for name in MAKERS
 }
-WHAT = {"image": "images", "features": "series or vectors of features"}
+WHAT = {"image": "images", "features": "series or vectors of features", "audio": "recordings"}
 
 
 def _check_mixing(

@@ -54,7 +54,8 @@ def _drawing(row: Mapping[str, Any], augment: ArrayAugment) -> dict[str, Any]:
     values = row[augment.kind.column]
     if isinstance(augment.kind, ImageChanges):
         return {"png": image_png(values, augment.kind, row.get("labels"))}
-    by_step = values[:, None] if values.ndim == 1 else values
+    time = augment.kind.time_axis
+    by_step = np.moveaxis(values, time or 0, 0).reshape(values.shape[time or 0], -1)
     step = -(-len(by_step) // MAX_POINTS)
     return {"lines": by_step[::step, :MAX_CHANNELS].T.astype(float).round(5).tolist()}
 

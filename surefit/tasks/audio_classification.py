@@ -136,6 +136,7 @@ SPEC = TaskSpec(
     summary="one class, or several, per recording: wav, flac or mp3",
     needs=(("audio", "label"),),
     takes=takes,
+    arrays=lambda roles: "audio",
     fields=fields(Encoder("audio-classification", {})),
     fields_of=fields,
     encode=encode,

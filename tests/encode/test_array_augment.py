@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import shape_rows
+from tones import MODULES, tone_rows
 from torch import nn
 
 import surefit
@@ -20,6 +21,7 @@ from surefit.errors import UsageError
 from surefit.inspection.row_view import show_row
 from surefit.pipeline.job import Job
 from surefit.plan.plan import Plan
+from surefit.report.augmented_rows import make_examples
 from surefit.tasks.classes import class_loss
 
 EVERY = ["flip", "flip_vertical", "rotate", "crop", "shift", "brightness", "contrast", "saturation"]
@@ -240,6 +242,26 @@ def test_vectors_and_series_train_and_are_shown(tmp_path: Path) -> None:
     batch = job_of(plan).batch(np.arange(4))
     assert batch["features"].shape == (4, 4)
     assert LABELS in batch
+
+
+def test_spectrograms_are_masked_over_time_and_mel_bands(tmp_path: Path) -> None:
+    module = eval(MODULES["log-mel as an image"], {"nn": nn, "n": 3})
+    changes = {"time_mask": 0.9, "channel_mask": 0.5}
+    plan = surefit.check(data=tone_rows(24), model=module, audio={"augment": changes})
+    job = job_of(plan)
+    assert job.augment is not None
+    kind = job.augment.kind
+    assert isinstance(kind, SeriesChanges)
+    shape = job.train.value(kind.column, 0).shape  # channel, mel, time
+    assert (kind.channel_axis, kind.time_axis, shape[1]) == (1, 2, 64)
+    row = kind.apply(job.train.row(0), {"time_mask": (2, 3), "channel_mask": (10, 5)})[kind.column]
+    assert (row[:, :, 2:5] == 0).all()
+    assert (row[:, 10:15] == 0).all()
+    assert not (row[:, :10, :2] == 0).any()
+    assert make_examples(job)[0]["shown"][0]["lines"]
+    waves = eval(MODULES["waveform"], {"nn": nn, "n": 3})
+    with pytest.raises(UsageError, match="waveforms, of one channel"):
+        surefit.check(data=tone_rows(24), model=waves, audio={"augment": "channel_mask"})
 
 
 def test_images_are_shown_before_training_and_by_inspect(tmp_path: Path) -> None:
