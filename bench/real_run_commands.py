@@ -28,7 +28,8 @@ PREFIX = "their_"
 
 def shown_command(spec: RealRun, seed: int, renamed: bool) -> str:
     """The command as the page shows it, without paths of this machine."""
-    return " ".join(["surefit", *_command_words(spec, seed, renamed)])
+    words = _command_words(spec, seed, renamed)
+    return " ".join(["surefit", *(f'"{w}"' if {*"()*"} & {*w} else w for w in words)])
 
 
 def train_arguments(spec: RealRun, work: Path, seed: int, renamed: bool) -> list[str]:

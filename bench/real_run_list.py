@@ -146,6 +146,17 @@ def few_images(data: Path, work: Path) -> None:
         )
 
 
+def random_fifth(data: Path, work: Path) -> None:
+    """Lists of the recordings of spoken digits: a random fifth of them to test on, the others."""
+    import random
+
+    files = sorted((data / "spoken-digits").glob("*.wav"))
+    random.Random(0).shuffle(files)
+    for name, part in (("test", files[: len(files) // 5]), ("train", files[len(files) // 5 :])):
+        lines = ["path,digit", *(f"{file.resolve()},{file.name[0]}" for file in part)]
+        (work / f"{name}.csv").write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def first_rows(folder: str, **files: tuple[str, int]) -> Callable[[Path, Path], None]:
     """Puts the first rows of JSON lines into the work folder, under other names."""
 
@@ -155,6 +166,14 @@ def first_rows(folder: str, **files: tuple[str, int]) -> Callable[[Path, Path], 
             (work / f"{name}.jsonl").write_text("".join(lines[:count]), "utf-8")
 
     return prepare
+
+
+def every_tenth_hour(data: Path, work: Path) -> None:
+    """The hours of bike-sharing in two files; every tenth one is for the test."""
+    header, *lines = (data / "bike-sharing" / "hour.csv").read_text("utf-8").splitlines()
+    for name, kept in (("test", [0]), ("train", range(1, 10))):
+        rows = [line for number, line in enumerate(lines) if number % 10 in kept]
+        (work / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n", "utf-8")
 
 
 QUESTION_KINDS = {
@@ -198,6 +217,10 @@ CHAT_FIGURES = (
 )
 FASHION = "$DATA/fashion-mnist/t10k-images-idx3-ubyte.gz"
 XQUAD = {"prompt": "question", "answer": "answer"}
+DIGITS = (
+    "--model digit_cnn:make --set audio.seconds=1 --set audio.pad=true --set audio.mels=40 "
+    "--epochs 15 --batch-size 16 --lr 3e-3 --set eval_share=0"
+)
 WIKITEXT = "--max-seq-length {} --set max_dropped_share=0.6"
 
 RUNS: tuple[RealRun, ...] = (
@@ -264,6 +287,25 @@ RUNS: tuple[RealRun, ...] = (
         prepare=class_folders,
     ),
     RealRun(
+        "spoken-digits, a small CNN on log-mel, random fifth",
+        ("$WORK/train.csv",),
+        f"--set columns.label=digit {DIGITS}",
+        (goals.metric("accuracy", 0.95),),
+        {"audio": "path", "label": "digit"},
+        test_data=("$WORK/test.csv",),
+        prepare=random_fifth,
+    ),
+    RealRun(
+        "spoken-digits, from one speaker to the other",
+        ("$DATA/spoken-digits/*_jackson_*.wav",),
+        f"--set 'label_from=^([0-9])_' {DIGITS}",
+        (goals.training_loss_falls(0.5), goals.metric("accuracy")),
+        {"audio": "audio", "label": "label"},
+        test_data=("$DATA/spoken-digits/*_nicolas_*.wav",),
+        repeated=False,
+        tested=False,
+    ),
+    RealRun(
         "basic-motions, tiny:bert",
         ("$DATA/basic-motions/BasicMotions_TRAIN.ts",),
         "--model tiny:bert --task feature-classification --epochs 60 --batch-size 8 --lr 3e-3 "
@@ -291,6 +333,18 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("r2", 0.85),),
         {"label": "cnt"},
         ("casual", "registered", "dteday"),
+    ),
+    RealRun(
+        "bike-sharing, two targets, tiny:mlp",
+        ("$WORK/train.csv",),
+        "--model tiny:mlp --task regression --set columns.label=[casual,registered] "
+        "--set ignore=[cnt,instant] --epochs 6 --batch-size 128",
+        (goals.metric("r2", 0.85), goals.SAME_NUMBERS),
+        {"label": "[casual,registered]"},
+        ("casual", "registered", "dteday"),
+        test_data=("$WORK/test.csv",),
+        prepare=every_tenth_hour,
+        repeated=False,
     ),
     RealRun(
         "multi30k, tiny:t5, overfit 300 pairs",

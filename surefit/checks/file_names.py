@@ -93,13 +93,13 @@ def _fix(kind: str, column: str, labelled: bool) -> str:
         return f"Read them as images: --task image-classification {named}."
     if kind == "arrays":
         return (
-            "Pass a folder with one folder of .npy files per class, or save all arrays as one: "
+            "Name .npy files, by paths relative to the data file; or save all arrays as one: "
             "numpy.savez('data.npz', features=numpy.stack(arrays), label=labels)."
         )
     if kind == "audio":
         named = set_option("columns.audio", column)
         return f"Read them as audio: --task audio-classification {named}, with a model for audio."
     return (
-        "Write the content of the files into the column, or pass a folder with one folder of .txt "
-        "files per class."
+        "Write the content of the files into the column, or save each as .txt: such files are read "
+        "by their paths."
     )

@@ -43,6 +43,7 @@ from surefit.data.formats.text_classes import label_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
 from surefit.data.formats.text_records import open_records
+from surefit.data.named_files import read_named_files
 from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.dataframes import dict_splits
@@ -113,7 +114,7 @@ def open_table(
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
-    return spread_columns(table)
+    return read_named_files(spread_columns(table), reading or Reading())
 
 
 def as_paths(data: Sequence[str | Path]) -> list[Path]:

@@ -283,7 +283,9 @@ class _Matching:
     def by_name(self, role: Role, found: Mapping[str, str]) -> str | None:
         """The first column with a name of the role whose type and values suit."""
         free = {name.lower(): name for name in reversed(self._free(found))}
-        named = (free[name] for name in role.names if name in free)
+        read = {name.lower() for name in self.table.contents}
+        names = [name for name in role.names if name not in PATHS or name not in read]
+        named = (free[name] for name in names if name in free)
         fitting = (name for name in named if role.accepts(self.table.column_type(name), True))
         return next((name for name in fitting if _suits(self.table, name, role)), None)
 
@@ -318,7 +320,7 @@ class _Matching:
         return free[0]
 
     def _may_be_text(self, column: str) -> bool:
-        named = self.inferred and is_metadata(column)
+        named = self.inferred and is_metadata(column) and column not in self.table.contents
         return not named and holds_texts(self.table, column)
 
     def _text_of(self, free: Sequence[str], found: Mapping[str, str]) -> str | None:

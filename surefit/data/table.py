@@ -45,6 +45,8 @@ class Table:
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
     """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
+    contents: tuple[str, ...] = ()
+    """Columns that named files, and have the content of these in place of their paths."""
     live: LiveRows | None = None
     """How the rows are read anew in each epoch, where every reading draws something else."""
 

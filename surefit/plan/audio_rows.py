@@ -63,10 +63,10 @@ def plan_audio(
     sample = sample_headers(row[column] for row in named.rows(chosen.tolist()))
     if not sample.rates:
         fault = sample.fault
-        message = f"No training row has audio in column {column!r}."
+        message = f"No training row has readable audio in column {column!r}"
         if fault is None:
-            raise NO_AUDIO.error(message, column=column)
-        raise fault.rule.error(f"{message} {fault.message}.", fix=fault.fix, column=column)
+            raise NO_AUDIO.error(f"{message}.", column=column)
+        raise fault.rule.error(f"{message}: {fault.message}.", fix=fault.fix, column=column)
     inputs = find_inputs() or AudioInputs()
     form = _by_extractor(inputs, sample, asked) if inputs.extractor else None
     form = form or _by_trial(inputs, sample, asked)

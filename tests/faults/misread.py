@@ -68,7 +68,23 @@ def series(seed: int) -> Any:
 
 FILES = [
     Case("text names sound files", "SF176", listed(".wav"), BERT, CLASSES, column="text"),
-    Case("text names arrays", "SF176", listed(".npy"), BERT, CLASSES, column="text"),
+    Case("arrays in a column of texts", "SF202", listed(".npy"), BERT, CLASSES),
+    Case(
+        "text names arrays that are elsewhere",
+        "SF176",
+        {"a.jsonl": listed(".npy")["a.jsonl"]},
+        BERT,
+        CLASSES,
+        column="text",
+    ),
+    Case(
+        "column names an array that is missing",
+        "SF197",
+        {name: held for name, held in listed(".npy").items() if "b7" not in name},
+        BERT,
+        row=7,
+        column="text",
+    ),
     Case(
         "text names sound files that are elsewhere",
         "SF176",
@@ -77,11 +93,11 @@ FILES = [
         CLASSES,
     ),
     Case(
-        "prompts name text files",
+        "prompts name pages",
         "SF176",
         {
-            "a.csv": "prompt,completion\n" + "".join(f"p{n}.txt,yes\n" for n in range(12)),
-            **{f"p{n}.txt": f"question {n}" for n in range(12)},
+            "a.csv": "prompt,completion\n" + "".join(f"p{n}.html,yes\n" for n in range(12)),
+            **{f"p{n}.html": f"question {n}" for n in range(12)},
         },
         "tiny:llama",
         column="prompt",
@@ -227,6 +243,16 @@ HEALTHY = [
         CLASSES,
         data="d",
         also=("SF175",),
+    ),
+    Case(
+        "prompts name text files",
+        None,
+        {
+            "a.csv": "prompt,completion\n" + "".join(f"p{n}.txt,yes {n}\n" for n in range(12)),
+            **{f"p{n}.txt": f"question {w}" for n, w in enumerate(NOUNS[:12])},
+        },
+        "tiny:llama",
+        also=("SF196",),
     ),
     Case(
         "texts that mention files",

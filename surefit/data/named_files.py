@@ -1,0 +1,117 @@
+"""Files named in a column of a table: arrays and texts take the place of their paths.
+
+Images and audio are decoded when rows are encoded, and keep their paths (see `cell_files.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from surefit.config import Reading
+from surefit.data.cache import fingerprint
+from surefit.data.column_types import is_text
+from surefit.data.file_identity import content_hashes
+from surefit.data.file_kinds import FileKind, kind_of
+from surefit.data.formats.file_contents import read_contents
+from surefit.data.roles import get_role
+from surefit.data.split import sample_rows
+from surefit.data.table import Table
+from surefit.findings import rule
+from surefit.regular_files import special_kind
+
+NAMED_FILES_READ = rule(
+    "SF196",
+    "info",
+    "files named in a column are read",
+    why="The content of the files is what is learned, not their names.",
+    fix="Nothing to do; leave the column out with ignore if the files are not to be read.",
+)
+
+NAMED_FILE_MISSING = rule(
+    "SF197",
+    "error",
+    "file named in a column is missing",
+    why="The other rows of the column name files that are read; this row has no content.",
+    fix="Add the file, correct its name, or remove the row. Paths are relative to the data file.",
+)
+
+LOOKED_AT = 64
+LONGEST = 1024
+
+
+def read_named_files(table: Table, reading: Reading) -> Table:
+    """The table with the content of `.npy` and `.txt` files in the columns that name them."""
+    for column in table.columns:
+        kind = _kind_named(table, column)
+        if kind is not None and not _is_beside_content(table, column, kind):
+            table = _with_contents(table, column, kind, reading)
+    return table
+
+
+def _kind_named(table: Table, column: str) -> FileKind | None:
+    """What the files hold that the texts of a column name; None where it has other texts."""
+    if not is_text(table.column_type(column)) or column.lower() in get_role("label").names:
+        return None
+    first = table.arrow[column].slice(0, 1).to_pylist()
+    if any(_kind(text) is None for text in first if text):
+        return None
+    rows = sample_rows(table.num_rows, LOOKED_AT, seed=0)
+    texts = [text for text in table.arrow[column].take(pa.array(rows)).to_pylist() if text]
+    kinds = {_kind(text) for text in texts}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None:
+        return None
+    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+    found = [row[column] for row in named.rows(rows.tolist()) if row[column]]
+    there = sum(Path(path).is_file() for path in found)
+    return kind if 2 * there > len(found) else None
+
+
+def _kind(text: str) -> FileKind | None:
+    """The kind of a path whose files are read at once; None for images, audio and other texts."""
+    if len(text) > LONGEST or "\n" in text:
+        return None
+    kind = kind_of(text)
+    return None if kind is None or kind.decoded else kind
+
+
+def _is_beside_content(table: Table, column: str, kind: FileKind) -> bool:
+    """Whether another column is named for such content: the paths only tell where it is from."""
+    names = get_role(kind.role).names
+    return any(name != column and name.lower() in names for name in table.columns)
+
+
+def _with_contents(table: Table, column: str, kind: FileKind, reading: Reading) -> Table:
+    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+    paths: list[Any] = [row[column] or None for row in named.rows()]
+    for row, path in enumerate(paths):
+        if path is not None and (special_kind(path) or not Path(path).is_file()):
+            message = f"row {table.where(row)['row']}: there is no file {path}."
+            raise NAMED_FILE_MISSING.error(message, table.where(row), column=column)
+    files = list(dict.fromkeys(path for path in paths if path is not None))
+    opened = read_contents([Path(file) for file in files], kind, reading)
+    content = _by_row(opened.arrow.column(0), files, paths)
+    nouns = f"{kind.noun}s" if len(files) > 1 else kind.noun
+    message = f"column {column!r} names {len(files)} {nouns}; they are read in place of the names."
+    note = NAMED_FILES_READ.finding(message, file=table.sources[0].file, column=column)
+    return replace(
+        table,
+        arrow=table.arrow.set_column(table.columns.index(column), column, content),
+        key=fingerprint(table.key, column, content_hashes(files)),
+        findings=(*table.findings, note, *opened.findings),
+        contents=(*table.contents, column),
+    )
+
+
+def _by_row(content: Any, files: Sequence[str], paths: Sequence[str | None]) -> Any:
+    """The content of each row's file; a file may be named in several rows, or in none."""
+    if list(files) == list(paths):
+        return content
+    places = {file: place for place, file in enumerate(files)}
+    rows = [None if path is None else places[path] for path in paths]
+    return content.take(pa.array(rows, pa.int64()))
