@@ -156,3 +156,42 @@ def _same_again(done: Finished) -> float:
 
 
 SAME_AGAIN = Figure("share of new rows predicted alike after loading", _same_again, 1)
+
+
+def _predictions(done: Finished) -> tuple[list[Any], list[dict[str, Any]]]:
+    """What `surefit predict` gives for the test data, and the rows themselves."""
+    from surefit.data.open_data import open_table
+
+    files = done.files("test_data")
+    named = [word for file in files for word in ("--data", file)]
+    lines = done.surefit("predict", "run", *named).splitlines()
+    return [json.loads(line)["prediction"] for line in lines], [*open_table(files).rows()]
+
+
+def _encoder(done: Finished) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((done.run / "model" / "encoder.json").read_text("utf-8"))
+    return found
+
+
+def _same_numbers(done: Finished) -> float:
+    """1 if r2, mae and rmse of several numbers per row are scikit-learn's, to 1e-6."""
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+    names = _encoder(done)["fitted"]["targets"]
+    predicted, rows = _predictions(done)
+    made = [[row[name] for name in names] for row in predicted]
+    true = [[row[name] for name in names] for row in rows]
+    expected = {
+        "r2": r2_score(true, made),
+        "mae": mean_absolute_error(true, made),
+        "rmse": root_mean_squared_error(true, made),
+    }
+    return _are_equal(done, expected)
+
+
+def _are_equal(done: Finished, expected: dict[str, Any]) -> float:
+    found = done.evaluate()["metrics"]
+    return float(all(abs(found[n] - v) <= 1e-6 * max(1, abs(v)) for n, v in expected.items()))
+
+
+SAME_NUMBERS = Figure("r2, mae and rmse are scikit-learn's", _same_numbers, 1)

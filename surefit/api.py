@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 def check(*, trainer: Any) -> Checkup: ...
 @overload
 def check(**options: Any) -> Plan: ...
-def check(*, trainer: Any = None, **options: Any) -> Plan | Checkup:
+def check(
+    *, trainer: Any = None, trust_code: str | Sequence[str] = (), **options: Any
+) -> Plan | Checkup:
     """Plan a run and stop there: `plan.ok`, `plan.findings`, `plan.ledger`.
 
     Takes the options of `surefit train` with underscores; `data` may be a list of dicts and
     `model` an nn.Module. Or takes a `transformers.Trainer` (or TRL's) alone, and checks that.
     """
     if trainer is None:
-        return check_request(make_request(options))
+        return check_request(make_request(options, trust_code=_names(trust_code)))
     if options:
         raise UsageError(
             f"trainer was given together with {', '.join(options)}.",
@@ -71,7 +73,8 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
 
 
 def _check_folds(request: Request, progress: Progress) -> Plan:
-    """The plan of the first fold, with what only the other folds have found."""
+    """The plan of the first fold, with what all folds take and have found."""
+    from surefit.plan.join_folds import join_folds
     from surefit.training.train_folds import choose_folds_folder, fold_request
 
     choose_folds_folder(request.config.output)
@@ -81,23 +84,7 @@ def _check_folds(request: Request, progress: Progress) -> Plan:
     for fold in range(num_folds):
         plans.append(check_request(fold_request(request, fold), progress))
         progress("checking folds", fold + 1, num_folds)
-    first, known = plans[0], {found.code for found in plans[0].findings}
-    more = [
-        replace(found, message=f"Fold {fold}: {found.message}")
-        for fold, plan in enumerate(plans)
-        for found in plan.findings
-        if found.code not in known
-    ]
-    about = tuple(
-        {
-            "fold": fold,
-            "ok": plan.ok,
-            "train_rows": plan.ledger.train_rows if plan.ledger else None,
-            "eval_rows": plan.ledger.eval_rows if plan.ledger else None,
-        }
-        for fold, plan in enumerate(plans)
-    )
-    return replace(first.found(more), folds=about)
+    return join_folds(plans)
 
 
 def train(
@@ -117,7 +104,8 @@ def train(
     be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several;
     `metrics` maps names to functions f(predictions, labels) -> a number, or to objects with
     `update`, `compute` and `reset`.
-    `trust_code` names code (`module:object`) that a resumed run names and may run. With
+    `trust_code` names code (`module:object`) that a resumed run or a model folder names and may
+    run. With
     `split={"folds": 5}`, the result has the `runs` of the folds and the mean and spread of their
     `metrics`.
     """
@@ -127,11 +115,12 @@ def train(
     from surefit.training.train_folds import resume_folds, train_folds, wants_folds
 
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
-    request = make_request({**options, **passed, "callbacks": callbacks})
+    trusted = _names(trust_code)
+    request = make_request({**options, **passed, "callbacks": callbacks}, trust_code=trusted)
     if resume is not None and is_folds(resume):
-        return resume_folds(resume, request, set(options), trust_code=_names(trust_code))
+        return resume_folds(resume, request, set(options), trust_code=trusted)
     if resume is not None:
-        return resume_run(resume, request, set(options), trust_code=_names(trust_code))
+        return resume_run(resume, request, set(options), trust_code=trusted)
     return train_folds(request) if wants_folds(request) else start_run(request)
 
 

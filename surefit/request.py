@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,13 @@ class Request:
     """Whether to stop when the rows are encoded and checked."""
 
 
-def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Request:
+def make_request(
+    options: Mapping[str, Any], beside: Path | None = None, trust_code: Iterable[str] = ()
+) -> Request:
     """Options of `check` and `train`, from Python or the command line, as a Request.
 
-    `beside` is the config file's folder, where `module:function` is searched first.
+    `beside` is the config file's folder, where `module:function` is searched first. `trust_code`
+    is code that a model folder names and that may run.
     """
     settings = _name_metrics({key: value for key, value in options.items() if value is not None})
     objects: dict[str, Any] = {}
@@ -85,7 +88,8 @@ def make_request(options: Mapping[str, Any], beside: Path | None = None) -> Requ
         objects["callbacks"] = _as_callbacks(objects["callbacks"])
     for name, value in objects.items():
         _check_object(name, value)
-    return Request(make_config(settings), PythonObjects(**objects), NamedCode(beside))
+    code = NamedCode(beside, frozenset(trust_code))
+    return Request(make_config(settings), PythonObjects(**objects), code)
 
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:

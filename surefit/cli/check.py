@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from surefit.cli.options import takes_run_options
+from surefit.cli.options import TrustCode, takes_run_options
 
 
 @takes_run_options
@@ -15,6 +15,7 @@ def command(
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
+    trust_code: TrustCode = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     processes: Annotated[
         int | None, typer.Option(help="Plan for so many processes.", min=1, show_default=False)
@@ -33,7 +34,9 @@ def command(
 
     if resume is not None:
         raise UsageError("check does not take --resume.", "Use surefit train --resume RUN.")
-    request = make_request(settings, config.parent if config is not None else None)
+    request = make_request(
+        settings, config.parent if config is not None else None, trust_code or ()
+    )
     request = plan_for(request, processes, device)
     with Display() as display, user_output_to_stderr():
         plan = check_request(request, display.progress)

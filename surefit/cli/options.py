@@ -38,7 +38,7 @@ TrustCode = Annotated[
     list[str] | None,
     typer.Option(
         "--trust-code",
-        help="Code that the run names and that may run, as module:function; may be repeated.",
+        help="Code that the run or model names and may run, as module:function; repeatable.",
     ),
 ]
 

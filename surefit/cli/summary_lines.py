@@ -53,8 +53,7 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     if plan.folds:
-        rows = ", ".join(f"{fold['eval_rows']:,}" for fold in plan.folds if fold["eval_rows"])
-        yield "folds", f"{len(plan.folds)} runs, with {rows} validation rows; this is the first"
+        yield "folds", _folds_line(plan.folds)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
@@ -62,6 +61,18 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "disk", _disk_line(plan.disk)
     if plan.rehearsal is not None:
         yield "rehearsal", _rehearsal_line(plan.rehearsal)
+
+
+def _folds_line(folds: Sequence[Mapping[str, Any]]) -> str:
+    """The runs of a cross-validation: their validation rows, and what they take together."""
+    from surefit.plan.join_folds import bytes_of_folds, seconds_of_folds
+
+    rows = ", ".join(f"{fold['eval_rows']:,}" for fold in folds if fold["eval_rows"])
+    size, seconds = bytes_of_folds(folds), seconds_of_folds(folds)
+    together = [f"about {show_seconds(seconds)}"] if seconds is not None else []
+    together += [f"up to {show_size(size)} to write"] if size is not None else []
+    shown = f"; together {', '.join(together)}" if together else ""
+    return f"{len(folds)} runs, with {rows} validation rows{shown}; below is the first"
 
 
 def describe_class_loss(loss: Mapping[str, Any]) -> str:

@@ -54,8 +54,8 @@ def command(
     if processes is not None and processes > 1:
         launch(processes, without_processes(context.obj))
         return 0
-    request = make_request(settings, config.parent if config is not None else None)
     named, trusted = set(settings), trust_code or ()
+    request = make_request(settings, config.parent if config is not None else None, trusted)
     if wants_folds(request) if resume is None else is_folds(resume):
         return _train_folds(request, named, resume, trusted)
     with _shown() as (display, listeners):

@@ -30,18 +30,29 @@ OVERLONG_ROW = rule(
 
 
 class RowFaultError(Exception):
-    """One row that cannot be encoded: the Rule it breaks, what is wrong, and the column."""
+    """One row that cannot be encoded: the Rule it breaks, what is wrong, and the column.
 
-    def __init__(self, rule: Rule, message: str, column: str | None = None, fix: str = "") -> None:
+    `place` is that of the row among those that were fitted on, if it is not the last one read.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        message: str,
+        column: str | None = None,
+        fix: str = "",
+        place: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.rule = rule
         self.message = message
         self.column = column
         self.fix = fix
+        self.place = place
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent from one process to another."""
-        return type(self), (self.rule, self.message, self.column, self.fix)
+        return type(self), (self.rule, self.message, self.column, self.fix, self.place)
 
 
 @dataclass(frozen=True)

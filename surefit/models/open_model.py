@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from surefit.errors import UsageError
-from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp
+from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp, trained_module
 from surefit.models.model_source import ModelSource
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
@@ -49,6 +49,9 @@ def _open(
         return tiny_mlp.open_mlp()
     if model.startswith("tiny:"):
         return tiny.open_tiny(model.removeprefix("tiny:"))
+    trained = trained_module.find_module_folder(model)
+    if trained is not None:
+        return trained_module.open_trained_module(model, trained, code, from_scratch)
     if is_code_name(model):
         return custom_modules.open_function(model, code)
     trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)

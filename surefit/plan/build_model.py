@@ -51,6 +51,8 @@ class Built:
 
     pipeline: Pipeline
     source: ModelSource
+    table: Table
+    """The rows that the model is trained on."""
     adaptation: Adaptation | None = None
 
     @property

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from surefit.data.column_types import is_array
-from surefit.data.row_shapes import Axis, row_shape
+from surefit.data.row_shapes import Axis, RowShape, row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
+from surefit.errors import FindingError
 from surefit.findings import Finding, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.limit import Limit, find_limit
@@ -50,11 +55,38 @@ def plan_features(
     if column is None or not is_array(table.column_type(column)):
         return None, []
     shape = row_shape(table, column)
-    layout, notes = plan_layout(shape, hints, column)
+    with _naming_row(table, column, shape):
+        layout, notes = plan_layout(shape, hints, column)
     steps, width = planned_axes(shape, layout)
     if bound is not None:
         _check_batch(bound, steps, width)
     return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
+
+
+@contextmanager
+def _naming_row(table: Table, column: str, shape: RowShape) -> Iterator[None]:
+    """Add a row of the usual size to what is found about all of them."""
+    try:
+        yield
+    except FindingError as error:
+        row = first_of_size(table, column, shape.axes[0].usual)
+        where = {} if row is None else table.where(row)
+        named = (replace(each, where={**where, **each.where}) for each in error.findings)
+        raise FindingError(*named) from error.__cause__
+
+
+def first_of_size(table: Table, column: str, size: int | None) -> int | None:
+    """The first row that has an array, of this size along its first axis where rows are lists."""
+    start = 0
+    for chunk in table.arrow[column].chunks:
+        fits = chunk.is_valid()
+        if pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+            fits = pc.equal(pc.list_value_length(chunk), size) if size else fits
+        place = pc.index(fits, True).as_py()
+        if place >= 0:
+            return start + int(place)
+        start += len(chunk)
+    return None
 
 
 def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding]:

@@ -176,7 +176,7 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
         with NamingOwnCode(fit):
             return fit(read(), encoder)
     except RowFaultError as fault:
-        where = table.where(at)
+        where = table.where(at if fault.place is None else int(rows[fault.place]))
         raise fault.rule.error(
             f"row {where['row']}: {fault.message}",
             where,

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from surefit.checks.probes.padding_effect import padding_effect
 from surefit.checks.probes.perturbed_weights import perturbed_copy
 from surefit.checks.probes.probe_batch import Subject, differ, tolerance
 from surefit.checks.probes.save_reload import check_reload
+from surefit.data.table import Table
 from surefit.encode.store import Store
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
@@ -110,7 +112,8 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     head = pipeline.task.head_for(pipeline.encoder)
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
-        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit, head.per_pixel)
+        locate = partial(_first_of_class, train, built.table)
+        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit, head.per_pixel, locate)
     found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
     if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
         each.code for each in found
@@ -121,6 +124,17 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
             "Let forward return logits, or leave them out.",
         )
     return found
+
+
+def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]:
+    """File and row of the first training row with a class from number `first` on."""
+    several = train.fields["labels"].numpy_dtype.kind == "f"
+    for row in range(len(train)):
+        own = train.value("labels", row)
+        if bool((own[first:] > 0.5).any() if several else (own >= first).any()):
+            where: Mapping[str, Any] = table.where(int(train.source_row[row]))
+            return where
+    return {}
 
 
 def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:

@@ -355,7 +355,7 @@ class _Planner:
                 module, task, encoder, table, config.seed, objects.loss_fn, objects.collate_fn
             )
         )
-        return Built(pipeline, source, adaptation)
+        return Built(pipeline, source, table, adaptation)
 
     def _check_encoded(
         self, data: SplitData, built: Built, train: Store, validation: Store

@@ -27,6 +27,7 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; wh
 .info { color: #5f6368; } .quiet { color: #5f6368; }
 """
 
+METRIC_HEADS = ("metric", "code", "better", "predictions")
 WARNING_HEADS = ("code", "step", "warning", "fix")
 
 
@@ -58,6 +59,7 @@ def render(run: Run) -> str:
         _section("Predicted masks", draw_examples(run.examples)),
         _section("Augmented training rows", draw_examples(plan.get("examples", ()))),
         _section("Frozen parameters and learning rates", _table(("what", "value"), _rates(plan))),
+        _section("Metrics asked for", _table(METRIC_HEADS, _metrics(plan))),
         _section("Loss settings", _table(("setting", "value"), _loss(plan))),
         _section("Columns", _table(("column", "role"), _columns(plan))),
         _section("Generated answers", _answers(history)),
@@ -95,10 +97,12 @@ def _result_title(best_step: int | None) -> str:
 
 
 def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The metrics; a confusion matrix with a line per true class."""
+    """The metrics; a confusion matrix with a line per true class, classes and targets apart."""
     for name, value in metrics.items():
         if isinstance(value, list) and value and isinstance(value[0], list):
             yield f"{name} (a line per true class)", "\n".join(map(str, value))
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}: {part}", figure) for part, figure in value.items())
         else:
             yield name, value
 
@@ -157,6 +161,13 @@ def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"frozen parameters ({', '.join(frozen['patterns'])})", frozen["parameters"]
     for pattern, rate in model.get("lr_by", {}).items():
         yield f"learning rate of {pattern} ({rate['parameters']:,} parameters)", rate["lr"]
+
+
+def _metrics(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """The metrics beside the task's own: built in, or the user's."""
+    for name, about in (plan.get("metrics") or {}).items():
+        kept = "all kept until the end" if about["keeps_predictions"] else "not kept"
+        yield name, about["function"] or "", about["better"] or "", kept
 
 
 def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

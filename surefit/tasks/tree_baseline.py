@@ -30,6 +30,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.gigabytes import show_size
 from surefit.tasks.class_loss import read_class_loss
+from surefit.tasks.classes import is_multi_label
 from surefit.tasks.column_matrix import ColumnMatrix, feature_rows, is_table, spread_rows
 from surefit.tasks.fit_trees import read_array, write_array
 from surefit.tasks.task_spec import JudgeRows
@@ -110,7 +111,7 @@ def _library_version() -> str:
 def _plan(train: Store, encoder: Encoder) -> _Fit:
     """As many rows and trees as the bounds allow."""
     matrix, field = ColumnMatrix.of(encoder.fitted["columns"]), train.fields["labels"]
-    classes = field.numpy_dtype.kind == "i" or "class" in field.axes
+    classes = field.numpy_dtype.kind == "i" or is_multi_label(encoder)
     models = len(train.value("labels", 0)) if field.rank else 1
     if field.numpy_dtype.kind == "i" and len(encoder.classes) > 2:
         models = len(encoder.classes)

@@ -17,7 +17,10 @@ def remember_code(plan: Plan, run_id: str, run: Path, model: Path | None = None)
     To be called before the run or its model gets its name: one killed in between could otherwise
     not be opened by its own user.
     """
-    code = {name: files for name in code_names(plan.config).values() if (files := files_of(name))}
+    named = [*code_names(plan.config).values()]
+    if plan.model is not None and "function" in plan.model.source.recipe:
+        named.append(plan.model.source.recipe["function"])  # of a trained module's folder
+    code = {name: files for name in named if (files := files_of(name))}
     remote = _remote_code(plan, model)
     if not code and not remote:
         return

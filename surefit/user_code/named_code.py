@@ -62,6 +62,8 @@ class NamedCode:
     """Code named by this command or by the config file given to it, in the folder `beside`."""
 
     beside: Path | None = None
+    trusted: frozenset[str] = frozenset()
+    """Code that a model folder may name, because this command names it, too."""
 
     def find(self, name: str) -> Any:
         """Import `module:object`, from beside the config, the working folder or the Python path."""

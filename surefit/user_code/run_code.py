@@ -88,6 +88,16 @@ class RunCode:
         )
 
 
+def code_of_folder(gate: CodeGate, folder: Path, run_id: Any) -> RunCode:
+    """The gate of the code that a model folder names, in a command with another gate.
+
+    The code of a run that is resumed was allowed when the run began, and is in its record.
+    """
+    if isinstance(gate, RunCode):
+        return gate
+    return RunCode(folder, run_id, gate.trusted, gate.beside)
+
+
 CodeGate = NamedCode | RunCode
 """Decides whether code may run, and finds it. All code of users and strangers goes through one."""
 

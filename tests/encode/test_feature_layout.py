@@ -24,6 +24,7 @@ from surefit.encode.features.feature_layout import (
     read_layout,
 )
 from surefit.errors import FindingError
+from surefit.plan.feature_rows import first_of_size
 
 SEED = Hints(vocab_size=271, hidden_size=256, positions=20)
 
@@ -284,3 +285,9 @@ def test_vectors_of_another_size() -> None:
     assert VECTOR.apply(np.arange(8)).shape == (1, 8)
     with pytest.raises(ValueError, match="6 values; expected a vector of 8"):
         VECTOR.apply(np.arange(6))
+
+
+def test_the_first_row_of_the_usual_size_is_named() -> None:
+    rows = [{"x": None}, {"x": [1.0]}, {"x": [1.0, 2.0]}, {"x": [3.0, 4.0]}]
+    assert first_of_size(open_table(rows), "x", 2) == 2
+    assert first_of_size(open_table({"x": np.zeros((3, 2))}), "x", 2) == 0

@@ -73,9 +73,9 @@ def test_channels_are_those_of_the_first_layer_else_of_the_images() -> None:
     assert fitted([RGB], {"channels": None, "inputs": 35}).channels == 1  # a Linear of 5 × 7
     assert fitted([RGB], CONV1, channels=3).channels == 3
     assert fitted([RGB], {}).channels == 3
-    with pytest.raises(surefit.FindingError) as caught:
-        fitted([RGB], {"channels": 2, "inputs": None})
-    assert caught.value.findings[0].code == "SF256"
+    with pytest.raises(RowFaultError) as caught:
+        fitted([None, RGB], {"channels": 2, "inputs": None})
+    assert (caught.value.rule.code, caught.value.place) == ("SF256", 1)
 
 
 def test_mean_and_std_are_those_of_the_images_or_asked_for() -> None:

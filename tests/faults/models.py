@@ -74,7 +74,7 @@ def make():
     return Net()
 """
 CASES = [
-    Case("too few outputs", "SF303", DATA, module=net(MAKE, "return Net(2)")),
+    Case("too few outputs", "SF303", DATA, module=net(MAKE, "return Net(2)"), row=2),
     Case("more outputs than classes", "SF316", DATA, module=net(MAKE, "return Net(5)"), exits=0),
     Case("function that makes no model", "SF301", DATA, module=net(MAKE, "return 'net'")),
     Case("function that raises", "SF305", DATA, module=net(MAKE, "return missing")),

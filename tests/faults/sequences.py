@@ -256,6 +256,7 @@ FEATURES = [
         "SF438",
         {"a.npz": arrays(30, 12)},
         module=MLP,
+        row=0,
         column="features",
     ),
     Case(
@@ -326,6 +327,8 @@ PICTURES = [
         "SF256",
         {"a.npz": {"image": (values(30, 8, 8, 3) * 30 + 128).astype("uint8"), "label": CLASSES}},
         module=convolution(2),
+        row=0,
+        column="image",
     ),
     Case(
         "module of five channels for gray images",

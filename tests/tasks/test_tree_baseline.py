@@ -104,11 +104,12 @@ def test_bounds_leave_the_trees_out(
     assert plan.baselines[TREES]["note"].startswith(note)
 
 
-def test_a_sample_of_many_rows_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_targets_and_a_sample_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_baseline, "MAX_ROWS", 210)
-    found = check().baselines[TREES]
+    found = check(columns={"label": ["price", "b"]}).baselines[TREES]
     assert found["note"] == "fitted on 210 of 260 training rows"
-    assert found["r2"] < 1
+    assert found["r2_per_target"].keys() == {"price", "b"}
+    assert found["r2"] == pytest.approx(np.mean([*found["r2_per_target"].values()]))
 
 
 def test_trees_that_are_clearly_better() -> None:

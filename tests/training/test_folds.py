@@ -18,6 +18,7 @@ from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.data.fold_split import deal_rows
 from surefit.errors import InterruptedRunError, UsageError
+from surefit.plan.join_folds import bytes_of_folds, seconds_of_folds
 from surefit.run.fold_runs import FoldRuns
 
 
@@ -143,6 +144,14 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run_cli(["check", "--json", *command]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [fold["eval_rows"] for fold in found["folds"]] == [30, 30]
+    total = bytes_of_folds(found["folds"])
+    assert total is not None
+    assert total > found["folds"][0]["final_bytes"] + found["folds"][1]["final_bytes"]
+    assert seconds_of_folds(found["folds"]) == pytest.approx(
+        sum(fold["predicted_seconds"] for fold in found["folds"])
+    )
+    assert run_cli(["check", *command]) == 0
+    assert "together about" in " ".join(capsys.readouterr().out.split())
     assert run_cli(["train", *command]) == 0
     said = capsys.readouterr()
     assert "accuracy" in said.out

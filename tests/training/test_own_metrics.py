@@ -113,6 +113,45 @@ def test_a_state_that_is_a_list_keeps_all() -> None:
 
 
 @pytest.mark.slow
+def test_objects_of_torchmetrics(tmp_path: Path) -> None:
+    import torchmetrics
+    from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+
+    chosen = {
+        "hit_rate": torchmetrics.Accuracy(task="multiclass", num_classes=3, average="micro"),
+        "f1": MulticlassF1Score(3),
+        "auc": MulticlassAUROC(3),
+    }
+    run = train(tmp_path / "run", metrics=chosen, early_stopping={"metric": "auc"})
+    found, rows = run.metrics, feature_rows(50, seed=1)
+    made = surefit.predict(run, rows, probabilities="all")
+    chances = [[row["probabilities"][str(c)] for c in range(3)] for row in made]
+    labels = [row["label"] for row in rows]
+    assert found["hit_rate"] == pytest.approx(found["accuracy"], abs=1e-6)
+    assert found["f1"] == pytest.approx(found["macro_f1"], abs=1e-6)
+    wanted = roc_auc_score(labels, chances, multi_class="ovr")
+    assert found["auc"] == pytest.approx(wanted, abs=1e-5)
+    kept = {name: about["keeps_predictions"] for name, about in run.plan["metrics"].items()}
+    assert kept == {"hit_rate": False, "f1": False, "auc": True}  # AUROC has a list of all
+    (warned,) = [each for each in run.plan["findings"] if each["code"] == "SF297"]
+    assert "'auc' of metrics keeps the predictions for all 50" in warned["message"]
+    assert run.plan["memory"]["parts"]["metrics"] >= 50 * 3 * 4
+    page = run.report_path.read_text()
+    assert "Metrics asked for" in page
+    assert "all kept until the end" in page
+    numbers = [{"x": float(n % 13), "label": 100.0 + n % 13 + n / 50} for n in range(60)]
+    run = surefit.train(
+        data=numbers,
+        model="tiny:mlp",
+        task="regression",
+        metrics={"mse": torchmetrics.MeanSquaredError()},
+        max_steps=2,
+        output=str(tmp_path / "numbers"),
+    )
+    assert run.metrics["mse"] == pytest.approx(run.metrics["rmse"] ** 2, rel=1e-5)
+
+
+@pytest.mark.slow
 def test_named_in_a_config_and_in_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

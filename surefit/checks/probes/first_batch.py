@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,8 @@ class ExpectedOutputs:
     unit: str
     per_pixel: bool = False
     """Whether scores are (B, size, H, W)."""
+    locate: Callable[[int], Mapping[str, Any]] = lambda found: {}
+    """File and row of the first row with a class from that number on."""
 
 
 def probe(
@@ -322,6 +324,7 @@ def _check_outputs(
         raise LABEL_OUT_OF_RANGE.error(
             f"The model has {found} outputs, but the data has {size} classes: "
             f"the class numbers from {found} on have none.",
+            expected.locate(found),
         )
     if found < size:
         outputs = f"{found} output{'' if found == 1 else 's'}"

@@ -334,7 +334,6 @@ def _plan_vectors(
         f"rows of column {column!r} are vectors of {size} numbers; the module reads {expected}.",
         fix=f"Build the module for {size} inputs, or pass rows of {expected} numbers.",
         column=column,
-        row=0,
     )
 
 

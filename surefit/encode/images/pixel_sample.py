@@ -82,6 +82,8 @@ class PixelSample:
         self._stride = 1
         self._seen: list[_Seen] = []
         self._fault: RowFaultError | None = None
+        self._place: int | None = None
+        """That of the first image that could be read."""
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The rows, unchanged; every n-th image is measured on the way.
@@ -92,6 +94,7 @@ class PixelSample:
             if place % self._stride == 0 and row["image"] is not None:
                 try:
                     self._add(row["image"])
+                    self._place = place if self._place is None else self._place
                 except RowFaultError as fault:
                     self._fault = self._fault or fault
             yield row
@@ -166,7 +169,7 @@ class PixelSample:
         found = channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
         if found not in CHANNELS:
             message = f"The module's first layer reads {found} channels; images have 1, 3 or 4."
-            raise WRONG_CHANNELS.error(message, row=0)
+            raise RowFaultError(WRONG_CHANNELS, message, "image", place=self._place)
         return found
 
     def _normalisation(

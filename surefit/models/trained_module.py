@@ -1,0 +1,96 @@
+"""Opens a custom module that surefit trained: the folder of its run, or of its export.
+
+The folder holds the weights and the name of the code, and brings no permission to run that code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from surefit.encode.encoder import Encoder
+from surefit.errors import UsageError
+from surefit.models import custom_modules, tiny_mlp
+from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
+from surefit.models.model_source import Built, ModelSource
+from surefit.models.save_model import RECIPE, WEIGHTS
+from surefit.stored_files import reading
+from surefit.tasks.task_spec import Head
+from surefit.user_code import CodeGate
+from surefit.user_code.run_code import code_of_folder
+
+
+def find_module_folder(name: str) -> Path | None:
+    """The folder with the recipe of a custom module: `name` itself, or the model of a run."""
+    places = (Path(name), Path(name) / "model")
+    return next((place for place in places if (place / RECIPE).is_file()), None)
+
+
+def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: bool) -> ModelSource:
+    """A source that builds the module as its run did, with the weights of the folder."""
+    with reading(folder / RECIPE):
+        recipe: dict[str, Any] = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    if recipe.get("tiny") == tiny_mlp.NAME:
+        source = tiny_mlp.open_mlp()
+    elif "function" in recipe:
+        gate = code_of_folder(code, Path(name), _run_id(folder))
+        source = custom_modules.open_function(recipe["function"], gate)
+    else:
+        raise UsageError(
+            f"{name} is a {recipe['class']} that was passed in from Python; its folder does not "
+            "have its code.",
+            f"From Python, load it into your module: model=surefit.load({name!r}, "
+            "model=my_module).",
+        )
+    if from_scratch:
+        return source
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        return _with_weights(source.build(head, encoder), folder / WEIGHTS, name)
+
+    return replace(source, name=name, build=build, untrained=False)
+
+
+def _run_id(folder: Path) -> Any:
+    """The id of the run that the folder is the model of; None for an export."""
+    plan = folder.parent / "plan.json"
+    if folder.name != "model" or not plan.is_file():
+        return None
+    with reading(plan):
+        return json.loads(plan.read_text(encoding="utf-8")).get("run_id")
+
+
+def _with_weights(built: Built, path: Path, name: str) -> Built:
+    """The module with the weights that fit it; those of another size start untrained."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        saved = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise UNSUITABLE_MODEL.error(
+            f"The weights {path} cannot be read: {str(error).splitlines()[0]}",
+            fix="Export the model again.",
+        ) from None
+    module = built.module
+    own = module.state_dict()
+    fitting = {key: saved[key] for key in saved.keys() & own.keys() if _fits(saved, own, key)}
+    if not fitting:
+        raise UNSUITABLE_MODEL.error(
+            f"The weights of {name} fit no layer of the module that its code makes.",
+            fix="Use the code that the module was trained with.",
+        )
+    module.load_state_dict(fitting, strict=False)
+    loaded = {own[key].data_ptr() for key in fitting}  # shared weights are saved once
+    new = sorted(k for k, v in own.items() if k not in fitting and v.data_ptr() not in loaded)
+    if not new:
+        return built
+    shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
+    found = NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}")
+    return replace(built, findings=(*built.findings, found), newly_initialized=tuple(new))
+
+
+def _fits(saved: dict[str, Any], own: dict[str, Any], key: str) -> bool:
+    return bool(saved[key].shape == own[key].shape)
