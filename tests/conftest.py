@@ -54,6 +54,12 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learning rate is tested however slow the machine is at the moment."""
+    monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
+
+
+@pytest.fixture(autouse=True)
 def cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:

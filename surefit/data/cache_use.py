@@ -32,6 +32,7 @@ DAMAGED_ENTRY = rule(
 )
 
 LEASES = "leases"
+SCRATCH = "scratch"
 TAG = "CACHEDIR.TAG"
 SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# The cache of surefit.\n"
 HALF_SECONDS = 24 * 3600
@@ -100,6 +101,22 @@ def use_entry(folder: Path) -> None:
     """Note that this process uses an entry, before it is opened or written."""
     root = open_cache()
     _leases[root, os.getpid()].add(folder.relative_to(root).as_posix())
+
+
+@contextmanager
+def scratch_in_cache() -> Iterator[Path]:
+    """A folder that is removed when the block ends; that of a killed process is swept later.
+
+    In the system's folder for temporary files, a killed process would leave it for ever.
+    """
+    root, name = open_cache(), uuid.uuid4().hex
+    use_entry(root / SCRATCH / name)
+    folder = root / SCRATCH / f".{name}.{name[:8]}.tmp"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def release_leases() -> None:

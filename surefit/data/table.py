@@ -21,6 +21,7 @@ from surefit.findings import Finding
 
 if TYPE_CHECKING:
     from surefit.data.python.live_rows import LiveRows
+    from surefit.data.python.streams import Stream
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 26
@@ -47,8 +48,9 @@ class Table:
     """Columns of file paths; `rows` returns relative ones as paths that can be opened."""
     contents: tuple[str, ...] = ()
     """Columns that named files, and have the content of these in place of their paths."""
-    live: LiveRows | None = None
-    """How the rows are read anew in each epoch, where every reading draws something else."""
+    live: LiveRows | Stream | None = None
+    """How rows are read in training, where every reading draws something else or these are only
+    the first rows of a stream."""
 
     @cached_property
     def place_key(self) -> str:

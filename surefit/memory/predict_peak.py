@@ -96,6 +96,7 @@ def predict(job: Job, limit: Limit) -> Fit:
     worst = max(passes, key=lambda traced: traced.peak)
     parts = _breakdown(worst, base_bytes(job.pipeline.module, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
+    beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
     fit = Fit(limit, parts={**parts, **held})
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))

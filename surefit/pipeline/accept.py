@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.joint_columns import join_columns
+from surefit.data.python.streams import Stream
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
+from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.tasks.source_forms import read_as_known
 from surefit.tasks.task_spec import TaskSpec
@@ -27,12 +29,22 @@ class Accepted:
 
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
+    refuse_stream(table)
     table = join_columns(_named_as_read(table, task, encoder), encoder.roles.values())
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
     encoder, notes = adapt_layout(encoder, table)
     return Accepted(with_files(table, encoder.roles, task.file_roles), encoder, (*found, *notes))
+
+
+def refuse_stream(table: Table) -> None:
+    """Refuse a Table of the first rows alone, where all rows are to be evaluated or predicted."""
+    if isinstance(table.live, Stream):
+        raise UsageError(
+            f"{table.live.name} is a stream that does not end within {table.num_rows:,} rows.",
+            "Pass some of its rows: list(itertools.islice(stream, 1000)).",
+        )
 
 
 def check_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from surefit.batches.loading import to_batch
 from surefit.data.joint_columns import join_columns
 from surefit.data.nested_columns import spread_columns
-from surefit.data.python.live_rows import kept_randomness
+from surefit.data.python.live_rows import LiveRows, kept_randomness
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
@@ -33,11 +34,9 @@ def live_batch(
     pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, device: Any
 ) -> dict[str, Any]:
     """Rows as their Dataset gives them in this epoch, with what their loss is divided by."""
-    prepare = pipeline.prepare
-    read: list[EncodedRow] = []
-    with kept_randomness():
-        for place in map(int, rows):
-            read.append(read_anew(pipeline, int(source.source_row[place]), epoch))
+    prepare, live = pipeline.prepare, pipeline.live
+    assert live is not None
+    read = live.encoded(pipeline, source, rows, epoch)
     columns: list[Mapping[str, Any]] = [row.columns for row in read]
     if prepare is not None:
         numbers = [(int(source.source_row[place]), int(source.copy[place])) for place in rows]
@@ -48,16 +47,31 @@ def live_batch(
     return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
 
 
-def read_anew(pipeline: Pipeline, number: int, epoch: int) -> EncodedRow:
-    """One row of the data as it is in this epoch (from 0), encoded."""
-    live, encoder = pipeline.live, pipeline.encoder
-    assert live is not None
-    table = spread_columns(live.table(number, pipeline.seed, epoch + 1))
-    table = join_columns(table, encoder.roles.values())
-    return encode_anew(pipeline, table, number, epoch)
+@dataclass(frozen=True)
+class ReadAnew:
+    """The rows of a Dataset, read anew in each epoch."""
+
+    live: LiveRows
+
+    @property
+    def row_seconds(self) -> float:
+        """How long reading a row takes on average."""
+        return self.live.row_seconds
+
+    def encoded(
+        self, pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int
+    ) -> list[EncodedRow]:
+        """Rows of a Store as they are in this epoch (from 0)."""
+        with kept_randomness():
+            return [self._read(pipeline, int(source.source_row[row]), epoch) for row in rows]
+
+    def _read(self, pipeline: Pipeline, number: int, epoch: int) -> EncodedRow:
+        table = spread_columns(self.live.table(number, pipeline.seed, epoch + 1))
+        table = join_columns(table, pipeline.encoder.roles.values())
+        return _encode(pipeline, table, number, epoch)
 
 
-def encode_anew(pipeline: Pipeline, table: Table, number: int, epoch: int) -> EncodedRow:
+def _encode(pipeline: Pipeline, table: Table, number: int, epoch: int) -> EncodedRow:
     """The only row of a Table, encoded; raises where it cannot be trained on."""
     where = f"row {number}, epoch {epoch + 1}"
     try:

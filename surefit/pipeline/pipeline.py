@@ -30,9 +30,10 @@ from surefit.models.call import Call, Names
 from surefit.models.meta_copy import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
-from surefit.pipeline.live_batch import live_batch
+from surefit.pipeline.live_batch import ReadAnew, live_batch
 from surefit.pipeline.prediction import predict
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
+from surefit.pipeline.stream_windows import StreamWindows
 from surefit.progress import Progress, silent
 from surefit.tasks.class_loss import read_class_loss
 from surefit.tasks.classes import ALL_PROBABILITIES
@@ -41,7 +42,6 @@ from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.data.python.live_rows import LiveRows
     from surefit.encode.augment.array_augment import EpochRows
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
@@ -65,8 +65,8 @@ class Pipeline:
     collate_fn: Callable[..., Any] | None = None
     seed: int = 0
     row_groups: RowGroups = ANY_LENGTHS
-    live: LiveRows | None = None
-    """How training rows are read anew in each epoch, where their Dataset draws them so."""
+    live: ReadAnew | StreamWindows | None = None
+    """How training rows are read in each epoch, where no Store has them."""
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""

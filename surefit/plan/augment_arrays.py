@@ -69,8 +69,8 @@ def make_array_augment(
         return None, []
     if pipeline.live is not None:
         raise UsageError(
-            f"{section}.augment changes rows that are stored, and the rows of this Dataset are "
-            "drawn anew in each epoch.",
+            f"{section}.augment changes stored rows, and the rows of this data are read while "
+            "training.",
             f"Leave {section}.augment out, and augment in the Dataset.",
         )
     kind = MAKERS[section](changes, encoder, pipeline)

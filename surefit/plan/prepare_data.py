@@ -10,6 +10,7 @@ from typing import Any
 from surefit.config import Reading
 from surefit.data.joint_columns import join_columns
 from surefit.data.open_data import open_table, validation_of
+from surefit.data.python.streams import Stream
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.encode.augment.augmented_copies import AugmentedCopies
@@ -123,8 +124,15 @@ def length_limit(
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def overlong_policy(asked: str | None, task: TaskSpec) -> str:
+def overlong_policy(asked: str | None, task: TaskSpec, table: Table) -> str:
     """What happens to rows over the limit: what was asked for, else the task's default."""
+    if isinstance(table.live, Stream):
+        if asked == "split":
+            raise UsageError(
+                "overlong is split, but the rows of a stream are not split into blocks.",
+                "Set overlong to truncate, drop or error, or split the texts in the stream.",
+            )
+        return asked or "truncate"
     if asked == "split" and not task.splits_rows:
         able = ", ".join(name for name, other in TASKS.items() if other.splits_rows)
         raise UsageError(

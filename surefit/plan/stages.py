@@ -74,7 +74,7 @@ from surefit.plan.fit_in_memory import (
 )
 from surefit.plan.garbage_collection import infrequent_collection
 from surefit.plan.generation_settings import settle_generation
-from surefit.plan.live_data import read_live
+from surefit.plan.live_data import check_stream, read_live, run_length
 from surefit.plan.own_metrics import choose_metrics, try_metrics
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.prepare_data import (
@@ -175,6 +175,7 @@ class _Planner:
                 config.columns.values(),
             )
         )
+        check_stream(table, eval_table, config)
         source = open_model(
             objects.model if objects.model is not None else config.model,
             from_scratch=config.from_scratch,
@@ -235,7 +236,7 @@ class _Planner:
         if has_errors(self.plan.findings) or self.request.encodes_only:
             return
         pipeline = settle_loss(built.pipeline, config.loss, train)
-        pipeline = read_live(pipeline, data.table, train, copies)
+        pipeline = read_live(pipeline, data, train, validation, copies)
         task = try_scorer(scorer, task, validation, pipeline.encoder)
         built = replace(built, pipeline=replace(pipeline, task=task))
         self._settle_evaluation(built, train, validation)
@@ -315,7 +316,7 @@ class _Planner:
                 config.max_seq_length, config.max_tokens, positions, reads_tokens
             ),
             settings={
-                "overlong": overlong_policy(config.overlong, task),
+                "overlong": overlong_policy(config.overlong, task, data.table),
                 "loss_on": config.loss_on,
                 "template": read_asked(config.template),
                 "decoder_start": source.decoder_start,
@@ -416,15 +417,13 @@ class _Planner:
         batches = replace(batches, padding_free=pipeline.layout.padding_free)
         if config.batch_size != "auto":
             self.note(check_padding(batches))
-        num_steps = sum(batches.num_steps(epoch) for epoch in range(config.epochs))
         job = self._fit_in_memory(
             Job(
                 pipeline,
                 train,
                 validation,
                 batches,
-                min(num_steps, config.max_steps or num_steps),
-                config.epochs,
+                *run_length(pipeline, batches, config),
                 config.eval_every,
                 generation_size(pipeline, config.generate, len(validation)),
                 autocast_dtype(config.precision, config.device_memory_gb),

@@ -29,6 +29,8 @@ class State:
     skipped_steps: int = 0
     """Steps whose gradient was not finite, and which changed nothing."""
     skipped_in_a_row: int = 0
+    stream: dict[str, Any] | None = None
+    """Where the stream is that the rows come from, as plain values."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     buffers = LastBuffers(job.pipeline.module)
     if state.step:  # resumed: the optimizer as the last step left it
         _set_rates(optimizer, base_lrs, pace.lr_factor(state.step))
-        _evaluate_if_due(_last_place(job.batches, state, pace), pace, hooks, state)
+        _evaluate_if_due(last_place(job.batches, state, pace), pace, hooks, state)
     if state.stopped_early:
         return state
     model.train()
@@ -276,7 +276,7 @@ def _set_rates(optimizer: Any, base_lrs: Sequence[float], factor: float) -> None
         group["lr"] = base * factor
 
 
-def _last_place(batches: Batches, state: State, pace: Pace) -> Place:
+def last_place(batches: Batches, state: State, pace: Pace) -> Place:
     """The place of the step a resumed run had finished."""
     return next(places(batches, state.step - 1, pace.num_steps))
 

@@ -23,6 +23,7 @@ from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
@@ -49,7 +50,7 @@ from surefit.training.failures import Watch, bundled
 from surefit.training.first_steps import watch_first_steps
 from surefit.training.judge_by_trees import judge_by_trees
 from surefit.training.keep_good_model import keeping_good_model
-from surefit.training.loop import Hooks, Pace, note_evaluation, train
+from surefit.training.loop import Hooks, Pace, note_evaluation
 from surefit.training.prove_plan import prove_plan
 from surefit.training.rehearse import REHEARSAL_FAILED, copy_beginning, rehearse
 from surefit.training.remember_code import remember_code
@@ -59,12 +60,12 @@ from surefit.training.schedule import lr_by_step
 from surefit.training.signals import report_interrupt, stop_on_signal
 from surefit.training.step_gradients import Feed
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
+from surefit.training.stream_position import note_position, train_rows
 from surefit.training.verify_resume import refuse_unverifiable, verify_resume
 from surefit.training.watch_loss import LossWatch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
-        save = partial(_save, saver, module, optimizer, accelerator)
+        save = partial(_save, saver, pipeline, optimizer, accelerator)
         save_step = partial(_save_step, plan, run)
         with (
             keeping_good_model(run, state, save_step),
@@ -197,7 +198,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
                 listeners.notice,
             )
             feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
-            train(engine, job, feed, pace, hooks, state)
+            train_rows(engine, job, feed, pace, hooks, state, listeners.progress)
             _judge(plan, run, state, emit)
     if is_main():
         best = state.best_step
@@ -393,9 +394,10 @@ def _track(accelerator: Accelerator, event: Event) -> None:
 
 
 def _save(
-    saver: Saver, module: nn.Module, optimizer: Any, accelerator: Accelerator, state: State
+    saver: Saver, pipeline: Pipeline, optimizer: Any, accelerator: Accelerator, state: State
 ) -> None:
+    note_position(pipeline, state)
     if is_main():
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
-        saver.save(module, optimizer, scaler, state)
+        saver.save(pipeline.module, optimizer, scaler, state)
     accelerator.wait_for_everyone()

@@ -18,7 +18,13 @@ from opening import entry_files
 from surefit.cli import run as command
 from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
 from surefit.data.cache_entry import open_entry
-from surefit.data.cache_use import collect_damage, open_cache, release_leases, sweep
+from surefit.data.cache_use import (
+    collect_damage,
+    open_cache,
+    release_leases,
+    scratch_in_cache,
+    sweep,
+)
 from surefit.data.open_data import open_table
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
@@ -179,3 +185,15 @@ def plan_of(tmp_path: Path) -> Any:
 
     path = write_jsonl(tmp_path / "rows.jsonl", echo_rows(30))
     return lambda: surefit.check(data=str(path), model="tiny:llama")
+
+
+def test_scratch_of_a_living_process_stays_and_that_of_a_dead_one_is_swept(cache: Path) -> None:
+    with scratch_in_cache() as folder:
+        (folder / "file").write_text("x")
+        assert sweep(open_cache()) == []
+        assert folder.is_dir()
+    assert not folder.exists()
+    folder.mkdir()  # left by a process that was killed
+    release_leases()
+    open_cache()
+    assert not folder.exists()

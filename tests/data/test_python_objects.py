@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import surefit
 from builders import MeanPool, fault_of, feature_rows
@@ -180,14 +180,6 @@ def test_fault_is_named_by_row(name: str, cache: Path) -> None:
     assert not entry_files(cache)
 
 
-class Endless(IterableDataset[int]):
-    """Numbers without an end."""
-
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            yield 1
-
-
 class NoLength(torch.utils.data.Dataset[int]):
     """A Dataset that does not say how long it is."""
 
@@ -196,16 +188,9 @@ class NoLength(torch.utils.data.Dataset[int]):
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "an IterableDataset": (Endless(), "can only be iterated"),
-    "a loader of one": (DataLoader(Endless()), "can only be iterated"),
-    "an iterable of datasets": (
-        datasets.Dataset.from_dict({"x": [1]}).to_iterable_dataset(),
-        "can only be iterated",
-    ),
     "no length": (NoLength(), "without a length"),
     "a lazy frame": (pl.LazyFrame({"x": [1]}), "not computed yet"),
     "a series": (pd.Series([1]), "is a Series"),
-    "a generator": ((value for value in [1]), "is a generator"),
     "a number": (5, "is a int"),
     "splits without train": (datasets.DatasetDict(), "no train"),
 }

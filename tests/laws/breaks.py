@@ -46,7 +46,7 @@ BREAKS = (
     Break(
         2,
         "batches/collate.py",
-        'batch["attention_mask"] = _mask([*map(len, columns[lead])], padded, padding_side)',
+        'batch["attention_mask"] = _mask(lengths, batch[lead].shape[1 + place], padding_side)',
         'batch["attention_mask"] = (batch[lead] != fields[lead].pad).astype(np.int64)',
     ),
     Break(

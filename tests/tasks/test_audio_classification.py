@@ -73,6 +73,7 @@ def test_plain_transformers_predicts_the_same(arch: str, tmp_path: Path) -> None
         data=str(tmp_path / "tones"),
         model=f"tiny:{arch}",
         max_steps=2,
+        batch_size=9,
         output=str(tmp_path / "run"),
         eval_share=0.25,
     )
@@ -83,7 +84,7 @@ def test_plain_transformers_predicts_the_same(arch: str, tmp_path: Path) -> None
         ours = surefit.predict(source, [str(file) for file in files])
         assert [row["prediction"] for row in ours] == [name for name, _ in theirs]
         assert [row["probability"] for row in ours] == pytest.approx(
-            [chance for _, chance in theirs], abs=1e-5
+            [chance for _, chance in theirs], abs=1e-4
         )
 
 

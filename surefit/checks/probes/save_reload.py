@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
+from surefit.data.cache_use import scratch_in_cache
 from surefit.errors import SurefitError
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
@@ -34,10 +34,10 @@ def check_reload(
     import torch
 
     with (
-        tempfile.TemporaryDirectory(prefix="surefit-") as temporary,
+        scratch_in_cache() as temporary,
         preserved_state(subject.module),
     ):
-        folder = Path(temporary) / "model"
+        folder = temporary / "model"
         save(folder)
         try:
             other = load(folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ OPENERS: dict[str, Callable[[Any], Table]] = {
     "pyarrow.RecordBatch": dataframes.open_arrow_table,
     "datasets.Dataset": dataframes.open_dataset,
     "datasets.DatasetDict": dataframes.open_dataset_dict,
+    "datasets.IterableDataset": torch_data.open_iterable,
 }
 """Classes of other libraries, which are not imported for this, and what opens each."""
 
@@ -32,11 +34,10 @@ def open_object(data: Any) -> Table:
         if opener is not None:
             return opener(data)
     torch = sys.modules.get("torch")
-    if torch is not None:
-        if isinstance(data, torch.utils.data.DataLoader):
-            return torch_data.open_loader(data)
-        if isinstance(data, torch.utils.data.IterableDataset):
-            raise torch_data.refuse_iterable(data)
+    if torch is not None and isinstance(data, torch.utils.data.DataLoader):
+        return torch_data.open_loader(data)
+    if _is_stream(data):
+        return torch_data.open_iterable(data)
     if isinstance(data, np.ndarray) or (torch is not None and isinstance(data, torch.Tensor)):
         return _open_array(data)
     if isinstance(data, Mapping):
@@ -48,9 +49,19 @@ def open_object(data: Any) -> Table:
         return torch_data.open_items(data)
     raise UsageError(
         f"data is a {type(data).__name__}; expected a path, several paths, a list of dicts, a dict "
-        f"of columns, an array, a torch Dataset or DataLoader, or one of {', '.join(OPENERS)}.",
+        "of columns, an array, a torch Dataset or DataLoader, a generator function, or one of "
+        f"{', '.join(OPENERS)}.",
         "Pass data='train.jsonl' or data=[{'text': …, 'label': …}, …].",
     )
+
+
+def _is_stream(data: Any) -> bool:
+    """Whether an object can only be iterated: an IterableDataset, a generator or its function."""
+    torch = sys.modules.get("torch")
+    is_iterable = torch is not None and isinstance(data, torch.utils.data.IterableDataset)
+    resumes = hasattr(data, "load_state_dict") and not hasattr(data, "forward")
+    saves = resumes and isinstance(data, Iterable) and not hasattr(data, "__getitem__")
+    return is_iterable or isinstance(data, Iterator) or inspect.isgeneratorfunction(data) or saves
 
 
 def _open_array(data: Any) -> Table:

@@ -28,6 +28,7 @@ from surefit.data.python.live_rows import (
     seed_generators,
 )
 from surefit.data.python.rows_to_arrow import open_rows, python_value
+from surefit.data.python.streams import open_stream
 from surefit.data.table import Table
 from surefit.errors import UsageError, describe_error
 from surefit.findings import rule
@@ -73,7 +74,7 @@ def open_loader(loader: Any) -> Table:
     import torch.utils.data
 
     if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
-        raise refuse_iterable(loader.dataset)
+        return open_stream(loader, name_columns, lambda: _unbatched(loader))
     with fixed_randomness():
         numbers = _numbers(loader)
     live = _open_live(_through(loader, numbers), len(numbers), "DataLoader.dataset")
@@ -155,12 +156,9 @@ def _through(loader: Any, numbers: Sequence[Any]) -> Item:
     return item
 
 
-def refuse_iterable(data: Any) -> UsageError:
-    """The error about data without a length and an order."""
-    return UsageError(
-        f"data is a {type(data).__name__}, which can only be iterated, not indexed.",
-        "Write the rows to a .jsonl or .parquet file, or pass a map-style Dataset.",
-    )
+def open_iterable(data: Any) -> Table:
+    """A Table of the first rows of an object that can only be iterated."""
+    return open_stream(data, name_columns)
 
 
 @contextmanager

@@ -71,7 +71,10 @@ class AudioFormat:
     def values(self, waveform: Waveform) -> Floats:
         """The column of a row."""
         if self.extractor is not None:
-            return extract(self.extractor, waveform)[self.column]
+            made = extract(self.extractor, waveform)
+            if "attention_mask" not in made or self.axes[0] != "time":
+                return made[self.column]
+            return made[self.column][: int(made["attention_mask"].sum())]  # without its padding
         if self.mels is None:
             return arranged(waveform, ("time",), self.axes)
         spectrum = (log_mel(waveform, self.rate, self.mels) - self.mean) / self.std

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from surefit.data.cache_use import scratch_in_cache
 from surefit.encode.text.batch_tokenizing import plain_backend
 from surefit.encode.text.tokenizer import adds_bos, load_tokenizer
 
@@ -35,12 +34,12 @@ def load_again(tokenizer: Any, model_type: str | None) -> Any:
     if not type(tokenizer).__module__.startswith("transformers."):
         return tokenizer
     plain_backend(tokenizer)  # the files are to hold no truncation of an earlier call
-    with TemporaryDirectory() as folder:
+    with scratch_in_cache() as folder:
         if model_type is not None:
             text = json.dumps({"model_type": model_type})
-            Path(folder, "config.json").write_text(text, encoding="utf-8")
-        tokenizer.save_pretrained(folder)
-        loaded = load_tokenizer(folder)
+            (folder / "config.json").write_text(text, encoding="utf-8")
+        tokenizer.save_pretrained(str(folder))
+        loaded = load_tokenizer(str(folder))
     loaded.name_or_path = tokenizer.name_or_path
     return loaded
 

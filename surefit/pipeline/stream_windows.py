@@ -1,0 +1,177 @@
+"""Windows of a stream: as many rows as the plan was made with, encoded, and held in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from surefit.data.joint_columns import join_columns
+from surefit.data.nested_columns import spread_columns
+from surefit.data.python.live_rows import kept_randomness, seed_generators
+from surefit.data.python.streams import Stream
+from surefit.encode.casting import row_length
+from surefit.encode.drop_reasons import describe_counts
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.errors import RunFailedError
+from surefit.progress import Progress
+
+if TYPE_CHECKING:
+    from surefit.encode.augment.array_augment import EpochRows
+    from surefit.encode.store import Store
+    from surefit.pipeline.pipeline import Pipeline
+
+
+class StreamEndedError(RunFailedError):
+    """A stream has no more rows, and cannot be iterated again."""
+
+
+@dataclass
+class _Held:
+    """The window in memory, and where those up to it began."""
+
+    window: int = 0
+    rows: list[EncodedRow] = field(default_factory=list)
+    starts: list[list[int]] = field(default_factory=lambda: [[0, 0]])
+    """Pass and row at which each window began; the first one is the plan's."""
+    state: Any = None
+    """The position that the stream saved before the window was read."""
+    digest: str | None = None
+    """What the window must be again, after a resume."""
+
+
+@dataclass(frozen=True)
+class StreamWindows:
+    """The rows of a stream, window by window; window 0 is the training Store."""
+
+    stream: Stream
+    num_rows: int
+    lengths: Any
+    """Of the Store's rows: each window has its rows in the same order of lengths."""
+    held_out: frozenset[int]
+    """Rows of a pass that are validation rows."""
+    files: tuple[str, ...] = ()
+    """Columns of file paths, as a Table has them."""
+    num_bytes: int = 0
+    """Memory of a window, as large as the Store."""
+    row_seconds: float = 0.0
+    held: _Held = field(default_factory=_Held)
+    notices: list[Callable[[str], None]] = field(default_factory=list)
+    """Who hears of rows that are dropped."""
+
+    def encoded(
+        self, pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int
+    ) -> list[EncodedRow]:
+        """Rows of a window, encoded."""
+        if epoch == 0:
+            counts = source.num_targets
+            found = zip(map(int, rows), source.rows(rows), strict=True)
+            return [EncodedRow(columns, int(counts[row]), 0, False) for row, columns in found]
+        with kept_randomness():
+            while self.held.window != epoch:
+                if epoch < self.held.window:
+                    raise RunFailedError(
+                        f"Window {epoch} of the stream is needed again, and {self.held.window} is "
+                        "read.",
+                        "Resume the run.",
+                    )
+                self._read_next(pipeline)
+        return [self.held.rows[int(row)] for row in rows]
+
+    def position(self) -> dict[str, Any] | None:
+        """Where the window in memory began, as plain values."""
+        held = self.held
+        if not held.window:
+            return None
+        return {"starts": held.starts, "state": held.state, "digest": held.digest}
+
+    def seek(self, pipeline: Pipeline, position: dict[str, Any], progress: Progress) -> None:
+        """Read the window again in which a run was saved; it must be the same."""
+        starts = [[int(each) for each in pair] for pair in position["starts"]]
+        for state in dict.fromkeys((bool(position["state"]), False)):
+            held = self.held
+            held.window, held.starts = len(starts) - 2, starts[:-1]
+            with kept_randomness():
+                self.stream.seek(starts, position["state"] if state else None, progress)
+                self._read_next(pipeline)
+            if self.held.digest == position["digest"]:
+                return
+        raise RunFailedError(
+            f"The stream {self.stream.name} gives other rows than before the run was saved.",
+            "Let it give the same rows whenever it is iterated, or start a new run.",
+        )
+
+    def _read_next(self, pipeline: Pipeline) -> None:
+        held, stream, dropped = self.held, self.stream, Counter[str]()
+        cursor = stream.cursor
+        state, window = stream.state(), held.window + 1
+        starts = [*held.starts, [cursor.passes, cursor.number]]
+        seed_generators(0, window)
+        rows: list[EncodedRow] = []
+        truncated, began = 0, cursor.passes
+        while len(rows) < self.num_rows:
+            try:
+                number, table = stream.next()
+            except StopIteration:
+                self._begin_again(began, len(rows))
+                continue
+            if cursor.passes and number in self.held_out:
+                continue
+            table = join_columns(spread_columns(table), pipeline.encoder.roles.values())
+            try:
+                made = pipeline.row_encoder(replace(table, files=self.files).row(0))
+            except SkipRowError as skip:
+                dropped[skip.reason] += 1
+                continue
+            except RowFaultError as fault:
+                message = f"row {number} of the stream: {fault.message}"
+                raise fault.rule.error(message, row=number, fix=fault.fix) from None
+            truncated += any(block.truncated for block in made)
+            rows += made
+        held.rows, held.digest = self._arranged(rows, pipeline), _digest(rows)
+        held.window, held.starts, held.state = window, starts, state
+        self._report(starts[-1][1], dropped, truncated)
+
+    def _begin_again(self, began: int, num_rows: int) -> None:
+        """A new pass over the stream; raises where there is none, or no row in a whole one."""
+        stream, cursor = self.stream, self.stream.cursor
+        if not stream.again:
+            raise StreamEndedError(
+                f"The stream {stream.name} ended after {cursor.number:,} rows. It cannot be "
+                f"iterated again, so training ends; its last {num_rows:,} rows, fewer than the "
+                f"{self.num_rows:,} of a window, are not trained on.",
+                "Pass an object that can be iterated again, such as a Dataset or a generator "
+                "function, or use fewer --max-steps.",
+            )
+        if cursor.passes > began and not num_rows:
+            raise RunFailedError(
+                f"The stream {stream.name} gave no row that can be used in a whole pass.",
+                "Look at its rows: surefit.inspect(list of them).",
+            )
+        stream.rewind(cursor.passes + 1)
+
+    def _arranged(self, rows: list[EncodedRow], pipeline: Pipeline) -> list[EncodedRow]:
+        """The rows in the order of lengths of the Store, so that its batches suit them."""
+        lengths = [row_length(row.columns, pipeline.fields) for row in rows]
+        placed: list[EncodedRow] = [rows[0]] * self.num_rows
+        shortest = np.argsort(lengths, kind="stable")[: self.num_rows]
+        for place, row in zip(np.argsort(self.lengths, kind="stable"), shortest, strict=True):
+            placed[int(place)] = rows[int(row)]
+        return placed
+
+    def _report(self, first: int, dropped: Counter[str], truncated: int) -> None:
+        parts = [describe_counts(dropped)] if dropped else []
+        parts += [f"{truncated:,} rows are truncated"] if truncated else []
+        for notice in self.notices if parts else ():
+            notice(f"Stream, from row {first:,} on: {', '.join(parts)}.")
+
+
+def _digest(rows: list[EncodedRow]) -> str:
+    digest = xxhash.xxh3_64()
+    for row in rows:
+        digest.update(row.content())
+    return digest.hexdigest()
