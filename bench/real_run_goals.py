@@ -189,9 +189,47 @@ def _same_numbers(done: Finished) -> float:
     return _are_equal(done, expected)
 
 
+def _same_labels(done: Finished) -> float:
+    """1 if accuracy and macro F1 of several labels per row are scikit-learn's, to 1e-6."""
+    import numpy as np
+    from sklearn.metrics import accuracy_score, f1_score
+
+    state = _encoder(done)
+    classes, label = state["fitted"]["classes"], state["roles"]["label"]
+    predicted, rows = _predictions(done)
+    made, true = (
+        np.array([[name in labels for name in classes] for labels in each])
+        for each in (predicted, [row[label] for row in rows])
+    )
+    expected = {
+        "accuracy": accuracy_score(true, made),
+        "macro_f1": f1_score(true, made, average="macro", zero_division=0),
+    }
+    return _are_equal(done, expected)
+
+
 def _are_equal(done: Finished, expected: dict[str, Any]) -> float:
     found = done.evaluate()["metrics"]
     return float(all(abs(found[n] - v) <= 1e-6 * max(1, abs(v)) for n, v in expected.items()))
 
 
 SAME_NUMBERS = Figure("r2, mae and rmse are scikit-learn's", _same_numbers, 1)
+SAME_LABELS = Figure("accuracy and macro_f1 are scikit-learn's", _same_labels, 1)
+
+
+def _above_always(done: Finished) -> float:
+    """Macro F1 above that of predicting every label for every row."""
+    import numpy as np
+    from sklearn.metrics import f1_score
+
+    from surefit.data.open_data import open_table
+
+    state = _encoder(done)
+    classes, label = state["fitted"]["classes"], state["roles"]["label"]
+    labels = [row[label] for row in open_table(done.files("test_data")).rows()]
+    true = np.array([[name in each for name in classes] for each in labels])
+    always = f1_score(true, np.ones_like(true), average="macro", zero_division=0)
+    return float(done.evaluate()["metrics"]["macro_f1"]) - float(always)
+
+
+ABOVE_ALWAYS = Figure("macro_f1 above predicting every label always", _above_always, 0.05)

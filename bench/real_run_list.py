@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import real_run_goals as goals
+from wikitext_topics import wikitext_topics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -345,6 +346,18 @@ RUNS: tuple[RealRun, ...] = (
         test_data=("$WORK/test.csv",),
         prepare=every_tenth_hour,
         repeated=False,
+    ),
+    RealRun(
+        "wikitext-2 sections, several topics each, MiniLM",
+        ("$WORK/train.jsonl",),
+        "--model $MINILM --task text-classification --set columns.label=topics --epochs 2 "
+        "--batch-size 8 --lr 5e-4 --max-seq-length 32 --set eval_share=0",
+        (goals.metric("macro_f1", None), goals.ABOVE_ALWAYS, goals.SAME_LABELS),
+        {"text": "text", "label": "topics"},
+        test_data=("$WORK/test.jsonl",),
+        prepare=wikitext_topics,
+        repeated=False,
+        tested=False,  # its goal is reached by a hair: another CPU may miss it
     ),
     RealRun(
         "multi30k, tiny:t5, overfit 300 pairs",

@@ -39,7 +39,9 @@ def options_of(command: str) -> dict[str, Any]:
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_every_option_has_the_docstring_of_its_key(command: str) -> None:
     options = options_of(command)
-    assert {*options} - {*OPTIONS} <= {"config", "resume", "trust_code", "set_", "json", "help"}
+    assert {*options} - {*OPTIONS} <= {
+        *("config", "resume", "trust_code", "set_", "json", "help", "processes", "device")
+    }
     for name in OPTIONS:
         assert docstring(name)
         assert options[name].help == docstring(name), name

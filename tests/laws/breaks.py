@@ -58,8 +58,8 @@ BREAKS = (
     Break(
         3,
         "training/step_gradients.py",
-        "divisor = pipeline.divisor(job.train, rows)",
-        "divisor = pipeline.divisor(job.train, share.micro_batches[0]) * len(share.micro_batches)",
+        "return step, job.pipeline.divisor(job.train, rows)",
+        "return step, job.pipeline.divisor(job.train, step.share.micro_batches[0])",
     ),
     Break(
         4,
@@ -167,7 +167,7 @@ BREAKS = (
     Break(
         11,
         "cli/__init__.py",
-        "return _fail(error.lines, error.fix, error.exit_code, as_json)",
+        "return _fail(error.lines, error.fix, error.exit_code, as_json, is_told)",
         "raise",
     ),
     Break(

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import SHAPES, draw, write_png
+from pictures import SHAPES, draw, write_discs, write_png
 from plain_transformers import (
     continued,
     filled_masks,
     load_plain,
     picture_classes,
+    spoken_classes,
     text_classes,
     text_numbers,
     word_tags,
 )
 from safetensors.torch import load_file
+from tones import write_tones
 
 import surefit
 from builders import WORDS, echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
@@ -76,6 +78,14 @@ def write_pictures(folder: Path) -> None:
         write_png(folder / "rows" / SHAPES[n % 3] / f"{n:02}.png", draw(SHAPES[n % 3], n))
 
 
+def write_sounds(folder: Path) -> None:
+    write_tones(folder / "rows", 18)
+
+
+def write_masks(folder: Path) -> None:
+    write_discs(folder / "rows", 18)
+
+
 def write_features(folder: Path) -> None:
     save_ragged(folder / "rows.npz", feature_rows(24))
 
@@ -87,6 +97,19 @@ def rows_of(folder: Path, name: str = "rows.jsonl") -> list[Any]:
 def pictures_of(folder: Path) -> list[Path]:
     files = (folder.parent / "rows").glob("*/*.png")
     return sorted(files, key=lambda path: (path.parent.name, path.name))
+
+
+def sounds_of(folder: Path) -> list[Path]:
+    files = (path for path in (folder.parent / "rows").glob("*/*") if path.is_file())
+    return sorted(files, key=lambda path: (path.parent.name, path.name))
+
+
+def same_model(folder: Path) -> None:
+    """Plain transformers loads all trained weights."""
+    trained = surefit.load(folder.parent / "run").state_dict()
+    loaded = load_plain(folder, "AutoModelForSemanticSegmentation").state_dict()
+    assert loaded.keys() == trained.keys()
+    assert all(torch.equal(loaded[name], value) for name, value in trained.items())
 
 
 def same_body(folder: Path) -> None:
@@ -149,6 +172,12 @@ CASES = (
         lambda folder: picture_classes(folder, pictures_of(folder)),
         "rows",
     ),
+    Case(
+        *("audio-classification", "tiny:wav2vec2", write_sounds),
+        lambda folder: [name for name, _ in spoken_classes(folder, sounds_of(folder))],
+        "rows",
+    ),
+    Case("image-segmentation", "tiny:segformer", write_masks, same_model, "rows"),
     Case("feature-classification", "tiny:bert", write_features, same_body, "rows.npz"),
     Case("feature-pretraining", "tiny:bert", write_features, same_body, "rows.npz"),
 )

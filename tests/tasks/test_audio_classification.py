@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
-import soxr
-import torch
-from plain_transformers import load_plain
+from plain_transformers import spoken_classes
 from tones import MODULES, tone_rows, write_module, write_tones
 
 import surefit
@@ -46,22 +43,6 @@ def test_a_cnn_on_log_mel_learns_files_of_all_kinds(
         assert answers == (expected if count == 15 else [expected[0 if count == 5 else 7]] * count)
 
 
-def plain_answers(folder: Path, files: list[Path]) -> list[tuple[str, float]]:
-    """What plain transformers says of each file, with the folder's own feature extractor."""
-    from transformers import AutoFeatureExtractor
-
-    model = load_plain(folder, "AutoModelForAudioClassification")
-    extractor, found = AutoFeatureExtractor.from_pretrained(folder), []
-    for file in files:
-        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
-        mono = soxr.resample(samples.mean(1), rate, extractor.sampling_rate)
-        asked = extractor(mono, sampling_rate=extractor.sampling_rate, return_tensors="pt")
-        with torch.no_grad():
-            chances = model(**asked).logits.softmax(-1)[0]
-        found.append((model.config.id2label[int(chances.argmax())], float(chances.max())))
-    return found
-
-
 TINY = ["wav2vec2", "ast", "whisper", "hubert", "wavlm", "wav2vec2-conformer", "wav2vec2-bert"]
 TINY += ["data2vec-audio", "unispeech", "unispeech-sat"]
 
@@ -79,7 +60,7 @@ def test_plain_transformers_predicts_the_same(arch: str, tmp_path: Path) -> None
     )
     exported = tmp_path / "exported"
     assert command(["export", str(run.path), str(exported)]) == 0
-    theirs = plain_answers(exported, files)
+    theirs = spoken_classes(exported, files)
     for source in (run, str(exported)):
         ours = surefit.predict(source, [str(file) for file in files])
         assert [row["prediction"] for row in ours] == [name for name, _ in theirs]
