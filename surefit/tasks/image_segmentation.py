@@ -9,7 +9,7 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.data.cell_files import is_empty, names_files
-from surefit.data.column_types import is_text, may_hold_images
+from surefit.data.column_types import array_rank, is_text, may_hold_images
 from surefit.data.file_kinds import IMAGES
 from surefit.data.roles import Role
 from surefit.data.table import Table
@@ -53,8 +53,10 @@ MASKS = Role(
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether both columns hold images or, if they are text, names of files."""
-    mask = roles["label"]
-    is_mask = not is_text(table.column_type(mask)) or names_files(table, mask, IMAGES)
+    kind = table.column_type(roles["label"])
+    # numbers and vectors are classes, also where the user names their column
+    holds = may_hold_images(kind, True) and not is_text(kind) and array_rank(kind) != 1
+    is_mask = holds or (is_text(kind) and names_files(table, roles["label"], IMAGES))
     return is_mask and image_classification.takes(table, roles)
 
 

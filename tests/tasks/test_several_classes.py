@@ -63,6 +63,14 @@ def test_images_may_have_several_classes(form: str) -> None:
         assert train.row(place)["labels"].tolist() == row.tolist()
 
 
+@pytest.mark.parametrize("labels", [[0, 1] * 30, [*np.eye(2)[[0, 1] * 30]]], ids=["int", "one-hot"])
+def test_a_named_column_of_classes_is_not_taken_for_masks(labels: list[Any]) -> None:
+    data = {"image": [*images(60)[0]], "kind": labels}
+    plan = surefit.check(data=data, model=module(), columns={"label": "kind"})
+    assert plan.task is not None
+    assert (plan.task.name, plan.ok) == ("image-classification", True)
+
+
 def test_images_are_trained_and_predicted_with_several_classes(tmp_path: Path) -> None:
     made, lit = images(200)
     data = {"image": [*made], "label": [names(row) for row in lit]}
