@@ -193,7 +193,7 @@ def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         f"is waiting for the slowest; each sends {show_size(sent)} of gradients in a step"
     )
     if plan.request.device is not None:
-        seconds = sent / 1e9 / find_device(plan.request.device).exchange_gb_per_second
+        seconds = find_device(plan.request.device).seconds_to_send(sent)
         text += f", {seconds:.2g} s on one host of {plan.request.device}"
     yield "processes", text
 

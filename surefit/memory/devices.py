@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from surefit.errors import UsageError
+from surefit.gigabytes import to_bytes
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Device:
     memory_gb: float
     exchange_gb_per_second: float
     """What one device sends to the others of its host: NVLink, or PCI Express."""
+
+    def seconds_to_send(self, num_bytes: int) -> float:
+        """How long so many bytes take to another device of the host."""
+        return num_bytes / to_bytes(self.exchange_gb_per_second)
 
 
 DEVICES = {

@@ -22,6 +22,7 @@ from surefit.tasks import (
     causal_lm,
     feature_pretraining,
     image_classification,
+    image_segmentation,
     masked_lm,
     regression,
     seq2seq,
@@ -254,6 +255,23 @@ def test_masked_steps_that_are_distributions() -> None:
     assert found == pytest.approx(sklearn.accuracy_score(true, made))
 
 
+def test_pixels() -> None:
+    generator = torch.manual_seed(0)
+    logits = torch.randn(5, 3, 6, 7, generator=generator)
+    labels = torch.randint(0, 3, (5, 6, 7), generator=generator)
+    labels[torch.rand(5, 6, 7, generator=generator) < 0.2] = -100
+    kept = labels.reshape(-1) != -100
+    true, made = labels.reshape(-1)[kept], logits.argmax(1).reshape(-1)[kept]
+    expected = {
+        "iou": sklearn.jaccard_score(true, made, average="macro"),
+        "dice": sklearn.f1_score(true, made, average="macro"),
+    }
+    for name, value in expected.items():
+        metric = as_metric(image_segmentation.SPEC.metrics[name])
+        sums = metric.sums(SimpleNamespace(logits=logits), {"labels": labels})
+        assert metric.figure(sums) == pytest.approx(value, abs=1e-6)
+
+
 def test_every_metric_has_its_reference_here() -> None:
     """A metric that is added must be compared with its reference, too."""
     from surefit.tasks import TASKS
@@ -262,7 +280,7 @@ def test_every_metric_has_its_reference_here() -> None:
     assert named == {
         *("loss", "perplexity", "token_accuracy", "accuracy", "macro_f1", "confusion"),
         *("top1", "top5", "entity_f1", "mae", "rmse", "r2"),
-        *("token_f1", "exact_match", "rouge_l", "bleu", "chrf"),
+        *("token_f1", "exact_match", "rouge_l", "bleu", "chrf", "iou", "dice"),
     }
     assert text_classification.SPEC.metrics["macro_f1"] is MACRO_F1
 

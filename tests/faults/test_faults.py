@@ -37,7 +37,7 @@ def _first_of_each_code() -> list[Any]:
 def test_the_suite_is_as_large_as_promised() -> None:
     assert len(EVERY) >= 100
     assert len(HEALTHY) >= 40
-    assert len(PROCESSES) == 15
+    assert len(PROCESSES) == 16
     names = [case.name for case in (*(case for _, case in EVERY), *USAGE, *HEALTHY)]
     assert len(set(names)) == len(names)
 

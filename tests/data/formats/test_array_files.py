@@ -81,11 +81,3 @@ def test_array_of_another_feature_size_is_named(tmp_path: Path) -> None:
     save(tmp_path / "dog", [(5, 2)])
     found = fault_of(tmp_path)
     assert (found.code, Path(str(found.where["file"])).name) == ("SF208", "r0.npy")
-
-
-def test_sound_is_refused_by_name(tmp_path: Path) -> None:
-    for name in ("yes/1.wav", "no/2.wav"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_bytes(b"RIFF")
-    found = fault_of(tmp_path)
-    assert (found.code, "2 audio files" in found.message) == ("SF101", True)
