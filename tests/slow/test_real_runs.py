@@ -13,7 +13,9 @@ from real_runs import execute
 
 pytestmark = pytest.mark.slow
 
-CHEAP = tuple(run for run in RUNS if run.name.startswith(("bike-sharing", "basic-motions")))
+CHEAP = tuple(
+    run for run in RUNS if run.repeated and run.name.startswith(("bike-sharing", "basic-motions"))
+)
 """Those that are also repeated here; `bench/real_runs.py --again` repeats more."""
 
 
