@@ -310,7 +310,7 @@ def follow_phases(page: mmap.mmap) -> None:
 
     mark(starting, "make_plan", "planning")
     mark(resume, "make_plan", "planning")
-    mark(starting, "train", "training")
+    mark(starting, "train_rows", "training")
     mark(checkpoints, "save_checkpoint", "saving")
     mark(checkpoints, "prune_checkpoints", "saving")
     mark(atomic, "_publish", "saving")
