@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from surefit.config import joint_parts
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import describe_type, is_list, is_number
+from surefit.data.column_types import describe_type, is_list, is_number, is_text
 from surefit.data.data_rules import WRONG_TYPE
+from surefit.data.numbers import read_number
 from surefit.data.table import Table
 
 
@@ -50,13 +51,24 @@ def target_columns(table: Table, label: str) -> Iterator[tuple[Table, str]]:
 
 def _require_numbers(table: Table, column: str) -> None:
     kind = table.column_type(column)
-    if not is_number(kind):
-        raise WRONG_TYPE.error(
-            f"column {column!r} is one of several targets and holds {describe_type(kind)}; "
-            "expected numbers.",
-            fix="Name columns of numbers, or a single column.",
-            column=column,
-        )
+    if is_number(kind):
+        return
+    row = _first_that_is_no_number(table, column) if is_text(kind) else None
+    place = {} if row is None else table.where(row)
+    cell = "" if row is None else f": {str(table.arrow[column][row])[:40]!r} in row {place['row']}"
+    raise WRONG_TYPE.error(
+        f"column {column!r} is one of several targets and holds {describe_type(kind)}{cell}; "
+        "expected numbers.",
+        {**place, "column": column},
+        fix="Correct the value, name columns of numbers, or a single column.",
+    )
+
+
+def _first_that_is_no_number(table: Table, column: str) -> int | None:
+    """The first row that made the column text."""
+    cells = (cell.as_py() for cell in table.arrow[column])
+    odd = (row for row, text in enumerate(cells) if text and read_number(text) is None)
+    return next(odd, None)
 
 
 def _joined(table: Table, name: str, parts: Sequence[str]) -> Table:

@@ -116,7 +116,7 @@ class Plan:
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "columns": dict(self.columns) if self.columns is not None else None,
             "batches": _batches_dict(self.job.batches) if self.job else None,
-            **({"processes": self.processes_dict()} if self.processes_dict() else {}),
+            **({"processes": shared} if (shared := self.processes_dict()) else {}),
             "memory": {
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
                 "planning_peak_bytes": self.planning_peak_bytes,

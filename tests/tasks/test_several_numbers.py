@@ -115,3 +115,17 @@ def test_the_spread_of_each_target_is_fitted_in_one_pass() -> None:
     assert fitted["mean"] == pytest.approx(Y.mean(0, dtype=np.float64).tolist())
     assert fitted["scale"] == pytest.approx(Y.std(0, dtype=np.float64).tolist())
     assert Encoder("regression", {}, fitted=fitted).fitted["targets"] == ["a", "b"]
+
+
+def test_the_cell_that_makes_a_target_text_is_named(tmp_path: Path) -> None:
+    lines = ["a,y,z", *(f"{n},{n / 2},{'12;5' if n == 7 else n * 2}" for n in range(30))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines), encoding="utf-8")
+    plan = surefit.check(
+        data=tmp_path / "rows.csv",
+        model="tiny:mlp",
+        columns={"label": ["y", "z"]},
+        task="regression",
+    )
+    found = next(found for found in plan.findings if found.severity == "error")
+    assert (found.code, found.where["row"], found.where["column"]) == ("SF213", 7, "z")
+    assert "'12;5'" in found.message
