@@ -1,12 +1,17 @@
 """Whether the order of batches costs learning: validation losses against a plain shuffle.
 
-python bench/order.py [--seeds 6] [--only NAME ...] [--results FILE] [--page docs/order.md]
+python bench/order.py [--windows] [--seeds 6] [--only NAME ...] [--results FILE]
+                      [--page docs/order.md]
 
 Each data set is trained with each order and the same seeds, in micro-batches of 8 rows and in steps
 of 8 × 4. Reported are the validation loss after one epoch and at the end, as means over the seeds,
 and the mean difference from a plain shuffle of padded rows with its standard error. An order is
 worse if the difference is more than twice its standard error. Exits with 1 if a default is. Losses
 are kept run by run in FILE, so that an interrupted call goes on.
+
+With --windows, the order of large data is compared: shards of consecutive rows in windows, scaled
+down to these data sets. Their rows are sorted by class or length first, the worst case for shards.
+The page keeps its other parts.
 """
 
 from __future__ import annotations
@@ -41,6 +46,10 @@ ORDERS: dict[str, dict[str, Any]] = {
     "default": {},
     "grouped": {"order": "grouped", "padding_free": "off"},
 }
+WINDOW_ORDERS = ("windows",)
+DEFAULTS = ("default", "windows")
+WINDOW_ROWS = 256
+"""Rows of a window here; with steps of 8 × 4 rows, windows have the 1024 rows of 32 steps."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,17 @@ def sentence_pairs(count: int) -> Callable[[], list[dict[str, Any]]]:
     return read
 
 
+def questions(count: int) -> Callable[[], list[dict[str, Any]]]:
+    """The first questions of TREC with their coarse classes."""
+
+    def read() -> list[dict[str, Any]]:
+        with (DATA / "trec" / "TREC.train").open(encoding="latin-1") as lines:
+            pairs = (line.strip().split(" ", 1) for line in islice(lines, count))
+            return [{"text": text, "label": label.split(":")[0]} for label, text in pairs]
+
+    return read
+
+
 SETS = (
     Set("sms-spam", some_rows("sms-spam/sms.tsv", 1200), "tiny:bert", "text-classification", 1e-3),
     Set(
@@ -88,6 +108,54 @@ SETS = (
     ),
     Set("multi30k", sentence_pairs(600), "tiny:t5", "seq2seq", 3e-3),
 )
+
+
+def sorted_rows(
+    read: Callable[[], list[dict[str, Any]]], key: Callable[[dict[str, Any]], Any]
+) -> Callable[[], list[dict[str, Any]]]:
+    """Rows in the order of a key."""
+    return lambda: sorted(read(), key=key)
+
+
+WINDOW_SETS = (
+    Set(
+        "sms-spam by class",
+        sorted_rows(some_rows("sms-spam/sms.tsv", 1600), lambda row: row["label"]),
+        "tiny:bert",
+        "text-classification",
+        1e-3,
+    ),
+    Set(
+        "trec by class",
+        sorted_rows(questions(1600), lambda row: row["label"]),
+        "tiny:bert",
+        "text-classification",
+        1e-3,
+    ),
+    Set(
+        "multi30k by length",
+        sorted_rows(sentence_pairs(1000), lambda row: len(row["source"])),
+        "tiny:t5",
+        "seq2seq",
+        3e-3,
+    ),
+)
+
+
+@contextmanager
+def small_windows() -> Iterator[None]:
+    """Every run in windows, of few rows."""
+    from surefit.batches import window_order
+
+    sizes = {"LARGE_ROWS": 0, "WINDOW_ROWS": WINDOW_ROWS}
+    own = {name: getattr(window_order, name) for name in sizes}
+    for name, size in sizes.items():
+        setattr(window_order, name, size)
+    try:
+        yield
+    finally:
+        for name, size in own.items():
+            setattr(window_order, name, size)
 
 
 @contextmanager
@@ -115,7 +183,8 @@ def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[floa
     """The validation loss after each epoch."""
     import surefit
 
-    order = plain_shuffle() if name == "plain" else nullcontext()
+    orders = {"plain": plain_shuffle, "windows": small_windows}
+    order = orders[name]() if name in orders else nullcontext()
     with tempfile.TemporaryDirectory() as folder, order:
         run = surefit.train(
             data=data.rows(),
@@ -129,7 +198,7 @@ def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[floa
             generate={"rows": 0},
             seed=seed,
             output=f"{folder}/run",
-            **ORDERS.get(name, {"padding_free": "off"}),
+            **({"padding_free": "off"} if name == "plain" else ORDERS.get(name, {})),
         )
         return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
 
@@ -169,13 +238,13 @@ class Compared:
 
 
 def compare(
-    sets: tuple[Set, ...], seeds: int, results: Path
+    sets: tuple[Set, ...], orders: tuple[str, ...], seeds: int, results: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each data set and shape with the losses of every seed, by order."""
     lines = results.read_text("utf-8").splitlines() if results.is_file() else []
     known = {tuple(key): values for key, values in map(json.loads, lines)}
     for data, shape in product(sets, SHAPES):
-        found: dict[str, list[list[float]]] = {name: [] for name in ("plain", *ORDERS)}
+        found: dict[str, list[list[float]]] = {name: [] for name in ("plain", *orders)}
         for seed, name in product(range(seeds), found):
             key = (data.name, *shape, seed, name)
             if key not in known:
@@ -187,32 +256,36 @@ def compare(
         yield f"{data.name}, {data.model}, {size}", found
 
 
-def page(results: list[tuple[str, dict[str, Any]]], seeds: int) -> tuple[str, bool]:
-    """The page, and whether no default is worse than a plain shuffle."""
-    lines = [
-        "# The order of batches and learning",
-        "",
-        "Made by `bench/order.py`. Validation loss, mean over "
-        f"{seeds} seeds; in brackets the mean difference from a plain shuffle of the same rows "
-        "with its standard error. **worse** marks a difference of more than twice that error. "
-        f"{EPOCHS} epochs; a quarter of the rows is the validation set.",
-        "",
-        f"Machine: {machine()}.",
-        "",
-    ]
+def tables(results: list[tuple[str, dict[str, Any]]], seeds: int) -> tuple[str, bool]:
+    """The tables, and whether no order that is a default is worse than a plain shuffle."""
+    lines = [f"{seeds} seeds. Machine: {machine()}.", ""]
     fine = True
     for place, title in ((0, "After one epoch"), (-1, "At the end")):
-        lines += [f"## {title}", "", "| data, model, batch | plain shuffle | " + " | ".join(ORDERS)]
-        lines[-1] += " |"
-        lines.append("| --- " * (len(ORDERS) + 2) + "|")
+        orders = [name for name in results[0][1] if name != "plain"]
+        lines += [
+            f"### {title}",
+            "",
+            f"| data, model, batch | plain shuffle | {' | '.join(orders)} |",
+        ]
+        lines.append("| --- " * (len(orders) + 2) + "|")
         for label, found in results:
             plain = [run[place] for run in found["plain"]]
-            made = {name: Compared(plain, [run[place] for run in found[name]]) for name in ORDERS}
-            fine &= not made["default"].worse
+            made = {name: Compared(plain, [run[place] for run in found[name]]) for name in orders}
+            fine &= not any(made[name].worse for name in made if name in DEFAULTS)
             cells = [label, f"{statistics.fmean(plain):.3f}", *map(str, made.values())]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines), fine
+
+
+def write_part(page: Path, name: str, text: str) -> None:
+    """Replace what is between the marks of a part of the page."""
+    begin, end = f"<!-- {name}: made by bench/order.py -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    if not rest or end not in rest:
+        raise SystemExit(f"{page} has no part {name!r} between {begin.strip()} and {end.strip()}")
+    page.write_text(f"{before}{begin}{text}{end}{after}", "utf-8")
 
 
 def main() -> int:
@@ -220,20 +293,22 @@ def main() -> int:
     from surefit.data.cache import cache_folder
 
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--windows", action="store_true", help="compare the order of large data")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--only", nargs="*", default=[], help="data sets whose name contains one")
     parser.add_argument("--results", type=Path, default=cache_folder() / "order.jsonl")
     parser.add_argument("--page", type=Path, help="write the page here instead of to stdout")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
+    sets, orders = (WINDOW_SETS, WINDOW_ORDERS) if args.windows else (SETS, tuple(ORDERS))
     sets = tuple(
-        data for data in SETS if not args.only or any(part in data.name for part in args.only)
+        data for data in sets if not args.only or any(part in data.name for part in args.only)
     )
-    text, fine = page(list(compare(sets, args.seeds, args.results)), args.seeds)
+    text, fine = tables(list(compare(sets, orders, args.seeds, args.results)), args.seeds)
     if args.page is None:
         print(text)
     else:
-        args.page.write_text(text + "\n", "utf-8")
+        write_part(args.page, "windows" if args.windows else "orders", text)
     return 0 if fine else 1
 
 

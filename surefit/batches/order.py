@@ -19,25 +19,28 @@ smaller.
 
 from __future__ import annotations
 
-from array import array
+import heapq
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.integer[Any]]
+from surefit.batches.cut_steps import (
+    Epoch,
+    Rows,
+    divide_step,
+    grouped_steps,
+    steps_of_rows,
+    steps_of_tokens,
+)
+from surefit.batches.window_order import Windows, find_edges, make_window, sample_steps
 
 Order = Literal["shuffle", "windowed", "grouped"]
 
-GROUPED_STEPS = 128
-"""Optimizer steps per window of `grouped`: enough for little padding."""
 EXAMINED_ROWS = 2_000_000
 EXAMINED_STEPS = 1_000
-SORTED_ROWS = 8_192
-"""How many rows are sorted within their steps at once."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,6 @@ class Share:
 
     micro_batches: tuple[Rows, ...]
     weight: float
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The rows of one epoch in order, and where micro-batches and steps start."""
-
-    rows: Rows
-    micro_starts: Rows  # indices into rows, and the end
-    step_starts: Rows  # indices into micro_starts, and the end
-
-    def micro_batches(self, step: int) -> list[Rows]:
-        """The micro-batches of a step."""
-        first, end = self.step_starts[step], self.step_starts[step + 1]
-        starts = self.micro_starts[first : end + 1]
-        return [self.rows[a:b] for a, b in pairwise(starts)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +68,8 @@ class Batches:
     padding_free: bool = False
     order: Order | None = None
     """Default: `shuffle` where batches are padding-free, else `windowed`."""
+    windows: Windows | None = None
+    """How rows too many to be shuffled at once are ordered (`window_order`)."""
 
     @property
     def chosen_order(self) -> Order:
@@ -91,72 +81,110 @@ class Batches:
         """Micro-batches in one optimizer step, over all processes."""
         return self.grad_accum * self.num_processes
 
+    @property
+    def effective_rows(self) -> int:
+        """Rows in one optimizer step, where tokens do not bound it."""
+        return self.batch_size * self.micro_per_step
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether figures of an epoch are estimated from some of its steps."""
+        return self.windows is not None
+
     def epoch(self, epoch: int) -> Epoch:
-        """The order of one epoch."""
-        return _make_epoch(self, epoch)
+        """The order of one epoch; of rows in windows, that of some of its steps."""
+        return _make_epoch(self, epoch) if self.windows is None else sample_steps(self, epoch)
 
     def num_steps(self, epoch: int) -> int:
         """Optimizer steps in an epoch."""
+        if self.windows is not None:
+            return find_edges(self).num_steps
         return len(self.epoch(epoch).step_starts) - 1
 
     def num_micro_batches(self, epoch: int = 0) -> int:
         """Micro-batches in an epoch, over all processes."""
-        return len(self.epoch(epoch).micro_starts) - 1
+        order, num_rows = self.epoch(epoch), len(self.lengths)
+        if self.windows is not None and self.max_tokens is None:
+            whole, left = divmod(num_rows, self.effective_rows)
+            return whole * self.micro_per_step + -(-left // self.batch_size)
+        count = len(order.micro_starts) - 1
+        return round(count * self.num_steps(epoch) / max(len(order.step_starts) - 1, 1))
+
+    def step_rows(self, epoch: int, step: int) -> Rows:
+        """All rows of a step, over all processes."""
+        if self.windows is not None:
+            edges = find_edges(self)
+            window = edges.window_of_step(step)
+            made = make_window(self, epoch, window)
+            return made.step_rows(step - edges.first_step(window))
+        order = self.epoch(epoch)
+        first, end = order.micro_starts[order.step_starts[step : step + 2]]
+        return order.rows[first:end]
+
+    def micro_batches(self, epoch: int, step: int) -> list[Rows]:
+        """The micro-batches of a step, over all processes."""
+        if self.windows is not None:
+            return divide_step(self.step_rows(epoch, step), self)
+        return self.epoch(epoch).micro_batches(step)
 
     def share(self, epoch: int, step: int, process: int = 0) -> Share:
         """The share of a step that one process trains on."""
-        micro = self.epoch(epoch).micro_batches(step)
-        mine = tuple(micro[place] for place in self._assigned(micro)[process])
-        return Share(mine, 1.0) if mine else Share((micro[0][:1],), 0.0)
+        micro = self.micro_batches(epoch, step)
+        mine = tuple(micro[place] for place in self._assigned(self._costs(micro))[process])
+        return Share(mine, 1.0) if mine else Share((micro[0],), 0.0)
+
+    def most_micro_batches(self, epoch: int, step: int) -> int:
+        """Micro-batches of the process that has the most of a step."""
+        return max(map(len, self._assigned(self._costs(self.micro_batches(epoch, step)))))
 
     def imbalance(self, epoch: int = 0) -> float:
         """Share of the processes' time in an epoch that is spent waiting for the slowest."""
         if self.num_processes == 1:
             return 0.0
-        slowest = total = 0
-        for step in range(min(self.num_steps(epoch), EXAMINED_STEPS)):
-            micro = self.epoch(epoch).micro_batches(step)
-            assigned = self._assigned(micro)
-            costs = [sum(self._cost(micro[place]) for place in places) for places in assigned]
-            slowest, total = slowest + max(costs), total + sum(costs)
+        order, slowest, total = self.epoch(epoch), 0, 0
+        most = min(EXAMINED_STEPS, max(1, EXAMINED_ROWS // self.effective_rows))
+        for step in range(min(len(order.step_starts) - 1, most)):
+            costs = self._costs(order.micro_batches(step))
+            by_process = [sum(costs[place] for place in each) for each in self._assigned(costs)]
+            slowest, total = slowest + max(by_process), total + sum(by_process)
         return 1 - total / (slowest * self.num_processes) if slowest else 0.0
 
-    def _assigned(self, micro_batches: list[Rows]) -> list[list[int]]:
+    def _assigned(self, costs: list[int]) -> list[list[int]]:
         """The micro-batches of each process: the costliest first, to the one with the least."""
         if self.num_processes == 1:
-            return [[*range(len(micro_batches))]]
-        costs = [self._cost(rows) for rows in micro_batches]
+            return [[*range(len(costs))]]
         assigned: list[list[int]] = [[] for _ in range(self.num_processes)]
-        totals = [0] * self.num_processes
+        least = [(0, process) for process in range(self.num_processes)]  # a heap
         for place in sorted(range(len(costs)), key=lambda place: -costs[place]):
-            process = totals.index(min(totals))
+            total, process = least[0]
             assigned[process].append(place)
-            totals[process] += costs[place]
+            heapq.heapreplace(least, (total + costs[place], process))
         return [sorted(places) for places in assigned]
 
-    def _cost(self, rows: Rows) -> int:
-        """Positions that a micro-batch computes, at least 1."""
-        lengths = self.lengths[rows]
-        computed = int(lengths.sum()) if self.padding_free else len(rows) * int(lengths.max())
-        return max(computed, 1)
-
-    def step_rows(self, epoch: int, step: int) -> Rows:
-        """All rows of a step, over all processes."""
-        order = self.epoch(epoch)
-        first, end = order.micro_starts[order.step_starts[step : step + 2]]
-        return order.rows[first:end]
+    def _costs(self, micro_batches: list[Rows]) -> list[int]:
+        """Positions that each micro-batch computes, at least 1."""
+        if self.num_processes == 1:
+            return [1] * len(micro_batches)  # there is nothing to share out
+        sizes = np.array([len(rows) for rows in micro_batches])
+        lengths, starts = self.lengths[np.concatenate(micro_batches)], np.cumsum(sizes) - sizes
+        if self.padding_free:
+            computed = np.add.reduceat(lengths, starts, dtype=np.int64)
+        else:
+            computed = sizes * np.maximum.reduceat(lengths, starts)
+        return np.maximum(computed, 1).tolist()  # type: ignore[no-any-return]
 
     def padding_share(self, epoch: int = 0) -> float:
         """Share of an epoch's positions that are padding."""
         if self.padding_free:
             return 0.0
         rows, longest = self._micro_shapes(epoch)
-        padded = int((rows * longest).sum())
-        return 1 - int(self.lengths.sum(dtype=np.int64)) / padded if padded else 0.0
+        padded, tokens = int((rows * longest).sum()), self.lengths[self.epoch(epoch).rows]
+        return 1 - int(tokens.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def random_padding_share(self) -> float:
         """The `padding_share` of a plain shuffle, padded."""
-        shuffled = np.random.default_rng(self.seed).permutation(self.lengths)
+        lengths = self.lengths if self.windows is None else self.lengths[self.epoch(0).rows]
+        shuffled = np.random.default_rng(self.seed).permutation(lengths)
         starts = np.arange(0, len(shuffled), self.batch_size)
         sizes = np.diff(np.append(starts, len(shuffled)))
         padded = int((np.maximum.reduceat(shuffled, starts) * sizes).sum())
@@ -182,6 +210,19 @@ class Batches:
         rows, longest = self._micro_shapes(epoch)
         return rows * longest
 
+    def total_positions(self) -> float:
+        """Positions of all micro-batches of an epoch, including padding."""
+        return float(self.positions().sum()) * len(self.lengths) / max(len(self.epoch(0).rows), 1)
+
+    def median_rows(self) -> Rows:
+        """The rows of a micro-batch with the median number of positions."""
+        positions = self.positions()
+        return self._rows_of(0, int(np.argsort(positions, kind="stable")[len(positions) // 2]))
+
+    def _rows_of(self, epoch: int, micro: int) -> Rows:
+        order = self.epoch(epoch)
+        return order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
+
     def worst_rows(self, epochs: int = 1) -> Rows:
         """The rows of the micro-batch with the most positions, over all epochs.
 
@@ -201,9 +242,8 @@ def _find_worst(batches: Batches, epochs: int) -> Rows:
     found = []
     for epoch in range(num_epochs):
         positions = batches.positions(epoch)
-        order, micro = batches.epoch(epoch), int(positions.argmax())
-        rows = order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
-        found.append((int(positions[micro]), rows.copy()))
+        micro = int(positions.argmax())
+        found.append((int(positions[micro]), batches._rows_of(epoch, micro).copy()))
     return max(found, key=lambda pair: pair[0])[1]
 
 
@@ -214,166 +254,7 @@ def _make_epoch(batches: Batches, epoch: int) -> Epoch:
     rows: Rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
     random.shuffle(rows)
     if batches.chosen_order == "grouped":
-        return _grouped_steps(rows, batches, random)
+        return grouped_steps(rows, batches, random)
     if batches.max_tokens is None:
-        return _steps_of_rows(rows, batches)
-    return _steps_of_tokens(rows, batches, batches.max_tokens)
-
-
-def _steps_of_rows(rows: Rows, batches: Batches) -> Epoch:
-    """Steps of the same number of rows, as they come; the last one may be smaller."""
-    size, per_step = batches.batch_size, batches.micro_per_step * batches.batch_size
-    whole = len(rows) - len(rows) % per_step
-    at_once = per_step * max(1, SORTED_ROWS // per_step)  # sorting all at once would hold memory
-    for start in range(0, whole, at_once):
-        steps = rows[start : min(start + at_once, whole)]
-        steps[:] = _divide(steps.reshape(-1, per_step), batches)[0].reshape(-1)
-    last, last_sizes = _divide(rows[None, whole:], batches)
-    rows[whole:] = last[0]
-    first_micro = np.arange(0, whole, size, dtype=rows.dtype)
-    first_step = np.arange(0, whole // size, batches.micro_per_step, dtype=rows.dtype)
-    ends = [whole // size, whole // size + len(last_sizes)]
-    return Epoch(
-        rows,
-        np.concatenate([first_micro, (whole + _starts(last_sizes)).astype(rows.dtype)]),
-        np.concatenate([first_step, np.unique(ends).astype(rows.dtype)]),
-    )
-
-
-def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
-    """Steps (a row each) with their rows ordered by micro-batch, and the size of each.
-
-    >>> lengths = np.array([9, 1, 5, 7], np.int32)
-    >>> [_divide(np.arange(4)[None], Batches(lengths, 0, 2, 2, padding_free=free))[0].tolist()
-    ...     for free in (False, True)]
-    [[[1, 2, 3, 0]], [[0, 1, 3, 2]]]
-    """
-    num_rows = steps.shape[1]
-    count = -(-num_rows // batches.batch_size)
-    sizes = _in_groups(num_rows, batches.batch_size)
-    if count <= 1 or (batches.chosen_order == "shuffle" and not batches.padding_free):
-        return steps, sizes
-    by_length = np.argsort(batches.lengths[steps], axis=1, kind="stable")
-    if batches.padding_free:  # from the longest: to the first, the second, …, and back again
-        turns = np.resize(np.concatenate([np.arange(count), np.arange(count)[::-1]]), num_rows)
-        by_length = by_length[:, ::-1][:, np.argsort(turns, kind="stable")]
-        sizes = np.bincount(turns)
-    return np.take_along_axis(steps, by_length, axis=1), sizes
-
-
-def _steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
-    """Steps of about the same number of tokens, in micro-batches of at most `max_tokens`."""
-    lengths, budget, start = batches.lengths, batches.micro_per_step * max_tokens, 0
-    sizes, counts = array("i"), array("i")
-    while start < len(rows):
-        tokens = np.cumsum(lengths[rows[start : start + budget]], dtype=np.int64)
-        step = rows[start : start + max(1, int(np.searchsorted(tokens, budget, side="right")))]
-        if batches.padding_free or batches.chosen_order == "windowed":
-            step[:] = step[np.argsort(lengths[step], kind="stable")]
-        if batches.padding_free:
-            parts = _fill(step[::-1], lengths, max_tokens)
-        else:
-            parts = [step[a:b] for a, b in pairwise(_cut(lengths[step], max_tokens))]
-        sizes.extend(len(part) for part in parts)
-        counts.append(len(parts))
-        step[:] = np.concatenate(parts)
-        start += len(step)
-    return Epoch(rows, _starts(np.array(sizes)), _starts(np.array(counts)))
-
-
-def _fill(rows: Rows, lengths: npt.NDArray[np.int32], max_tokens: int) -> list[Rows]:
-    """Rows, the longest first, as micro-batches: each row goes to the one with the fewest tokens.
-
-    >>> [part.tolist() for part in _fill(np.arange(4), np.array([6, 5, 3, 2], np.int32), 8)]
-    [[0, 3], [1, 2]]
-    """
-    own = lengths[rows].tolist()
-    parts: list[list[int]] = [[] for _ in range(-(-sum(own) // max_tokens))]
-    totals = [0] * len(parts)
-    for row, length in zip(rows.tolist(), own, strict=True):
-        place = totals.index(min(totals))
-        if parts[place] and totals[place] + length > max_tokens:
-            place = len(parts)
-            parts.append([])
-            totals.append(0)
-        parts[place].append(row)
-        totals[place] += length
-    return [np.array(part, rows.dtype) for part in parts if part]
-
-
-def _grouped_steps(rows: Rows, batches: Batches, random: np.random.Generator) -> Epoch:
-    """Steps of rows of similar length within each window, in random order."""
-    lengths = batches.lengths
-    sizes_by_window: list[Rows] = []
-    steps_by_window: list[Rows] = []
-    for start, end in _windows(len(rows), batches):
-        window = rows[start:end]
-        window[:] = window[np.argsort(lengths[window], kind="stable")]
-        if batches.max_tokens is None:
-            sizes = _in_groups(len(window), batches.batch_size)
-            steps = _in_groups(len(sizes), batches.micro_per_step)
-        else:
-            part = _steps_of_tokens(window, batches, batches.max_tokens)
-            sizes = np.diff(part.micro_starts).astype(np.int32)
-            steps = np.diff(part.step_starts).astype(np.int32)
-        sizes_by_window.append(sizes)
-        steps_by_window.append(steps)
-    micro: Rows = np.concatenate(sizes_by_window)
-    counts: Rows = np.concatenate(steps_by_window)
-    order = random.permutation(len(counts))
-    first_micro = _starts(counts)
-    rows = _reorder(rows, _starts(np.add.reduceat(micro, first_micro[:-1])), order)
-    return Epoch(rows, _starts(_reorder(micro, first_micro, order)), _starts(counts[order]))
-
-
-def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
-    """Row ranges of about GROUPED_STEPS whole steps each, all of similar size."""
-    per_step = batches.micro_per_step * batches.batch_size
-    if batches.max_tokens is not None:
-        mean = float(batches.lengths.mean()) or 1.0
-        per_step = max(1, int(batches.micro_per_step * batches.max_tokens / mean))
-    steps_in_all = -(-num_rows // per_step)
-    count = max(1, round(steps_in_all / GROUPED_STEPS))
-    edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
-    edges[-1] = num_rows
-    return list(pairwise(edges))
-
-
-def _in_groups(count: int, size: int) -> Rows:
-    """The group sizes of `count` items in groups of `size`; the last group may be smaller.
-
-    >>> _in_groups(5, 2).tolist(), _in_groups(0, 2).tolist()
-    ([2, 2, 1], [])
-    """
-    return np.diff(np.append(np.arange(0, count, size), count)).astype(np.int32)
-
-
-def _starts(sizes: Rows) -> Rows:
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
-
-
-def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
-    """Concatenate the slices of `values` that start at `starts`, in another order."""
-    reordered, filled = np.empty_like(values), 0
-    for piece in order:
-        part = values[starts[piece] : starts[piece + 1]]
-        reordered[filled : filled + len(part)] = part
-        filled += len(part)
-    return reordered
-
-
-def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
-    """Where padded micro-batches start and end in consecutive rows.
-
-    >>> _cut(np.array([1, 2, 2, 3], np.int32), 4)
-    [0, 2, 3, 4]
-    """
-    edges, longest = [0], 0
-    for place, length in enumerate(lengths.tolist()):
-        longest = max(longest, length)
-        if place > edges[-1] and (place + 1 - edges[-1]) * longest > max_tokens:
-            edges.append(place)
-            longest = length
-    return [*edges, len(lengths)]
+        return steps_of_rows(rows, batches)
+    return steps_of_tokens(rows, batches, batches.max_tokens)
