@@ -46,13 +46,14 @@ def list_entries() -> list[Entry]:
     root = cache_folder()
     if not root.is_dir():
         return []
-    used = in_use(root)
-    found = []
+    places: list[tuple[str, Path]] = []
     for path in root.iterdir():
         if path.is_dir() and path.name != LEASES:
-            found += [_entry(path.name, inner, used) for inner in path.iterdir()]
+            places += [(path.name, inner) for inner in path.iterdir()]
         elif path.name not in (LEASES, TAG):
-            found.append(_entry("", path, used))
+            places.append(("", path))
+    used = in_use(root)  # asked afterwards: an entry is noted before it is written
+    found = [_entry(kind, path, used) for kind, path in places]
     return sorted(found, key=lambda entry: (entry.last_used, entry.path))
 
 
@@ -65,7 +66,7 @@ def _entry(kind: str, path: Path, used: set[str]) -> Entry:
     return Entry(
         kind,
         path.name,
-        sum(stat.st_size for stat in stats),
+        sum(stat.st_size // stat.st_nlink for stat in stats),  # entries may share files
         marked.st_mtime if marked is not None else 0.0,
         f"{kind}/{name}" in used,
     )

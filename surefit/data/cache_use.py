@@ -155,16 +155,17 @@ def lock(file: IO[str]) -> bool:
 
 def sweep(root: Path) -> list[Path]:
     """Remove what killed processes left half written; what a living one writes stays."""
-    used, swept = in_use(root), []
-    for kind in (path for path in root.iterdir() if path.is_dir() and path.name != LEASES):
-        for path in kind.glob(".*"):
-            matched = _TEMPORARY.fullmatch(path.name)
-            if matched and f"{kind.name}/{matched['name']}" not in used:
-                swept.append(path)
-            half = _HALF.fullmatch(path.name)
-            if half and f"{kind.name}/{half['name']}" not in used:
-                is_kept = path.with_name(f".{half['name']}.half").exists()
-                swept += [path] if not is_kept or _is_old(path) else []
+    kinds = [path for path in root.iterdir() if path.is_dir() and path.name != LEASES]
+    half_written = [(kind.name, path) for kind in kinds for path in kind.glob(".*")]
+    used, swept = in_use(root), []  # asked afterwards: an entry is noted before it is written
+    for kind, path in half_written:
+        matched = _TEMPORARY.fullmatch(path.name)
+        if matched and f"{kind}/{matched['name']}" not in used:
+            swept.append(path)
+        half = _HALF.fullmatch(path.name)
+        if half and f"{kind}/{half['name']}" not in used:
+            is_kept = path.with_name(f".{half['name']}.half").exists()
+            swept += [path] if not is_kept or _is_old(path) else []
     for path in swept:
         remove(path)
     return swept

@@ -14,6 +14,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_text
 from surefit.data.file_identity import content_hashes
 from surefit.data.file_kinds import DECODED, FileKind
+from surefit.data.formats.tar_index import read_member
 from surefit.data.table import Table
 
 LOOKED_AT = 16
@@ -22,7 +23,12 @@ FILE_ROLES = tuple(kind.role for kind in DECODED)
 
 
 def unwrapped(value: Any) -> Any:
-    """The bytes or the path of `{bytes, path}`; other values, with an array too, as they are."""
+    """The bytes or the path of `{bytes, path}`, the bytes of a member of a tar file.
+
+    Other values, with an array too, are returned as they are.
+    """
+    if isinstance(value, Mapping) and "tar" in value:
+        return read_member(value)
     if isinstance(value, Mapping) and "array" not in value:
         return value.get("path") if value.get("bytes") is None else value["bytes"]
     return value
@@ -30,6 +36,8 @@ def unwrapped(value: Any) -> Any:
 
 def is_empty(value: Any) -> bool:
     """Whether a cell has neither a path nor bytes nor values."""
+    if isinstance(value, Mapping) and "tar" in value:
+        return not value["size"]
     value = unwrapped(value)
     if isinstance(value, str):
         return not value.strip()
@@ -39,8 +47,21 @@ def is_empty(value: Any) -> bool:
 
 
 def holds_files(kind: pa.DataType) -> bool:
-    """Whether a column may contain paths of files: text, or a struct with a path."""
-    return is_text(kind) or (pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
+    """Whether a column may contain paths of files: text, or a struct with a path.
+
+    Members of a tar file have a path to show, but are no files.
+    """
+    if not pa.types.is_struct(kind):
+        return is_text(kind)
+    return bool(kind.get_field_index("path") >= 0 and kind.get_field_index("tar") < 0)
+
+
+def shown_name(value: Any) -> str:
+    """What messages call the content of a cell: its path, else how many bytes it has."""
+    if isinstance(value, Mapping) and isinstance(value.get("path"), str) and value["path"]:
+        return str(value["path"])
+    held = unwrapped(value)
+    return f"{len(held)} bytes" if isinstance(held, bytes) else str(held)
 
 
 def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_ROLES) -> Table:

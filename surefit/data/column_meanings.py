@@ -26,7 +26,7 @@ from surefit.data.column_evidence import (
     rival_of,
 )
 from surefit.data.column_types import is_text
-from surefit.data.column_values import word_set, words_of
+from surefit.data.column_values import continues, word_set, words_of
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
 
@@ -239,7 +239,8 @@ def _as_choices(table: Table, column: str, roles: Mapping[str, str]) -> str:
     target = roles.get("label") or roles.get("answer") or roles.get("target")
     if prompt is None or target is None:
         return ""
-    named = {"prompt": prompt, "choices": column, "answer": target}
+    whole = next((name for name in table.columns if continues(table, name, prompt)), prompt)
+    named = {"prompt": whole, "choices": column, "answer": target}
     options = " ".join(set_option(f"columns.{role}", name) for role, name in named.items())
     return (
         f"Learn to write the right choice, with a causal model: --task sft {options}. To train "

@@ -146,6 +146,16 @@ def is_derived(table: Table, column: str, others: Sequence[str]) -> bool:
     return bool(filled) and repeated >= 0.8 * len(filled)
 
 
+def continues(table: Table, column: str, other: str) -> bool:
+    """Whether the texts of a column are those of another one and more: `ctx` beside `ctx_a`."""
+    if column == other or not is_text(table.column_type(column)):
+        return False
+    rows = table.arrow.select([column, other]).slice(0, SAMPLE).to_pylist()
+    pairs = [(row[column] or "", row[other] or "") for row in rows]
+    begun = [len(whole) - len(part) for whole, part in pairs if whole.startswith(part)]
+    return len(begun) >= 0.8 * len(pairs) and any(begun)
+
+
 def _repeats(text: str, others: Sequence[Any]) -> bool:
     read = [part for other in others for part in texts_in(other)]
     return any(text in part for part in read) or (bool(read) and all(part in text for part in read))

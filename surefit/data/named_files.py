@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import is_text
+from surefit.data.file_columns import kind_named
 from surefit.data.file_identity import content_hashes
-from surefit.data.file_kinds import FileKind, kind_of
+from surefit.data.file_kinds import ARRAYS, FileKind
 from surefit.data.formats.file_contents import read_contents
 from surefit.data.roles import get_role
-from surefit.data.split import sample_rows
 from surefit.data.table import Table
 from surefit.findings import rule
 from surefit.regular_files import special_kind
@@ -40,44 +39,28 @@ NAMED_FILE_MISSING = rule(
     fix="Add the file, correct its name, or remove the row. Paths are relative to the data file.",
 )
 
-LOOKED_AT = 64
-LONGEST = 1024
-
 
 def read_named_files(table: Table, reading: Reading) -> Table:
     """The table with the content of `.npy` and `.txt` files in the columns that name them."""
     for column in table.columns:
         kind = _kind_named(table, column)
-        if kind is not None and not _is_beside_content(table, column, kind):
+        is_free = _is_label(column) or (kind and not _is_beside_content(table, column, kind))
+        if kind is not None and is_free:
             table = _with_contents(table, column, kind, reading)
     return table
 
 
 def _kind_named(table: Table, column: str) -> FileKind | None:
-    """What the files hold that the texts of a column name; None where it has other texts."""
-    if not is_text(table.column_type(column)) or column.lower() in get_role("label").names:
-        return None
-    first = table.arrow[column].slice(0, 1).to_pylist()
-    if any(_kind(text) is None for text in first if text):
-        return None
-    rows = sample_rows(table.num_rows, LOOKED_AT, seed=0)
-    texts = [text for text in table.arrow[column].take(pa.array(rows)).to_pylist() if text]
-    kinds = {_kind(text) for text in texts}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    if kind is None:
-        return None
-    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
-    found = [row[column] for row in named.rows(rows.tolist()) if row[column]]
-    there = sum(Path(path).is_file() for path in found)
-    return kind if 2 * there > len(found) else None
+    """What the files hold that a column names, if they are read at once; images are decoded."""
+    kind = kind_named(table, column, lambda found: not found.decoded)
+    if _is_label(column) and kind is not ARRAYS:
+        return None  # a class may be called like a text file
+    return kind
 
 
-def _kind(text: str) -> FileKind | None:
-    """The kind of a path whose files are read at once; None for images, audio and other texts."""
-    if len(text) > LONGEST or "\n" in text:
-        return None
-    kind = kind_of(text)
-    return None if kind is None or kind.decoded else kind
+def _is_label(column: str) -> bool:
+    """Whether a column is named for labels, which may be those of time steps, an array per row."""
+    return column.lower() in get_role("label").names
 
 
 def _is_beside_content(table: Table, column: str, kind: FileKind) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from surefit.data.formats import (
     numpy_files,
     paired_folders,
     parquet,
+    tar_shards,
     text_lines,
     time_series,
     torch_files,
@@ -43,6 +43,7 @@ from surefit.data.formats.text_classes import label_texts
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
 from surefit.data.formats.text_records import open_records
+from surefit.data.locate_data import locate
 from surefit.data.named_files import read_named_files
 from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
@@ -83,6 +84,8 @@ OPENERS: dict[str, Opener] = {
     ".arrow": arrow_files.open_arrow,
     ".safetensors": torch_files.open_safetensors,
     ".pt": torch_files.open_pt,
+    ".tar": tar_shards.open_tar,
+    ".tgz": tar_shards.open_tar,
 }
 """The ending of a file name (without .gz), and the function that opens such a file."""
 
@@ -108,33 +111,15 @@ def open_table(
         table = open_object(data)
     elif data:
         finder, skip = Finder(OPENERS, ending, part, each_a_class), on_bad_file == "skip"
-        table = _open_paths(as_paths(data), reading or Reading(), skip, finder, may_differ)
+        located = locate(data)
+        table = _open_paths(located.paths, reading or Reading(), skip, finder, may_differ)
+        table = located.complete(table)
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
     return read_named_files(spread_columns(table), reading or Reading())
-
-
-def as_paths(data: Sequence[str | Path]) -> list[Path]:
-    """The paths, and those that patterns such as *.png match.
-
-    An empty one, which would be the working folder, is refused.
-    """
-    if not all(str(item).strip() for item in data):
-        raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
-    return [path for item in data for path in _matched(Path(item))]
-
-
-def _matched(path: Path) -> list[Path]:
-    """The path, or the files that it matches as a pattern, sorted."""
-    if not has_magic(str(path)) or path.exists():
-        return [path]
-    found = [Path(name) for name in sorted(glob(str(path), recursive=True))]
-    if not found:
-        raise UsageError(f"No file matches {path}.", "Check the pattern, or pass a folder.")
-    return found
 
 
 def _open_paths(
@@ -170,7 +155,7 @@ def validation_of(data: Any) -> Any:
     """The validation part of data with official splits: paths, or a Dataset; None without one."""
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         finder = Finder(OPENERS, ending)
-        found = (finder.splits_in(path) for path in as_paths(data))
+        found = (finder.splits_in(path) for path in locate(data).paths)
         parts = [splits.parts.get("validation", ()) for splits in found if splits is not None]
         return [path for paths in parts for path in paths] or None
     if type(data).__name__ == "DatasetDict":
@@ -312,7 +297,8 @@ def _join(
     for file, part in zip(files, opened, strict=True):
         sources.append(Source(str(file), first, tuple(part.arrow.column_names)))
         first += part.arrow.num_rows
-    findings = (*notes, *converted, *(found for part in opened for found in part.findings))
+    found_inside = [found for part in opened for found in part.findings]
+    findings = (*notes, *converted, *tar_shards.merge_notes(found_inside))
     findings += _missing_columns(files, opened, may_differ)
     findings += doubtful_shards(files) if all(file.suffix == ".npy" for file in files) else ()
     return Table(_concatenate(files, opened), tuple(sources), key, findings)

@@ -37,6 +37,8 @@ from surefit.data.column_values import (
     word_set,
     words_of,
 )
+from surefit.data.file_columns import kind_named
+from surefit.data.file_kinds import DECODED
 from surefit.data.label_columns import is_named_as_label, may_be_label, tags_words
 from surefit.data.stored_messages import as_messages, holds_messages, is_message, is_python_text
 from surefit.data.table import Table
@@ -290,8 +292,8 @@ class _Matching:
         return next((name for name in fitting if _suits(self.table, name, role)), None)
 
     def by_words(self, role: Role, found: Mapping[str, str]) -> str | None:
-        """The only column beside a text with the words of labels in its name."""
-        if role.name != "label" or "text" not in self.needed:
+        """The only column beside an input with the words of labels in its name."""
+        if role.name != "label" or self.needed.isdisjoint(("text", "image", "audio")):
             return None
         named = [
             name
@@ -309,6 +311,7 @@ class _Matching:
         free = [
             name for name in self._free(found) if role.accepts(self.table.column_type(name), False)
         ]
+        free = free or self._files_of(role, found)
         if role.name == "text" and len(free) > 1:
             return self._text_of(free, found)
         if len(free) != 1 or (role.name == "text" and not self._may_be_text(free[0])):
@@ -319,13 +322,30 @@ class _Matching:
             return free[0] if may_be_label(self.table, free[0]) else None
         return free[0]
 
+    def _files_of(self, role: Role, found: Mapping[str, str]) -> list[str]:
+        """Columns of paths whose files hold what the role reads, unless there are texts to read."""
+        free = self._free(found)
+        decoded = role.name in {kind.role for kind in DECODED}
+        if not decoded or any(is_prose(self.table, name) for name in free):
+            return []
+        return [
+            name
+            for name in free
+            if kind_named(self.table, name, lambda kind: kind.role == role.name) is not None
+        ]
+
     def _may_be_text(self, column: str) -> bool:
         named = self.inferred and is_metadata(column) and column not in self.table.contents
         return not named and holds_texts(self.table, column)
 
     def _text_of(self, free: Sequence[str], found: Mapping[str, str]) -> str | None:
         """The only column of prose beside a label, or the first of a pair."""
-        prose = [name for name in free if not is_metadata(name) and is_prose(self.table, name)]
+        read = self.table.contents  # of files, whatever the column that names them is called
+        prose = [
+            name
+            for name in free
+            if (name in read or not is_metadata(name)) and is_prose(self.table, name)
+        ]
         if len(prose) == 2 and "label" in found and "text_pair" in self.optional:
             return prose[0]
         if len(prose) != 1 or "label" not in self.needed:

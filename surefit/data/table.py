@@ -18,6 +18,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.findings import Finding
+from surefit.shown_places import as_shown
 
 if TYPE_CHECKING:
     from surefit.data.python.live_rows import LiveRows
@@ -55,7 +56,8 @@ class Table:
     @cached_property
     def place_key(self) -> str:
         """Changes with the content and with the files it is read from, which findings name."""
-        return fingerprint(self.key, [os.path.realpath(source.file) for source in self.sources])
+        places = [as_shown(os.path.realpath(source.file)) for source in self.sources]
+        return fingerprint(self.key, places)
 
     @property
     def num_rows(self) -> int:

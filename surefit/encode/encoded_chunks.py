@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.loading import by_thread
+from surefit.data.cell_files import FILE_ROLES
+from surefit.data.column_types import is_array
 from surefit.data.table import Table
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.row_encoder import Begun, RowEncoder
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 4_000_000
 """The largest number of rows, and of characters, that are tokenized together."""
+CHUNK_FILES = 16
+"""The largest number of rows with images or audio that a process decodes before it returns them."""
+TEXTS_PER_FILE = 50
+"""How many texts are tokenized in the time that one image or recording is decoded in."""
 
 Copy = tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]
 Made = tuple[tuple[EncodedRow, ...], list[Copy]] | SkipRowError | RowFaultError
@@ -40,23 +46,34 @@ def encoded_chunks(
 ) -> Iterator[Iterator[Chunk]]:
     """The rows in order, encoded, a chunk at a time.
 
-    Texts of many rows are encoded by all cores, unless the code is the user's own: it may count on
-    being called in one process.
+    Texts of many rows, images and audio are encoded by all cores, unless the code is the user's
+    own: it may count on being called in one process.
     """
-    children = num_children(len(rows)) if _is_ours(encode, copies) else 0
+    decodes = _decodes(encode, table)
+    work = len(rows) * (TEXTS_PER_FILE if decodes else 1)
+    is_shared = encode.encoder.tokenizer is not None or decodes
+    children = num_children(work) if is_shared and _is_ours(encode, copies) else 0
     if not children:
         yield _by_one_process(encode, table, rows, copies)
         return
     row_bytes = table.arrow.nbytes // max(1, table.num_rows)
-    size = max(1, min(CHUNK_ROWS, CHUNK_CHARACTERS // max(1, row_bytes)))
+    most = CHUNK_FILES if decodes else CHUNK_ROWS
+    size = max(1, min(most, CHUNK_CHARACTERS // max(1, row_bytes)))
     parts = (rows[start : start + size] for start in range(0, len(rows), size))
     with forked_map(partial(_encode_chunk, encode, table, copies), parts, children) as chunks:
         yield chunks
 
 
 def _is_ours(encode: RowEncoder, copies: AugmentedCopies | None) -> bool:
-    own = encode.encoder.tokenizer is not None and encode.encode.__module__.startswith("surefit.")
+    own = encode.encode.__module__.startswith("surefit.")
     return own and (copies is None or copies.function is None)
+
+
+def _decodes(encode: RowEncoder, table: Table) -> bool:
+    """Whether rows have images or audio that must be decoded, which takes far longer than text."""
+    columns = (encode.encoder.roles.get(role) for role in FILE_ROLES)
+    kinds = [table.column_type(name) for name in columns if name in table.columns]
+    return any(not is_array(kind) for kind in kinds)
 
 
 def _encode_chunk(

@@ -55,19 +55,23 @@ class Store:
             name: Field(**{**spec, "axes": tuple(spec["axes"])})
             for name, spec in meta["fields"].items()
         }
-        self._values = {n: _map(folder / f"{n}.values", f.numpy_dtype) for n, f in self._items()}
+        self._values = {
+            n: map_array(folder / f"{n}.values", f.numpy_dtype) for n, f in self._items()
+        }
         self._offsets = {
-            n: _map(folder / f"{n}.offsets", _WHOLE["offsets"]) for n, f in self._items() if f.rank
+            n: map_array(folder / f"{n}.offsets", _WHOLE["offsets"])
+            for n, f in self._items()
+            if f.rank
         }
         self._shapes = {
-            n: _map(folder / f"{n}.shapes", _WHOLE["shapes"]).reshape(-1, f.rank)
+            n: map_array(folder / f"{n}.shapes", _WHOLE["shapes"]).reshape(-1, f.rank)
             for n, f in self._items()
             if f.rank > 1
         }
-        self.num_targets = _map(folder / "num_targets", _SYSTEM["num_targets"])
-        self.source_row = _map(folder / "source_row", _SYSTEM["source_row"])
-        self.copy = _map(folder / "copy", _SYSTEM["copy"])
-        self.lengths = _map(folder / "length", _SYSTEM["length"])
+        self.num_targets = map_array(folder / "num_targets", _SYSTEM["num_targets"])
+        self.source_row = map_array(folder / "source_row", _SYSTEM["source_row"])
+        self.copy = map_array(folder / "copy", _SYSTEM["copy"])
+        self.lengths = map_array(folder / "length", _SYSTEM["length"])
         self._files = {path: path.stat() for path in folder.iterdir()}
 
     def __len__(self) -> int:
@@ -296,7 +300,8 @@ def new_store(
         seal(temporary)
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> Array:
+def map_array(path: Path, dtype: np.dtype[Any]) -> Array:
+    """A file of numbers as an array that stays on disk."""
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     # A plain array over the mapped file: slicing a memmap takes ten times as long.

@@ -16,6 +16,7 @@ from cache_damage import KINDS, damage, prepare, run_sample
 from builders import write_jsonl
 from opening import entry_files
 from surefit.cli import run as command
+from surefit.data import cache_use
 from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
 from surefit.data.cache_entry import open_entry
 from surefit.data.cache_use import (
@@ -197,3 +198,23 @@ def test_scratch_of_a_living_process_stays_and_that_of_a_dead_one_is_swept(cache
     release_leases()
     open_cache()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("remove_unused", [sweep, lambda root: clean_cache()])
+def test_an_entry_begun_while_the_cache_is_swept_stays(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, remove_unused: Any
+) -> None:
+    root, begun = open_cache(), cache / "tables" / ".k.01234567.tmp"
+    (cache / "tables").mkdir()
+    ask = cache_use.in_use
+
+    def another_begins(place: Path) -> set[str]:
+        used = ask(place)
+        begun.mkdir(exist_ok=True)  # after the leases were read; its own lease has it noted
+        return used
+
+    monkeypatch.setattr(cache_use, "in_use", another_begins)
+    monkeypatch.setattr("surefit.data.cache_contents.in_use", another_begins)
+    monkeypatch.setattr("surefit.data.cache_contents.sweep", lambda root: [])
+    remove_unused(root)
+    assert begun.is_dir()

@@ -52,11 +52,16 @@ def open_idx(path: Path, reading: Reading) -> Opened:
 
 def labels_beside(path: Path) -> Path | None:
     """The label file that matches the name of an image file, if it exists."""
-    if "images" not in path.name:
-        return None
-    name = path.name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
-    beside = [path.with_name(name), path.with_name(f"{name}.gz")]
+    beside = (path.with_name(name) for name in label_names(path.name))
     return next((file for file in beside if file.is_file()), None)
+
+
+def label_names(name: str) -> list[str]:
+    """The names that the label file of an image file may have."""
+    if "images" not in name:
+        return []
+    labels = name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
+    return [labels, f"{labels}.gz"]
 
 
 def without_joined_labels(files: Sequence[Path]) -> list[Path]:

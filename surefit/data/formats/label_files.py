@@ -16,17 +16,21 @@ def labels_beside(path: Path) -> Path | None:
     `X.npy` has `y.npy` or `labels.npy`, `X_train.npy` has `y_train.npy`, `shard-3.features.npy`
     has `shard-3.labels.npy`.
     """
-    if path.suffix != ".npy":
-        return None
-    words = re.split(r"([-_.])", path.stem)
-    names = [
-        "".join([*words[:at], label, *words[at + 1 :]])
+    beside = (path.with_name(name) for name in label_names(path.name))
+    return next((file for file in beside if file.is_file()), None)
+
+
+def label_names(name: str) -> list[str]:
+    """The names that the label file of a `.npy` file of features may have."""
+    if not name.endswith(".npy"):
+        return []
+    words = re.split(r"([-_.])", name.removesuffix(".npy"))
+    return [
+        "".join([*words[:at], label, *words[at + 1 :]]) + ".npy"
         for at, word in enumerate(words)
         if word.lower() in _FEATURES
         for label in _LABELS
     ]
-    beside = (path.with_name(f"{name}.npy") for name in names)
-    return next((file for file in beside if file.is_file()), None)
 
 
 def without_paired_labels(files: Sequence[Path]) -> list[Path]:

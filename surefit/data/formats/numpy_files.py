@@ -63,8 +63,11 @@ HELD_BYTES = 1 << 24
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
-def map_npy(path: Path, shown: str) -> Array:
-    """Memory-map a `.npy` file; `shown` is its name in messages."""
+def map_npy(path: Path, shown: str, text_axes: int = 1) -> Array:
+    """Memory-map a `.npy` file; `shown` is its name in messages.
+
+    Text may have `text_axes`: two are the names of a class for each time step.
+    """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except READER_FAULTS as error:
@@ -77,10 +80,10 @@ def map_npy(path: Path, shown: str) -> Array:
         raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=shown) from None
     if array.ndim == 0:
         raise WRONG_SHAPE.error(f"{shown} contains a single value; expected rows.", file=shown)
-    if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > 1):
+    if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > text_axes):
         raise WRONG_TYPE.error(
             f"{shown} contains {array.dtype} values in an array of {array.ndim} axes; expected "
-            "numbers, or text in one axis.",
+            f"numbers, or text in {'one axis' if text_axes == 1 else 'one or two axes'}.",
             file=shown,
         )
     if array.flags.c_contiguous and array.dtype.isnative:
@@ -120,7 +123,7 @@ def open_npy(path: Path, reading: Reading) -> Opened:
     arrays, found = {"features": map_npy(path, str(path))}, []
     labels_file = labels_beside(path)
     if labels_file is not None:
-        labels = map_npy(labels_file, str(labels_file))
+        labels = map_npy(labels_file, str(labels_file), text_axes=2)
         if labels.ndim <= 2:  # several per row may be lists of 0 and 1
             is_one = labels.ndim == 2 and labels.shape[1] == 1
             arrays["label"] = labels.reshape(-1) if is_one else labels
@@ -177,7 +180,7 @@ def map_npz(path: Path) -> dict[str, Array]:
         message = f"{path.name} is not a readable .npz file: {what}"
         raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=str(path)) from None
     return {
-        name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}")
+        name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}", text_axes=2)
         for place, name in enumerate(names)
     }
 
@@ -266,13 +269,19 @@ def _join_numbered(
 ) -> dict[str, Array]:
     """Join arrays saved one per row under numbered names; return the other arrays."""
     groups: dict[str, list[tuple[int, str]]] = {}
-    for name, array in arrays.items():
+    for name in arrays:
         match = _NUMBERED.fullmatch(name)
-        if match and array.ndim >= 2:
+        if match:
             groups.setdefault(match[1], []).append((int(match[2]), name))
+    numbers = {
+        prefix: {number for number, _ in members}
+        for prefix, members in groups.items()
+        if len(members) > 1 and all(arrays[name].ndim >= 2 for _, name in members)
+    }
     joined = {}
     for prefix, members in groups.items():
-        if len(members) > 1:
+        # vectors are rows only beside sequences of the same numbers: labels of their steps
+        if prefix in numbers or {number for number, _ in members} in numbers.values():
             rows = [arrays[name] for _, name in sorted(members)]
             columns["features" if prefix in ("", "arr") else prefix] = join_rows(rows, shown)
             joined.update(dict.fromkeys(name for _, name in members))
@@ -354,9 +363,10 @@ def to_arrow(array: Array) -> pa.Array:
             raise NOT_UTF8.error(
                 f"An array of text contains bytes that are not UTF-8: {error}"
             ) from None
-    if array.dtype.kind == "U":
-        return pa.array(array.tolist(), pa.string())
-    column = pa.array(np.asarray(array).reshape(-1))
+    values = np.asarray(array).reshape(-1)
+    column = (
+        pa.array(values.tolist(), pa.string()) if values.dtype.kind == "U" else pa.array(values)
+    )
     for axis in range(array.ndim - 1, 0, -1):
         size = array.shape[axis]
         if 0 < size <= np.iinfo(np.int32).max:

@@ -42,6 +42,8 @@ def open_object(data: Any) -> Table:
         return _open_array(data)
     if isinstance(data, Mapping):
         return dataframes.open_columns(data)
+    if _are_inputs_and_labels(data):
+        return dataframes.open_columns(dict(zip(("features", "label"), data, strict=True)))
     is_frame = type(data).__module__.split(".")[0] in {name.split(".")[0] for name in OPENERS}
     is_items = hasattr(data, "__getitem__") and not isinstance(data, str | bytes | type)
     is_dataset = torch is not None and isinstance(data, torch.utils.data.Dataset)
@@ -62,6 +64,22 @@ def _is_stream(data: Any) -> bool:
     resumes = hasattr(data, "load_state_dict") and not hasattr(data, "forward")
     saves = resumes and isinstance(data, Iterable) and not hasattr(data, "__getitem__")
     return is_iterable or isinstance(data, Iterator) or inspect.isgeneratorfunction(data) or saves
+
+
+def _are_inputs_and_labels(data: Any) -> bool:
+    """Whether a tuple is (X, y), the columns of all rows, and not two rows.
+
+    Two rows of features may differ in their first axis, not in the number of axes or in the others.
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        return False
+    shapes = [tuple(part.shape) if hasattr(part, "dtype") else () for part in data]
+    if () in shapes:  # not an array, or a single value
+        return False
+    (rows, *inputs), (labels, *targets) = shapes
+    return len(inputs) > 0 and (
+        len(inputs) != len(targets) or (rows == labels and inputs != targets)
+    )
 
 
 def _open_array(data: Any) -> Table:

@@ -210,6 +210,7 @@ def _unbatched(loader: Any) -> Iterator[Any]:
 
 def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
     """The rows of one batch: a dict of columns, a tuple of columns, or one column."""
+    batch = _named_inputs(batch, batched=True)
     if isinstance(batch, Mapping):
         columns = dict(batch)
     elif isinstance(batch, tuple | list) and not _is_column(batch):
@@ -240,7 +241,7 @@ def name_columns(items: Iterator[Any]) -> Iterator[Row]:
     """Items as rows; the first item decides the kind of all of them and the column names."""
     names: list[str] | None = None
     kind = ""
-    for place, item in enumerate(items):
+    for place, item in enumerate(map(_named_inputs, items)):
         found = _kind(item)
         kind = kind or found
         if found != kind:
@@ -260,6 +261,26 @@ def name_columns(items: Iterator[Any]) -> Iterator[Row]:
             )
             raise WRONG_TYPE.error(message, row=place)
         yield dict(zip(names, values, strict=True))
+
+
+def _named_inputs(item: Any, batched: bool = False) -> Any:
+    """`((input, input), label)` and `({name: input, …}, label)` with a name for each value.
+
+    Other rows, or batches, stay as they are.
+    """
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return item
+    inputs, label = item
+    if isinstance(inputs, Mapping) and "label" not in inputs:
+        return {**inputs, "label": label}
+    several = isinstance(inputs, tuple | list) and len(inputs) > 1
+    if not several or not all(np.ndim(_plain(value)) > batched for value in inputs):
+        return item
+    if not isinstance(inputs, tuple) and not batched:
+        return item  # one array, as nested lists; a DataLoader makes lists of tuples
+    names = [f"{UNNAMED}{number}" for number in range(len(inputs))]
+    names[0] = _input_name(inputs[0][0] if batched else inputs[0])
+    return {**dict(zip(names, inputs, strict=True)), "label": label}
 
 
 def _kind(item: Any) -> str:

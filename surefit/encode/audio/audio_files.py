@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.data.cell_files import unwrapped
+from surefit.data.cell_files import shown_name, unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.errors import UsageError
@@ -137,8 +137,7 @@ class _Opened:
 
     def __init__(self, value: Any) -> None:
         self.source = unwrapped(value)
-        held = isinstance(self.source, bytes)
-        self.shown = f"{len(self.source)} bytes" if held else str(self.source)
+        self.shown = shown_name(value)
 
     def __enter__(self) -> Any:
         import soundfile

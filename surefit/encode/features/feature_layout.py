@@ -96,8 +96,9 @@ SHOWN_ANSWERS = 8
 class Hints:
     """What is known about the axes besides the rows themselves.
 
-    `steps` and `width` are set by the user. `trained` is the feature size of a trained model. The
-    others are from the model's config; `accepts(steps, width)` tries a module on such an input.
+    `steps` and `width` are set by the user, or follow from the labels of time steps. `trained` is
+    the feature size of a trained model. The others are from the model's config;
+    `accepts(steps, width)` tries a module on such an input.
     """
 
     steps: int | None = None
@@ -118,6 +119,8 @@ class Hints:
     """Tries a module that begins with a convolution on images of a height and width."""
     arguments: tuple[str, ...] = ()
     """The arguments of a module's forward."""
+    labels: bool = False
+    """Whether the labels of time steps give `steps` or `width`."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,8 @@ def _given_order(shape: RowShape, hints: Hints, column: str) -> bool:
 
 
 def _given(hints: Hints) -> str:
+    if hints.labels:
+        return "there is a label for each time step"
     named = {"features.steps": hints.steps, "features.width": hints.width}
     return " and ".join(f"{name} is {value}" for name, value in named.items() if value is not None)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from surefit.data.cell_files import unwrapped
+from surefit.data.cell_files import shown_name, unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
 from surefit.findings import rule
@@ -62,10 +62,10 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
     Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
     (1 or 255; 0 to infer it from the largest value). Anything else raises a RowFaultError.
     """
-    value = unwrapped(value)
+    given, value = value, unwrapped(value)
     convert = partial(_as_rgb, float_range=float_range)
     if isinstance(value, bytes):
-        return open_upright(io.BytesIO(value), f"{len(value)} bytes", convert)
+        return open_upright(io.BytesIO(value), shown_name(given), convert)
     if isinstance(value, str):
         return open_upright(source_of(value), value, convert)
     return from_array(value, float_range)

@@ -148,6 +148,7 @@ def test_million_columns_give_a_message_within_seconds(tmp_path: Path, first: st
     assert time.process_time() - began < 200 * once  # one pass over the columns for each is 10⁶
 
 
+@pytest.mark.slow
 def test_thousands_of_columns_are_read(tmp_path: Path) -> None:
     header = ",".join(f"name{place}" for place in range(3000))
     path = written(tmp_path / "a.csv", f"{header}\n" + ",".join("1" for _ in range(3000)) + "\n")

@@ -1,0 +1,299 @@
+"""WebDataset tar shards: the members with one key are a row, and extensions are its columns.
+
+Images and audio stay in the tar file: cells have the place of their bytes. Texts, classes, JSON and
+arrays are read into an Arrow table in the cache once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from surefit.config import Reading
+from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
+from surefit.data.cache import fingerprint, module_fingerprint
+from surefit.data.cache_entry import open_entry
+from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA
+from surefit.data.expansion import check_expansion
+from surefit.data.file_identity import file_fingerprint
+from surefit.data.formats import tar_columns, tar_index
+from surefit.data.formats.json_values import JsonReader
+from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.tar_columns import choose_names, kind_of_extension
+from surefit.data.formats.tar_index import LeftOut, Member, read_index
+from surefit.data.formats.text_decoding import GZIP_FAULTS, MAX_LINE_BYTES, damaged_gzip, too_long
+from surefit.data.table import CHUNK_ROWS
+from surefit.errors import FindingError
+from surefit.findings import Finding, rule
+
+MEMBERS_LEFT_OUT = rule(
+    "SF182",
+    "warning",
+    "members of a tar file that are not read",
+    why="What they hold is not part of the rows. A pickle runs code when it is loaded.",
+    fix="Save what is needed as .json, .npy, .txt, .cls, or an image or audio file.",
+    accept="These members are not read.",
+)
+
+TWIN_MEMBERS = rule(
+    "SF183",
+    "error",
+    "member twice in a tar file",
+    why="A row has one value in a column; which of the two is meant cannot be told.",
+    fix="Give each sample a key of its own, and write the file again.",
+)
+
+TAR_READ_AS = rule(
+    "SF189",
+    "info",
+    "how a tar file is read",
+    why="Members with the same name up to the first dot are a row; the rest of the name is the "
+    "column.",
+    fix="Nothing to do; name the columns with columns.<role> if they are meant otherwise.",
+)
+
+FORMAT_VERSION = 1
+LONGEST_CLASS = 1 << 12
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+
+Sample = tuple[str, dict[str, Member]]
+"""The key of a row, and its members by extension."""
+
+
+def open_tar(path: Path, reading: Reading) -> Opened:
+    """The rows of a `.tar`, `.tar.gz` or `.tgz` file."""
+    code = [module_fingerprint(each.__name__) for each in (tar_columns, tar_index)]
+    code.append(module_fingerprint(__name__))
+    place = str(path.resolve())  # which the cells and the findings name
+    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), place, reading.model_dump())
+
+    def fill(folder: Path) -> None:
+        found = _Reader(path, _unpacked(path), reading).write(folder / "table.arrow")
+        write_findings(folder, found)
+
+    _unpacked(path)  # the cells of a table that is there already point into it
+    return open_entry("tables", key, fill, read_opened)
+
+
+def _unpacked(path: Path) -> Path:
+    """The tar file itself, or the content of a gzip of it, in the cache."""
+    with path.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return path
+
+    def fill(folder: Path) -> None:
+        try:
+            with gzip.open(path) as packed, (folder / "shard.tar").open("wb") as target:
+                while chunk := packed.read(1 << 22):
+                    target.write(chunk)
+                    check_expansion(path, target.tell())
+        except GZIP_FAULTS as error:
+            raise damaged_gzip(path, error) from None
+
+    key = fingerprint("unpacked", file_fingerprint(path))
+    return open_entry("tables", key, fill, lambda folder: folder / "shard.tar")
+
+
+class _Reader:
+    """Reads the samples of one tar file."""
+
+    def __init__(self, path: Path, tar: Path, reading: Reading) -> None:
+        self.path, self.tar, self.reading = path, tar, reading
+        self.left_out = LeftOut()
+        members = list(self._members())
+        self.naming = choose_names([member.name for member in members])
+        self.samples = list(self._group(members))
+        self.json = JsonReader(path)
+        self.json_names: dict[str, str] = {}
+        self.folders = self._class_folders()
+
+    def write(self, target: Path) -> list[Finding]:
+        """Write the rows as an Arrow table; return what was found."""
+        with self.tar.open("rb") as file:
+            self.named_classes = self._has_named_classes(file)
+            rows = (self._row(number, sample, file) for number, sample in enumerate(self.samples))
+            try:
+                with ArrowWriter(target, CORRUPT_FILE) as writer:
+                    while chunk := list(islice(rows, CHUNK_ROWS)):
+                        names = dict.fromkeys(name for row in chunk for name in row)
+                        columns = {
+                            name: writer.column(name, [row.get(name) for row in chunk])
+                            for name in names
+                        }
+                        writer.append(columns, len(chunk))
+            except ColumnFaultError as fault:
+                message = f"{self.path.name}, {fault.message('row', fault.rows)}"
+                where = self._where(fault.rows[0])
+                raise fault.rule.error(message, where, column=fault.column) from None
+        return [*self._notes(), *self.json.findings()]
+
+    def _members(self) -> Iterator[Member]:
+        try:
+            yield from read_index(self.tar, self.left_out)
+        except FindingError as error:
+            found = error.findings[0]
+            message = found.message.replace(self.tar.name, self.path.name)
+            raise CORRUPT_FILE.error(message, fix=found.fix, file=str(self.path)) from None
+
+    def _group(self, members: Sequence[Member]) -> Iterator[Sample]:
+        """Members with the same key, wherever they are in the file, in the order of their first."""
+        samples: dict[str, dict[str, Member]] = {}
+        for member in members:
+            parts = self.naming.divide(member.name)
+            if parts is None:
+                self.left_out.add("names without an extension", member.name)
+                continue
+            key, extension = parts
+            if extension not in self.naming.columns:
+                kind = kind_of_extension(extension)
+                what = "pickles" if kind == "pickle" else f"the extension {extension!r}"
+                self.left_out.add(what, member.name)
+                samples.setdefault(key, {})
+                continue
+            sample = samples.setdefault(key, {})
+            if extension in sample:
+                message = f"{self.path.name} has the member {member.name!r} twice."
+                where = self._where(list(samples).index(key))
+                raise TWIN_MEMBERS.error(message, where, column=self.naming.columns[extension])
+            sample[extension] = member
+        yield from ((key, sample) for key, sample in samples.items() if sample)
+
+    def _class_folders(self) -> list[str] | None:
+        """The folder of each sample, if folders are the only thing that tells classes apart."""
+        kinds = {kind_of_extension(extension) for extension in self.naming.columns}
+        if not kinds <= {"image", "audio"} or not kinds:
+            return None
+        folders = [key.rpartition("/")[0].rpartition("/")[2] for key, _ in self.samples]
+        return folders if all(folders) and len({*folders}) > 1 else None
+
+    def _has_named_classes(self, file: IO[bytes]) -> dict[str, bool]:
+        """Whether classes are names rather than numbers, by extension."""
+        found: dict[str, bool] = {}
+        for number, (_, sample) in enumerate(self.samples):
+            for extension, member in sample.items():
+                if kind_of_extension(extension) == "class" and not found.get(extension):
+                    text = self._text(member, number, file, LONGEST_CLASS).strip()
+                    found[extension] = not _INTEGER.fullmatch(text)
+        return found
+
+    def _row(self, number: int, sample: Sample, file: IO[bytes]) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for extension, member in sample[1].items():
+            column, kind = self.naming.columns[extension], kind_of_extension(extension)
+            if kind in ("image", "audio"):
+                place = f"{self.path.resolve()}/{member.name}"
+                where = {"tar": str(self.tar.resolve()), "offset": member.offset}
+                row[column] = {"path": place, **where, "size": member.size}
+            elif kind == "json":
+                row |= self._json(column, member, number, file)
+            elif kind == "array":
+                row[column] = self._array(member, number, file)
+            else:
+                text = self._text(member, number, file)
+                if kind == "class":
+                    text = text.strip()
+                named = self.named_classes.get(extension, True)
+                row[column] = text if named else int(text)
+        if self.folders is not None:
+            row["label"] = self.folders[number]
+        return row
+
+    def _bytes(self, member: Member, file: IO[bytes], most: int = MAX_LINE_BYTES) -> bytes:
+        if member.size > most:
+            raise too_long(self.path, 1)
+        file.seek(member.offset)
+        return file.read(member.size)
+
+    def _text(
+        self, member: Member, number: int, file: IO[bytes], most: int = MAX_LINE_BYTES
+    ) -> str:
+        raw = self._bytes(member, file, most)
+        try:
+            return raw.decode(self.reading.encoding or "utf-8-sig").removesuffix("\n")
+        except (UnicodeDecodeError, LookupError) as error:
+            message = f"{self.path.name}, row {number}: {member.name} is not UTF-8 ({error})."
+            raise NOT_UTF8.error(message, self._where(number)) from None
+
+    def _json(self, column: str, member: Member, number: int, file: IO[bytes]) -> dict[str, Any]:
+        """The values of an object as columns; those that another member has keep a prefix."""
+        text = self._text(member, number, file)
+        try:
+            value = self.json.decoder.decode(text)
+        except (ValueError, RecursionError) as error:
+            message = f"{self.path.name}, row {number}: {member.name} is not JSON: {error}."
+            raise CORRUPT_FILE.error(message, self._where(number)) from None
+        self.json.check(value, number + 1, text.count("[") + text.count("{"))
+        if not isinstance(value, dict) or column not in tar_columns.PLAIN_JSON:
+            return {column: value}
+        taken = {*self.naming.columns.values()}
+        names = {key: f"{column}.{key}" if key in taken else key for key in value}
+        self.json_names |= names
+        return {names[key]: inner for key, inner in value.items()}
+
+    def _array(self, member: Member, number: int, file: IO[bytes]) -> Any:
+        raw = io.BytesIO(self._bytes(member, file, 4 * MAX_LINE_BYTES))
+        try:
+            array = np.lib.format.read_array(raw, allow_pickle=False)
+        except Exception as error:  # numpy raises all kinds of errors on damaged bytes
+            shown = f"{self.path.name}, row {number}: {member.name}"
+            if "Python objects" in str(error) or "pickle" in str(error):
+                message = f"{shown} contains pickled Python objects, which surefit does not load."
+                raise PICKLED_DATA.error(message, self._where(number)) from None
+            message = f"{shown} is not a readable .npy file: {str(error).rstrip('.')}."
+            raise CORRUPT_FILE.error(message, self._where(number)) from None
+        return _nested(array)
+
+    def _where(self, number: int) -> Mapping[str, str | int]:
+        return {"file": str(self.path), "row": number}
+
+    def _notes(self) -> Iterator[Finding]:
+        shown = [f"{e} → {c}" for e, c in self.naming.columns.items() if e != c]
+        shown += [f"{k} of json → {n}" for k, n in self.json_names.items() if k != n]
+        shown += ["folder → label"] if self.folders is not None else []
+        shown += [] if self.naming.at_first_dot else ["names are divided at the last dot"]
+        if shown:
+            message = f"{self.path.name}: {', '.join(shown)}."
+            yield TAR_READ_AS.finding(message, file=str(self.path))
+        for reason, count in self.left_out.counts.items():
+            first = self.left_out.first[reason]
+            message = f"{self.path.name}: {count:,} not read ({reason}), the first is {first!r}."
+            yield MEMBERS_LEFT_OUT.finding(message, file=str(self.path))
+
+
+def merge_notes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, with the like ones of many shards as one that counts them."""
+    kept: dict[tuple[str, ...], Finding] = {}
+    counts: Counter[tuple[str, ...]] = Counter()
+    for place, found in enumerate(findings):
+        said = found.message.partition(": ")[2]
+        is_note = found.code in (TAR_READ_AS.code, MEMBERS_LEFT_OUT.code)
+        key = (found.code, _VARIES.sub("", said)) if is_note else (found.code, str(place))
+        kept.setdefault(key, found)
+        counts[key] += 1
+    return tuple(
+        found
+        if counts[key] == 1
+        else replace(found, message=f"{found.message} The same in {counts[key] - 1:,} more files.")
+        for key, found in kept.items()
+    )
+
+
+_VARIES = re.compile(r"^[\d,]+|the first is .*")
+"""What differs between the like notes of two shards."""
+
+
+def _nested(array: Any) -> Any:
+    """An array as lists of arrays of one axis, as Arrow takes them; a single value as it is."""
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if native.ndim == 0:
+        return native.item()
+    return native if native.ndim == 1 else [_nested(inner) for inner in native]

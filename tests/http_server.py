@@ -1,0 +1,147 @@
+"""A small HTTP server on this machine, with ranges, ETags and every bad habit a test asks for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+
+@dataclass
+class Site:
+    """What is served, how, and what was asked for."""
+
+    files: dict[str, bytes]
+    etags: str = "strong"
+    """`strong`, `weak` or `none`."""
+    lengths: bool = True
+    password: str = ""
+    failures: int = 0
+    """How many requests for content fail with 503 before one succeeds."""
+    cut: int | None = None
+    """Content ends after so many bytes, whatever its length is said to be."""
+    cuts: int = 10**9
+    """How many answers are cut."""
+    endless: bool = False
+    chunk_seconds: float = 0.0
+    redirects: dict[str, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    """Method, path and range of each request."""
+    url: str = ""
+
+    def gets(self) -> list[str]:
+        """The paths of files whose content was asked for."""
+        return [path for method, path, _ in self.asked if method == "GET" and path in self.files]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Any
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def log_message(self, *about: Any) -> None:
+        """Say nothing."""
+
+    def _answer(self, with_body: bool) -> None:
+        site: Site = self.server.site
+        path = unquote(self.path.partition("?")[0])
+        site.asked.append((self.command, path, self.headers.get("Range", "")))
+        wanted = "Basic " + base64.b64encode(f"me:{site.password}".encode()).decode()
+        if site.password and self.headers.get("Authorization") != wanted:
+            return self._status(401)
+        if path in site.redirects:
+            self.send_response(302)
+            self.send_header("Location", site.redirects[path])
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        if path.endswith("/"):
+            return self._index(site, path)
+        if path not in site.files:
+            return self._status(404)
+        if with_body and site.failures > 0:
+            site.failures -= 1
+            return self._status(503)
+        return self._content(site, path, with_body)
+
+    def _status(self, code: int) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _index(self, site: Site, path: str) -> None:
+        inside = [name.removeprefix(path) for name in site.files if name.startswith(path)]
+        if not inside:
+            return self._status(404)
+        names = {name if "/" not in name else name.partition("/")[0] + "/" for name in inside}
+        links = "".join(f'<a href="{name}">{name}</a>' for name in sorted(names))
+        page = f'<html><a href="../">up</a><a href="?C=N">sort</a>{links}</html>'.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+        return None
+
+    def _content(self, site: Site, path: str, with_body: bool) -> None:
+        content = site.files[path]
+        etag = '"' + hashlib.md5(content).hexdigest() + '"'
+        first, last = 0, None
+        asked = self.headers.get("Range", "")
+        if asked and self.headers.get("If-Range", etag) == etag and site.etags == "strong":
+            bounds = asked.removeprefix("bytes=").split("-")
+            first, last = int(bounds[0]), int(bounds[1]) + 1 if bounds[1] else None
+        body = content[first:last]
+        self.send_response(206 if first or last else 200)
+        if site.etags != "none":
+            self.send_header("ETag", etag if site.etags == "strong" else "W/" + etag)
+        if site.lengths and not site.endless:
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", site.types.get(path, "application/octet-stream"))
+        self.end_headers()
+        if not with_body:
+            return
+        cut = None
+        if site.cut is not None and site.cuts > 0:
+            site.cuts -= 1
+            cut = site.cut
+        try:
+            while site.endless:
+                self.wfile.write(b"x" * 65536)
+            sent = body[:cut]
+            for start in range(0, max(1, len(sent)), 1024):
+                self.wfile.write(sent[start : start + 1024])
+                time.sleep(site.chunk_seconds)
+        except OSError:
+            return
+        self.close_connection = True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    site: Site
+
+
+@contextmanager
+def serve(files: dict[str, bytes], **habits: Any) -> Iterator[Site]:
+    """A server on a free port of this machine, while the block runs."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    site = server.site = Site({f"/{name}": content for name, content in files.items()}, **habits)
+    site.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
