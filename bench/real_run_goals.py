@@ -208,6 +208,21 @@ def _same_labels(done: Finished) -> float:
     return _are_equal(done, expected)
 
 
+def _same_steps(done: Finished) -> float:
+    """1 if accuracy and macro F1 of a class per time step are scikit-learn's, to 1e-6."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    label = _encoder(done)["roles"]["label"]
+    predicted, rows = _predictions(done)
+    made = [name for row in predicted for name in row]
+    true = [name for row in rows for name in row[label]]
+    expected = {
+        "accuracy": accuracy_score(true, made),
+        "macro_f1": f1_score(true, made, average="macro", zero_division=0),
+    }
+    return _are_equal(done, expected)
+
+
 def _are_equal(done: Finished, expected: dict[str, Any]) -> float:
     found = done.evaluate()["metrics"]
     return float(all(abs(found[n] - v) <= 1e-6 * max(1, abs(v)) for n, v in expected.items()))
@@ -233,3 +248,4 @@ def _above_always(done: Finished) -> float:
 
 
 ABOVE_ALWAYS = Figure("macro_f1 above predicting every label always", _above_always, 0.05)
+SAME_STEPS = Figure("accuracy and macro_f1 of steps are scikit-learn's", _same_steps, 1)

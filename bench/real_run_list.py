@@ -147,6 +147,33 @@ def few_images(data: Path, work: Path) -> None:
         )
 
 
+JOINED = {"TRAIN": 300, "TEST": 100}
+"""Series with several motions each, from the recordings for training and for testing."""
+
+
+def joined_motions(data: Path, work: Path) -> None:
+    """Two to five pieces of recordings of basic-motions one after the other, and the motion of each
+    step."""
+    import numpy as np
+
+    from surefit.data.open_data import open_table
+
+    rng = np.random.default_rng(0)
+    for part, count in JOINED.items():
+        table = open_table(str(data / "basic-motions" / f"BasicMotions_{part}.ts"))
+        recorded = [(np.asarray(row["features"]), row["label"]) for row in table.rows()]
+        with (work / f"{part.lower()}.jsonl").open("w", encoding="utf-8") as file:
+            for _ in range(count):
+                steps, motions = [], []
+                for _ in range(int(rng.integers(2, 6))):
+                    series, motion = recorded[rng.integers(len(recorded))]
+                    size = int(rng.integers(30, 91))
+                    start = int(rng.integers(0, 101 - size))
+                    steps += series[start : start + size].round(4).tolist()
+                    motions += [motion] * size
+                file.write(json.dumps({"features": steps, "labels": motions}) + "\n")
+
+
 def random_fifth(data: Path, work: Path) -> None:
     """Lists of the recordings of spoken digits: a random fifth of them to test on, the others."""
     import random
@@ -286,6 +313,7 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("accuracy", 0.75),),
         {"image": "image", "label": "label"},
         prepare=class_folders,
+        tested=False,
     ),
     RealRun(
         "spoken-digits, a small CNN on log-mel, random fifth",
@@ -316,6 +344,15 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("accuracy", 0.8),),
         {"features": "features", "label": "label"},
         test_data=("$DATA/basic-motions/BasicMotions_TEST.ts",),
+    ),
+    RealRun(
+        "basic-motions joined, a motion per step, a small CNN",
+        ("$WORK/train.jsonl",),
+        "--model step_cnn:make --epochs 8 --batch-size 16 --lr 3e-3 --set eval_share=0",
+        (goals.metric("accuracy", 0.9), goals.known("macro_f1"), goals.SAME_STEPS),
+        {"features": "features", "label": "labels"},
+        test_data=("$WORK/test.jsonl",),
+        prepare=joined_motions,
     ),
     RealRun(
         "japanese-vowels, tiny:bert",

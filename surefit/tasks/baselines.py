@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.tasks.class_loss import PLAIN, read_class_loss
+from surefit.tasks.class_loss import PLAIN, ClassLoss, read_class_loss
 from surefit.tasks.classes import is_multi_label, macro_f1_of
 from surefit.tasks.metrics.number_metrics import number_figures
 from surefit.tasks.single_column import predict_by_column
@@ -35,11 +35,13 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
     if not len(validation):
         return {}
     count, judged = len(encoder.classes), validation.values("labels")
+    judged = judged[judged >= 0]  # a step may have no class
     counts = np.asarray(encoder.fitted["class_counts"], np.float64)
     if is_multi_label(encoder):
         if train is None or not len(train):
             return {}
-        return {MAJORITY: _several_classes(counts / len(np.unique(train.source_row)), validation)}
+        shares = counts / len(np.unique(train.source_row))
+        return {MAJORITY: _several_classes(shares, validation, read_class_loss(encoder.settings))}
     shares = counts / counts.sum()
     constant = np.full(len(judged), shares.argmax())
     figures = class_figures(constant, judged, count)
@@ -138,13 +140,11 @@ def label_figures(made: Array, judged: Array) -> dict[str, float]:
     }
 
 
-def _several_classes(shares: Array, validation: Store) -> dict[str, float]:
+def _several_classes(shares: Array, validation: Store, options: ClassLoss) -> dict[str, float]:
     """Each class is predicted if most training rows have it."""
     judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
     made = np.broadcast_to(shares > 0.5, judged.shape)
-    kept = np.clip(shares, 1e-6, 1 - 1e-6)
-    losses = np.where(judged, -np.log(kept), -np.log1p(-kept))
-    return {**label_figures(made, judged), "loss": float(losses.mean())}
+    return {**label_figures(made, judged), "loss": options.of_several(shares, judged)}
 
 
 def _tokens(train: Store | None, validation: Store, name: str) -> Baselines:

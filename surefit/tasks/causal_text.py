@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, describe_misalignment
+from surefit.config import set_option
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
@@ -30,7 +31,10 @@ def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None
     """The text in a role, None where there is none; a RowFaultError if it is not text."""
     value = row.get(role)
     if value is not None and not isinstance(value, str):
-        raise RowFaultError(WRONG_TYPE, f"{value!r} is not text", encoder.roles[role])
+        column = encoder.roles[role]
+        leave_out = f"Write it as one text, or leave it out: {set_option('ignore', column)}."
+        fix = leave_out if role == "input" else ""  # a prompt needs no context, but an answer
+        raise RowFaultError(WRONG_TYPE, f"{str(value)[:100]!r} is not text", column, fix)
     return value
 
 

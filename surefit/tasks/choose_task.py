@@ -9,7 +9,7 @@ from dataclasses import replace
 from surefit.data.column_types import describe_type
 from surefit.data.column_values import holds_answers
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.label_columns import likely_targets
+from surefit.data.label_columns import likely_targets, may_be_label
 from surefit.data.preference_pairs import read_whole_answers, refuse_preference
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
@@ -44,7 +44,8 @@ def choose_task(
     for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        roles = roles_for(task, table, chosen, inferred=wanted is None, tables=not auto_classes)
+        form = task if auto_classes != frozenset() or "text" in chosen else _without_texts(task)
+        roles = roles_for(form, table, chosen, inferred=wanted is None, tables=not auto_classes)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
             fitting.append((task, roles))
@@ -59,12 +60,24 @@ def choose_task(
     return task, roles
 
 
+def _without_texts(task: TaskSpec) -> TaskSpec:
+    """The task for a model without a head for texts, which are one column of a table to it."""
+    needs = tuple(names for names in task.needs if "text" not in names)
+    return replace(task, needs=needs) if needs else task
+
+
 def _refuse_guess(
     table: Table, task: TaskSpec, roles: Mapping[str, str], known: Sequence[TaskSpec]
 ) -> None:
     """Ask where an inferred task would leave unread what may be meant."""
-    targets = likely_targets(table, {*roles.values()}) if task.last_resort else []
-    if targets and "text" in roles:
+    of_text = task.last_resort and "text" in roles
+    of_features = "features" in roles and "label" not in roles
+    targets = likely_targets(table, {*roles.values()}) if of_text or of_features else []
+    if of_features:
+        free = [name for name in table.columns if name not in roles.values()]
+        classes = [name for name in free if may_be_label(table, name)]
+        targets = [*dict.fromkeys([*targets, *classes])]
+    if targets:
         raise ask_for_target(table, task, roles, targets)
     unsuited = task not in known and ("source" in roles or task.last_resort)
     lines = suggest(table, known) if unsuited else []

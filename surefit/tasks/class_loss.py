@@ -2,6 +2,10 @@
 
 With weights, the loss of a target counts as often as the weight of its class: the divisor is the
 sum of these weights, and not the number of targets.
+
+Where a row may have several classes, its loss is the mean of binary cross-entropies. A weight then
+counts the rows that have the class against those that have not, as `pos_weight` of torch's
+`binary_cross_entropy_with_logits` does, and the divisor is the number of rows.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ class ClassLoss:
 
     def count(self, labels: Array) -> float:
         """What the summed loss of these labels is divided by; labels below 0 are ignored."""
+        if labels.dtype.kind == "f":  # a place for each class
+            return labels.size / len(self.class_weights or labels)
         labels = labels[labels >= 0]
         if self.class_weights is None:
             return len(labels)
@@ -50,6 +56,15 @@ class ClassLoss:
         total = (_smoothed(weights, judged, self.label_smoothing) * losses).sum()
         return float(total / (weights * judged).sum())
 
+    def of_several(self, shares: Array, judged: Array) -> float:
+        """Mean loss of the best constant probabilities where rows may have several classes: fitted
+        on the share of rows with each class, judged on rows of 0 and 1, (N, C)."""
+        weights = np.asarray(self.class_weights or np.ones(len(shares)), np.float64)
+        known, true = (_towards_half(each, self.label_smoothing) for each in (shares, judged))
+        best = np.clip(weights * known / (weights * known + 1 - known), 1e-6, 1 - 1e-6)
+        losses = -weights * true * np.log(best) - (1 - true) * np.log1p(-best)
+        return float(losses.mean())
+
     def settings(self) -> dict[str, Any]:
         """The options as an Encoder keeps them."""
         weights = None if self.class_weights is None else list(self.class_weights)
@@ -57,6 +72,11 @@ class ClassLoss:
 
 
 PLAIN = ClassLoss()
+
+
+def _towards_half(targets: Any, smoothing: float) -> Any:
+    """Targets of 0 and 1, smoothed: this share of each is spread over both."""
+    return targets * (1 - smoothing) + smoothing / 2
 
 
 def _smoothed(weights: Array, counts: Array, smoothing: float) -> Array:
@@ -81,10 +101,27 @@ def weighted_loss(scores: ClassScores, options: ClassLoss) -> Callable[[Any, Any
     def loss(outputs: Any, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Any]:
         logits, labels = scores(outputs, batch)
         weight = None if weights is None else _for_outputs(weights, logits)
+        if labels.is_floating_point():
+            return several_classes_sum(logits, labels, weight, smoothing), len(labels)
         total = cross_entropy_sum(logits, labels, batch, weight, smoothing)
         return total, len(labels) if weight is None else weight[labels].sum()
 
     return loss
+
+
+def several_classes_sum(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The mean binary cross-entropy of each row's classes (B, C), summed over the rows."""
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    targets = _towards_half(labels.to(logits.dtype), smoothing)
+    each = binary_cross_entropy_with_logits(logits, targets, pos_weight=weight, reduction="none")
+    total: torch.Tensor = each.mean(-1).sum()
+    return total
 
 
 def cross_entropy_sum(

@@ -23,7 +23,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
-from surefit.tasks.class_loss import cross_entropy_sum
+from surefit.tasks.class_loss import cross_entropy_sum, several_classes_sum
 from surefit.tasks.label_separator import NONE, find_separator, split_classes
 from surefit.tasks.task_spec import Batch, Metric, full_precision
 
@@ -74,7 +74,7 @@ def _no_class_list(value: Any, expected: str, fix: str = ONE_CLASS) -> RowFaultE
     )
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or (isinstance(value, str) and not value.strip())
@@ -186,7 +186,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
     parts = joint_parts(encoder.roles["label"])
     labels = _Labels(encoder.settings.get(SETTING))
     for row in rows:
-        if not _is_missing(row.get("label")):
+        if not is_missing(row.get("label")):
             labels.add(row["label"])
     counts, read = labels.fitted()
     total, column = counts.total(), encoder.roles["label"]
@@ -263,7 +263,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value = row["label"]
-    if _is_missing(value):
+    if is_missing(value):
         raise SkipRowError(DropReason.NO_LABEL)
     if SEPARATOR in encoder.fitted:
         value = split_classes(str(value), encoder.fitted[SEPARATOR])
@@ -300,14 +300,10 @@ def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
 
     Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
     """
-    from torch.nn.functional import binary_cross_entropy_with_logits
-
-    labels = batch["labels"]
+    labels, logits = batch["labels"], full_precision(outputs.logits)
     if labels.ndim == 2:
-        logits = full_precision(outputs.logits)
-        each = binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
-        return each.mean(-1).sum(), len(labels)
-    return cross_entropy_sum(full_precision(outputs.logits), labels, batch), len(labels)
+        return several_classes_sum(logits, labels), len(labels)
+    return cross_entropy_sum(logits, labels, batch), len(labels)
 
 
 def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

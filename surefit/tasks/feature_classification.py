@@ -1,9 +1,9 @@
-"""feature-classification: one class, or several, per vector or sequence of features."""
+"""feature-classification: classes of vectors or sequences of features, or of their time steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -34,7 +34,20 @@ from surefit.tasks.feature_sequences import (
     feature_fields,
     row_head,
 )
-from surefit.tasks.task_spec import Head, TaskSpec
+from surefit.tasks.step_classes import (
+    LABEL,
+    LABELS,
+    NUM_STEPS,
+    accepts_labels,
+    choose_labels,
+    decode_steps,
+    encode_with_classes,
+    fit_step_classes,
+    is_per_step,
+    naming_place,
+    per_step,
+)
+from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 MOST_CLASSES = 0.2
 """Share of the rows; more different numbers than that are amounts."""
@@ -50,16 +63,42 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 
 def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
-    """The classes, and the width, length and spread of the features."""
-    reader = Reader(encoder)
-    return {**fit_classes(reader.watch(rows), encoder), **reader.fitted()}
+    """The classes, of rows or of time steps, and the width, length and spread of the features."""
+    by_step, rows, notes = choose_labels(rows, encoder)
+    reader, fit_labels = Reader(encoder), fit_step_classes if by_step else fit_classes
+    with naming_place(rows) as placed:
+        classes = fit_labels(reader.watch(placed), encoder)
+    spread = reader.fitted()
+    return {**classes, **spread, "findings": [*notes, *spread.get("findings", ())]}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """The steps as float32 and their mask, or the vector, and the class."""
+    """The steps as float32 and their mask, or the vector, and the class or classes."""
+    if is_per_step(encoder):
+        return encode_with_classes(row, encoder)
     if "label" not in row:
         return encode_steps(row, encoder)
     return encode_steps(row, encoder, {"labels": class_id(row, encoder)})
+
+
+def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The most likely class, or classes, of each row or of each of its steps."""
+    made = decode_steps if is_per_step(encoder) else decode_classes
+    return made(outputs, batch, encoder)
+
+
+def fields(encoder: Encoder) -> dict[str, Field]:
+    """The features, and the class or classes of the row or of its steps."""
+    if is_per_step(encoder):
+        return {**FIELDS, "num_steps": NUM_STEPS, "labels": LABELS}
+    return {**feature_fields(encoder), "labels": label_field(encoder)}
+
+
+def head(encoder: Encoder) -> Head:
+    """One output per class, for each row or for each step."""
+    if is_per_step(encoder):
+        return Head(size=_num_classes, body="step_classes")
+    return row_head(_num_classes, encoder)
 
 
 def _num_classes(encoder: Encoder) -> int:
@@ -68,22 +107,29 @@ def _num_classes(encoder: Encoder) -> int:
 
 SPEC = TaskSpec(
     name="feature-classification",
-    summary="one class, or several, per vector [width] or sequence [steps, width] of features",
+    summary="one class, or several, per vector [width] or sequence [steps, width] of features, or "
+    "one class per step",
     needs=(("features", "label"),),
     optional=("mask",),
+    roles=(replace(LABEL, accepts=accepts_labels),),
     takes=takes,
     arrays=augmented_features,
     fields={**FIELDS, "labels": Field((), "int64")},
-    fields_of=lambda encoder: {**feature_fields(encoder), "labels": label_field(encoder)},
+    fields_of=fields,
     encode=encode,
     fit=fit,
     baselines=class_baselines,
-    loss=class_loss,
-    class_scores=class_scores,
-    predicted_values=probabilities,
-    metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
+    loss=per_step(class_loss),
+    class_scores=per_step(class_scores),
+    predicted_values=per_step(probabilities),
+    metrics={
+        "accuracy": per_step(accuracy),
+        "macro_f1": replace(MACRO_F1, sums=per_step(MACRO_F1.sums)),
+        "confusion": replace(CONFUSION, sums=per_step(CONFUSION.sums)),
+    },
     best="accuracy",
-    decode=decode_classes,
+    decode=decode,
+    step_labels=True,
     head=Head(size=_num_classes, body="rows"),
-    head_of=partial(row_head, _num_classes),
+    head_of=head,
 )

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from surefit.batches.field import Field
 from surefit.config import joint_parts
 from surefit.data.column_meanings import OF_TEXTS
+from surefit.data.column_types import list_axes
 from surefit.data.label_columns import is_continuous
 from surefit.data.roles import get_role
-from surefit.data.table import Table, is_fractional
+from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
@@ -84,7 +87,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     if (
         "features" in roles
         and not joint_parts(label)
-        and not is_fractional(table, label)
+        and not pa.types.is_floating(list_axes(table.column_type(label))[1])
         and label.lower() not in get_role("label").names
     ):
         return False  # the numbers of rows, rather than amounts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from surefit.config import joint_name, joint_parts, set_option
+from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.label_columns import (
     describes,
@@ -24,8 +25,8 @@ TARGET_OR_NOT = rule(
     "error",
     "columns that may be the target",
     why=(
-        "The data has a text and a column that may be what is to be learned of it. Training on "
-        "the text alone and predicting the column are different tasks."
+        "The data has a text, or features, and a column that may be what is to be learned of it. "
+        "Training on the inputs alone and predicting the column are different tasks."
     ),
     fix="Name the task with --task, and the column with --set columns.label=<column>.",
 )
@@ -50,30 +51,31 @@ def ask_for_target(
     table: Table, task: TaskSpec, roles: Mapping[str, str], targets: Sequence[str]
 ) -> FindingError:
     """The question whether some columns are the target, with an option for each answer."""
-    text = roles["text"]
-    lines = [_line_for(table, text, name) for name in targets[:MOST_LINES]]
+    role = "text" if "text" in roles else "features"
+    text, kind = roles[role], f"{role.removesuffix('s')}-classification"
+    lines = [_line_for(table, role, text, name) for name in targets[:MOST_LINES]]
     binary = [name for name in targets if is_binary(table, name)]
     if len(binary) > 1:
-        roles = {"text": text, "label": joint_name(binary)}
-        lines.insert(0, f"To predict all of them: {options('text-classification', roles)}.")
+        roles = {role: text, "label": joint_name(binary)}
+        lines.insert(0, f"To predict all of them: {options(kind, roles)}.")
     what = "is the target" if len(targets) == 1 else "is the target, and which one"
     return TARGET_OR_NOT.error(
         f"It is not clear whether a column beside {text!r} {what}: "
         f"{', '.join(map(repr, targets))}.",
-        fix=" ".join([*lines, f"To train on the text alone: {options(task.name, {})}."]),
+        fix=" ".join([*lines, f"To train on the {role} alone: {options(task.name, {})}."]),
         file=table.sources[0].file,
         column=targets[0],
     )
 
 
-def _line_for(table: Table, text: str, target: str) -> str:
-    if tags_words(table, text, target):
+def _line_for(table: Table, role: str, text: str, target: str) -> str:
+    if role == "text" and tags_words(table, text, target):
         return (
             f"To predict {target!r}, which has a tag for each word: write the words of {text!r} "
             "as lists into a column 'tokens'."
         )
-    roles = {"text": text, "label": target}
-    return f"To predict {target!r}: {options(_task_for(table, target), roles)}."
+    roles = {role: text, "label": target}
+    return f"To predict {target!r}: {options(_task_for(table, target, role), roles)}."
 
 
 def suggest(
@@ -114,10 +116,30 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
     if prose:
         yield "causal-lm", {"text": prose[0]}
         yield "masked-lm", {"text": prose[0]}
-    if not prose and len(table.columns) > 1:
+    arrays = [name for name in columns if is_array(table.column_type(name))]
+    for name in arrays:
+        yield from _array_readings(table, name, [n for n in (*labels, *arrays) if n != name])
+    if not prose and not arrays and len(table.columns) > 1:
         for name in labels:
             kind = "regression" if is_continuous(table, name) else "tabular-classification"
             yield kind, {"label": name}
+
+
+def _array_readings(
+    table: Table, column: str, targets: Sequence[str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """What may be learned of a column of arrays: a class or a number for each, or within it."""
+    rank = array_rank(table.column_type(column))
+    if rank == 1 and is_integer_list(table.column_type(column)):
+        return  # marks of something, such as the turns of a dialogue, and no input
+    for target in dict.fromkeys(targets):
+        inner = array_rank(table.column_type(target))
+        if inner > 1 and rank in (inner, inner + 1):
+            yield "image-segmentation", {"image": column, "label": target}
+        elif inner <= 1 and rank > 2:
+            yield "image-classification", {"image": column, "label": target}
+        elif inner <= 1 and inner <= rank:
+            yield _task_for(table, target, "features"), {"features": column, "label": target}
 
 
 def _label_columns(table: Table, columns: Sequence[str]) -> list[str]:
@@ -131,8 +153,9 @@ def _label_columns(table: Table, columns: Sequence[str]) -> list[str]:
     return [*dict.fromkeys([*named, *last, *binary, *classes, *amounts])]
 
 
-def _task_for(table: Table, label: str) -> str:
-    return "regression" if is_continuous(table, label) else "text-classification"
+def _task_for(table: Table, label: str, role: str = "text") -> str:
+    kind = f"{role.removesuffix('s')}-classification"
+    return "regression" if is_continuous(table, label) else kind
 
 
 def _length(table: Table, column: str) -> int:

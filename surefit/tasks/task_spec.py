@@ -72,7 +72,8 @@ class Head:
     was fitted; `config` further settings of the model's config.
 
     Features have no such class: with `body`, a transformers model is used without a head, behind
-    a projection, and the outputs are one per row or one per step. What was fitted then has
+    a projection. `rows` and `step_classes` give (B, size) and (B, T, size); `steps` gives steps as
+    the features have them. What was fitted then has
     `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
 
     `unit` is what the outputs stand for, in messages. With `per_pixel`, they are (B, size, H, W).
@@ -84,7 +85,7 @@ class Head:
     auto_class: str | None = None
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
-    body: Literal["rows", "steps"] | None = None
+    body: Literal["rows", "steps", "step_classes"] | None = None
     unit: str = "classes"
     per_pixel: bool = False
     predicts: Predicts | None = None
@@ -222,6 +223,8 @@ class TaskSpec:
     texts or amounts may be right."""
     class_files: bool = False
     """Whether several text files are classes: each line is a row, the file's name its label."""
+    step_labels: bool = False
+    """Whether the label may be a list with a class for each time step."""
     splits_rows: bool = False
     """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
 

@@ -97,6 +97,7 @@ def test_rows_that_are_tokenised_already(tmp_path: Path) -> None:
     assert run.plan["ledger"]["trained_tokens"] == run.plan["ledger"]["train_rows"] * 8
 
 
+@pytest.mark.slow
 def test_a_labelled_text_is_classified_and_a_bert_masks() -> None:
     rows = cycle_rows(20)
     labelled = [{**row, "label": "ab"[i % 2]} for i, row in enumerate(rows)]

@@ -139,6 +139,7 @@ def forms(rows: list[Any], folder: Path) -> dict[str, list[Any]]:
     return made
 
 
+@pytest.mark.slow
 def test_every_form_of_picture_is_encoded_alike(tmp_path: Path) -> None:
     rows = shape_rows(24)
     expected = None

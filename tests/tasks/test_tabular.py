@@ -256,6 +256,7 @@ def test_label_that_is_continuous_is_refused_for_classes() -> None:
     assert "use the task regression" in error.fix
 
 
+@pytest.mark.slow
 def test_columns_that_add_up_to_the_target_are_named(shared: Path) -> None:
     plan = surefit.check(
         **{

@@ -2,13 +2,18 @@
 
 An object has `update(predictions, labels)`, `compute()` and `reset()`, as those of torchmetrics.
 Predictions are probabilities (N, classes) or numbers (N,), labels class numbers or numbers; both
-are tensors on the CPU, in no particular order.
+are tensors on the CPU, in no particular order. Of two classes, a metric that does not take (N, 2)
+gets the probability of the second class (N,), as the binary ones of torchmetrics do.
+
+The figure is a number, several by name, or a vector or matrix of them, such as one per class.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +22,12 @@ from surefit.errors import RunFailedError, UsageError, describe_error
 if TYPE_CHECKING:
     import torch
 
-FIX = "Let it take (predictions, labels) and return a number; or have update, compute and reset."
+FIX = (
+    "Let it take (predictions, labels) and return a number, or numbers by name; or have update, "
+    "compute and reset."
+)
+MOST_NUMBERS = 10_000
+"""More numbers than a confusion matrix of a hundred classes are predictions, and no figure."""
 STREAMING = ("update", "compute", "reset")
 
 
@@ -56,17 +66,19 @@ class Collected:
     metric: OwnMetric
     updates: bool
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    binary: bool | None = None
+    """Whether it gets the probability of the second class alone; None until it was tried."""
 
     def add(self, predictions: torch.Tensor, labels: torch.Tensor) -> None:
         """Take in the predictions of a batch."""
         pair = predictions.detach().to("cpu"), labels.detach().to("cpu")
         if self.updates:
-            self._call(lambda: self.metric.measure.update(*pair))
+            self._try(self.metric.measure.update, pair)
         else:
             self.kept.append(pair)
 
-    def figure(self, gather: Any = lambda kept: kept) -> float:
-        """The metric's number for all predictions."""
+    def figure(self, gather: Any = lambda kept: kept) -> Any:
+        """The metric's number for all predictions, or its numbers."""
         import torch
 
         measure = self.metric.measure
@@ -74,11 +86,33 @@ class Collected:
             pairs = gather(self.kept)
             whole = tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
             if not self.metric.is_object:
-                return self._number(self._call(lambda: measure(*whole)))
-            self._call(lambda: measure.update(*whole))
-        found = self._number(self._call(measure.compute))
+                return self._read(self._try(measure, whole))
+            self._try(measure.update, whole)
+        found = self._read(self._call(measure.compute))
         measure.reset()
         return found
+
+    def _try(self, measure: Any, pair: Any) -> Any:
+        """Call with the predictions as they are; where only that works, with one number per row."""
+        predictions, labels = pair
+        has_two = predictions.ndim == 2 and predictions.shape[1] == 2 and labels.ndim == 1
+        if self.binary is None:
+            self.binary = has_two and self._takes_only_one(measure, predictions, labels)
+        shown = predictions[:, 1] if self.binary and has_two else predictions
+        return self._call(lambda: measure(shown, labels))
+
+    def _takes_only_one(self, measure: Any, predictions: Any, labels: Any) -> bool:
+        """Whether it fails on (N, 2), and not on the probabilities of the second class."""
+        works = []
+        for tried in (predictions, predictions[:, 1]):
+            with suppress(Exception):  # what fails in both forms is raised by the call after this
+                measure(tried, labels)
+                if self.metric.is_object:  # some look at the shapes only here
+                    self.metric.measure.compute()
+                works.append(tried.ndim)
+            if self.metric.is_object:
+                self.metric.measure.reset()
+        return works == [1]
 
     def _call(self, run: Any) -> Any:
         try:
@@ -87,13 +121,34 @@ class Collected:
             what = describe_error(error)[:200]
             raise RunFailedError(f"The metric {self.metric.name!r} failed: {what}", FIX) from error
 
-    def _number(self, value: Any) -> float:
+    def _read(self, value: Any) -> Any:
         try:
-            number = float(value)
+            return _figure(value)
         except Exception:
-            shown = f"a {type(value).__name__}"
+            size = getattr(value, "shape", None)
+            shown = f"a {type(value).__name__}{f' of shape {list(size)}' if size else ''}"
             raise RunFailedError(f"The metric {self.metric.name!r} gave {shown}.", FIX) from None
-        return number if math.isfinite(number) else math.nan
+
+
+def _figure(value: Any) -> Any:
+    """What a metric gave as numbers that JSON holds; anything else is a ValueError or TypeError.
+
+    >>> import torch
+    >>> _figure({"low": torch.tensor(1), "each": torch.tensor([0.5, float("inf")])})
+    {'low': 1.0, 'each': [0.5, nan]}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): _figure(part) for name, part in value.items()}
+    if hasattr(value, "tolist") and getattr(value, "ndim", 0) > 0:
+        if math.prod(value.shape) > MOST_NUMBERS:
+            raise ValueError("too many numbers")
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        if len(value) > MOST_NUMBERS:
+            raise ValueError("too many numbers")
+        return [_figure(part) for part in value]
+    number = float(value)
+    return number if math.isfinite(number) else math.nan
 
 
 def _is_object(measure: Any) -> bool:

@@ -1,0 +1,289 @@
+"""One class per time step: which lists of labels are that, their classes, and scores per step.
+
+`labels` are (B, T) class numbers, -100 where a step has no class. Losses and metrics see the
+labelled steps of a batch as targets of their own: scores (N, C) and classes (N,).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
+from surefit.data.column_types import array_rank
+from surefit.data.data_rules import MISALIGNED_COLUMNS
+from surefit.data.roles import get_role
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
+from surefit.encode.encoder import Encoder
+from surefit.findings import Finding, rule
+from surefit.tasks.classes import (
+    ALL_PROBABILITIES,
+    UNSUITABLE_LABEL,
+    by_name,
+    class_list,
+    class_name,
+    is_missing,
+)
+from surefit.tasks.feature_sequences import are_vectors, as_steps, read_steps
+from surefit.tasks.task_spec import Batch
+
+LABELS_PER_STEP = rule(
+    "SF198",
+    "info",
+    "labels per time step or per row",
+    why="A list of labels may have a class for each time step, or the classes of the whole row.",
+    fix="Set features.labels to step or row if this is wrong.",
+)
+
+SETTING = "features.labels"
+"""The setting of an Encoder with what the user says about lists of labels: `step` or `row`."""
+FITTED = "step_classes"
+"""What is fitted where each time step has a class."""
+LOOKED_AT = 64
+"""Training rows that decide what a list of labels is."""
+NEARLY = 0.2
+"""Lists of recurring classes that differ from the sequences by less are meant for their steps."""
+LABELS = Field(("time",), "int64", IGNORE_INDEX, "inputs_embeds")
+NUM_STEPS = Field((), "int64")
+"""Time steps of a row before it was truncated, for predictions."""
+LABEL = get_role("label")
+
+Labels = npt.NDArray[Any]
+Result = TypeVar("Result")
+
+
+def accepts_labels(kind: Any, named: bool) -> bool:
+    """Whether a column may hold the labels of rows or of their steps, one-hot ones too."""
+    return LABEL.accepts(kind, named) or (named and array_rank(kind) == 2)
+
+
+def is_per_step(encoder: Encoder) -> bool:
+    """Whether each time step has a class."""
+    return bool(encoder.fitted.get(FITTED))
+
+
+def choose_labels(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder
+) -> tuple[bool, Iterator[Mapping[str, Any]], list[Finding]]:
+    """Whether the labels are of steps, decided by the first rows; all rows; what was decided."""
+    source = iter(rows)
+    first = list(islice(source, LOOKED_AT))
+    asked = encoder.settings.get(SETTING)
+    decided, why = asked == "step", ""
+    if asked is None and not are_vectors(encoder):
+        decided, why = _decide([each for row in first for each in _sizes(row, encoder)])
+    column = encoder.roles["label"]
+    note = LABELS_PER_STEP.finding(f"column {column!r}: {why}.", column=column)
+    return decided, chain(first, source), [note] if why else []
+
+
+@contextmanager
+def naming_place(
+    rows: Iterable[Mapping[str, Any]],
+) -> Iterator[Iterator[Mapping[str, Any]]]:
+    """The rows, of which some were read ahead: a fault gets the place of the row it is in."""
+    place = -1
+
+    def counted() -> Iterator[Mapping[str, Any]]:
+        nonlocal place
+        for row in rows:
+            place += 1
+            yield row
+
+    try:
+        yield counted()
+    except RowFaultError as fault:
+        fault.place = place if fault.place is None else fault.place
+        raise
+
+
+def _sizes(row: Mapping[str, Any], encoder: Encoder) -> Iterator[tuple[tuple[int, int], list[Any]]]:
+    """Steps and width of a row beside its labels, where these are a list."""
+    labels, steps = row.get("label"), None
+    found = class_list(labels)
+    try:
+        steps = as_steps(row["features"], encoder.settings)
+    except RowFaultError:  # reported when the row is encoded
+        return
+    if found is not None and steps is not None and steps.ndim == 2:
+        yield steps.shape, found
+
+
+def _decide(rows: Sequence[tuple[tuple[int, int], list[Any]]]) -> tuple[bool, str]:
+    """Whether lists are labels of steps, and the reason where it needs one.
+
+    >>> _decide([((3, 8), ["rest", "rest", "walk"]), ((2, 8), ["walk", "walk"])])
+    (True, 'one class per time step; the lists of labels are as long as the sequences')
+    >>> _decide([((3, 8), [0, 1, 0]), ((3, 8), [0, 0, 1])])[1]
+    'one class per row; the lists of labels are as long as the sequences, but one-hot'
+    >>> _decide([((9, 8), ["red", "blue"]), ((9, 8), ["red"])])
+    (False, '')
+    """
+    longer = [(shape, labels) for shape, labels in rows if max(shape[0], len(labels)) > 1]
+    most = len(longer) / 2
+    if longer and sum(shape[0] == len(labels) for shape, labels in longer) > most:
+        sizes = {len(labels) for _, labels in longer}
+        as_long = "the lists of labels are as long as the sequences"
+        if len(sizes) == 1 and all(_is_one_hot(labels) for _, labels in longer):
+            return False, f"one class per row; {as_long}, but one-hot"
+        return True, f"one class per time step; {as_long}"
+    near = [
+        _repeats(labels) and abs(shape[0] - len(labels)) <= max(1, NEARLY * shape[0])
+        for shape, labels in longer
+    ]
+    if longer and sum(near) > most:
+        return True, "one class per time step; classes recur within the lists of labels"
+    if longer and sum(shape[1] == len(labels) > 2 for shape, labels in longer) > most:
+        return False, "classes of the row; the lists of labels are as long as the last axis"
+    return False, ""
+
+
+def _is_one_hot(labels: Sequence[Any]) -> bool:
+    return set(map(str, labels)) <= {"0", "1", "0.0", "1.0", "True", "False"} and sum(labels) == 1
+
+
+def _repeats(labels: Sequence[Any]) -> bool:
+    """Whether a list has a class twice, and is no list of 0 and 1 with a place for each class."""
+    if any(isinstance(label, list) for label in labels):
+        return True  # (T, C)
+    names = [str(label) for label in labels]
+    return len({*names}) < len(names) and not {*names} <= {"0", "1", "0.0", "1.0"}
+
+
+def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The classes of the training rows' steps, sorted, with how many steps each has."""
+    counts: Counter[Any] = Counter()
+    for row in rows:
+        if not is_missing(row.get("label")):
+            values = _as_list(row["label"])
+            counts.update(class_name(label) for label in values if not _is_ignored(label))
+    column = encoder.roles["label"]
+    if len(counts) < 2:
+        raise UNSUITABLE_LABEL.error(
+            f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
+            f"{counts.total()} labelled time steps of the training rows; at least 2 are needed.",
+            fix="Give rows with other classes, or choose another column. Steps with the label -100 "
+            "count as not labelled.",
+            column=column,
+        )
+    names = sorted(counts, key=lambda name: (isinstance(name, str), name))
+    return {"classes": names, "class_counts": [counts[name] for name in names], FITTED: True}
+
+
+def _is_ignored(label: Any) -> bool:
+    return is_missing(label) or (not isinstance(label, str) and label == IGNORE_INDEX)
+
+
+def _as_list(value: Any) -> list[Any]:
+    """The labels of a row's steps; of one-hot steps (T, C), their places."""
+    labels = class_list(value)
+    if labels is None:
+        raise RowFaultError(
+            UNSUITABLE_LABEL,
+            f"the label is {str(value)[:40]!r}; expected a list with a class for each time step, "
+            "as in other rows",
+            "label",
+            fix="Give a list of labels in every row, or one label per row in all of them.",
+        )
+    if not any(isinstance(label, list) for label in labels):
+        return labels
+    steps = [label if isinstance(label, list) else [label] for label in labels]
+    if all(len(step) == 1 for step in steps):
+        return [step[0] for step in steps]
+    if not all(_is_one_hot(step) for step in steps):
+        raise RowFaultError(
+            UNSUITABLE_LABEL,
+            f"time step {next(n for n, step in enumerate(steps) if not _is_one_hot(step))} has "
+            "several labels that are not one-hot; expected one class per time step",
+            "label",
+            fix="Save one class per time step; of scores, that is labels.argmax(-1).",
+        )
+    return [step.index(1) for step in steps]
+
+
+def step_places(row: Mapping[str, Any], num_steps: int, encoder: Encoder) -> Labels:
+    """The output number of each step's class, -100 where it has none."""
+    if is_missing(row["label"]):
+        raise SkipRowError(DropReason.NO_LABEL)
+    labels = _as_list(row["label"])
+    if len(labels) != num_steps:
+        roles = encoder.roles
+        raise RowFaultError(
+            MISALIGNED_COLUMNS,
+            describe_misalignment(roles["label"], len(labels), roles["features"], num_steps),
+            "label",
+            fix="Give each time step one label, -100 where it has none.",
+        )
+    known = encoder.class_ids
+    places = [
+        IGNORE_INDEX if _is_ignored(label) else known.get(class_name(label)) for label in labels
+    ]
+    if None in places:
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    return np.array(places, np.int64)
+
+
+def encode_with_classes(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
+    """The steps, their mask and their classes; what is truncated or masked has no class."""
+    steps, mask, truncated = read_steps(row, encoder)
+    num_steps = len(steps) + truncated
+    columns = {"inputs_embeds": steps, "attention_mask": mask, "num_steps": num_steps}
+    if "label" in row:
+        labels = step_places(row, num_steps, encoder)[: len(steps)]
+        if len(mask) == len(labels):  # else encoding reports it
+            labels = np.where(np.asarray(mask) != 0, labels, IGNORE_INDEX)
+        if not (labels != IGNORE_INDEX).any():
+            raise SkipRowError(DropReason.NO_LABEL)
+        columns["labels"] = labels
+    return encoded(columns, truncated=truncated)
+
+
+def per_step(function: Callable[..., Result]) -> Callable[..., Result]:
+    """A loss or metric of classes per row, for classes per step too: each step is a target."""
+
+    def on_targets(outputs: Any, batch: Batch, *more: Any) -> Result:
+        labels = batch["labels"]
+        if labels.ndim != 2 or labels.is_floating_point():
+            return function(outputs, batch, *more)
+        labelled = labels != IGNORE_INDEX
+        targets = SimpleNamespace(logits=outputs.logits[labelled])
+        return function(targets, {"labels": labels[labelled]}, *more)
+
+    return on_targets
+
+
+def decode_steps(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The most likely class of each step and its probability; None where a step is not read.
+
+    With the setting `probabilities`, those of all classes for each step.
+    """
+    classes = encoder.classes
+    chances = outputs.logits[..., : len(classes)].float().softmax(-1)
+    every = encoder.settings.get(ALL_PROBABILITIES) is not None
+    answers = []
+    rows = zip(chances, batch["attention_mask"].tolist(), batch["num_steps"].tolist(), strict=True)
+    for scores, mask, num_steps in rows:
+        best = scores.max(-1)
+        read = [step for step, seen in enumerate(mask) if seen]
+        made: dict[str, list[Any]] = {
+            "prediction": [classes[place] for place in best.indices[read].tolist()],
+            "probability": best.values[read].tolist(),
+        }
+        if every:
+            made["probabilities"] = [by_name(step, classes) for step in scores[read].tolist()]
+        answers.append({name: _spread(values, read, num_steps) for name, values in made.items()})
+    return answers
+
+
+def _spread(values: Sequence[Any], steps: Sequence[int], num_steps: int) -> list[Any]:
+    """The values of some steps among all of them; None for the others."""
+    known = dict(zip(steps, values, strict=True))
+    return [known.get(step) for step in range(num_steps)]

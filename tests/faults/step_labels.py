@@ -1,0 +1,130 @@
+"""Faults of labels per time step; and such labels that are only unusual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from steps_of_classes import step_arrays, step_rows
+
+from faults.case import Case
+
+ROWS: list[dict[str, Any]] = [
+    {name: values.tolist() for name, values in row.items()} for row in step_rows(30)
+]
+ARRAYS = step_arrays(30, 12)
+LABELS = ARRAYS["labels"]
+NET = """
+import torch
+from torch import nn
+
+
+def make(num_classes):
+    return {net}
+"""
+BY_STEP = NET.format(net="nn.Linear(4, num_classes)")
+WHOLE = NET.format(net="nn.Sequential(nn.Flatten(), nn.Linear(48, 144), nn.Unflatten(1, (12, 12)))")
+ALL = "--set eval_share=0"
+
+
+def odd(place: int, labels: Any) -> dict[str, Any]:
+    """The rows, one of them with other labels."""
+    changed = {**ROWS[place], "labels": labels(ROWS[place]["labels"])}
+    return {"a.jsonl": [changed if n == place else row for n, row in enumerate(ROWS)]}
+
+
+def arrays(labels: Any) -> dict[str, Any]:
+    return {"a.npz": {**ARRAYS, "labels": labels}}
+
+
+CASES = [
+    Case(
+        "a label too few for its steps",
+        "SF201",
+        odd(4, lambda labels: labels[:-1]),
+        module=BY_STEP,
+        row=4,
+        column="labels",
+        options=ALL,
+    ),
+    Case(
+        "a label too many for its steps",
+        "SF201",
+        odd(4, lambda labels: [*labels, 0]),
+        module=BY_STEP,
+        row=4,
+        column="labels",
+        options=ALL,
+    ),
+    Case(
+        "labels of all steps but one in every row",
+        "SF201",
+        {"a.jsonl": [{**row, "labels": row["labels"][1:]} for row in ROWS]},
+        module=BY_STEP,
+        row=0,
+        options=ALL,
+    ),
+    Case("no step has a label", "SF205", arrays(np.full_like(LABELS, -100)), module=BY_STEP),
+    Case(
+        "several classes of one step",
+        "SF205",
+        arrays(np.eye(3, dtype=int)[LABELS] | np.eye(3, dtype=int)[0]),
+        module=BY_STEP,
+    ),
+    Case(
+        "fewer outputs than classes of steps",
+        "SF303",
+        arrays(LABELS),
+        module=NET.format(net="nn.Linear(4, 2)"),
+    ),
+    Case(
+        "one output per row for labels of steps",
+        "SF305",
+        arrays(LABELS),
+        module=NET.format(net="nn.Sequential(nn.Flatten(), nn.Linear(48, num_classes))"),
+    ),
+    Case(
+        "outputs of steps for labels of rows",
+        "SF305",
+        arrays(LABELS[:, 0]),
+        module=BY_STEP,
+    ),
+    Case(
+        "a module that downsamples the steps",
+        "SF229",
+        arrays(LABELS),
+        module=NET.format(net="nn.Conv1d(4, num_classes, 3, stride=2, padding=1)"),
+    ),
+    Case("steps and classes look alike", "SF199", arrays(LABELS), module=WHOLE),
+    Case(
+        "unlabelled steps as -1",
+        "SF235",
+        arrays(np.where(np.arange(12) < 2, -1, LABELS)),
+        module=BY_STEP,
+        exits=0,
+    ),
+]
+HEALTHY = [
+    Case("classes of steps", None, {"a.jsonl": ROWS}, module=BY_STEP, also=("SF198",)),
+    Case(
+        "classes of steps for a network that reads channels first",
+        None,
+        arrays(LABELS),
+        module=NET.format(net="nn.Conv1d(4, num_classes, 3, padding=1)"),
+        also=("SF198", "SF227"),
+    ),
+    Case(
+        "steps without a label",
+        None,
+        arrays(np.where(np.arange(12) % 5 == 4, -100, LABELS)),
+        module=BY_STEP,
+    ),
+    Case("speech and silence", None, arrays((LABELS > 0).astype(int)), module=BY_STEP),
+    Case(
+        "one-hot classes of rows as long as the series",
+        None,
+        arrays(np.eye(12, dtype=int)[LABELS[:, 0]]),
+        model="tiny:bert",
+        also=("SF198",),
+    ),
+]
