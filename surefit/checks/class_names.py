@@ -16,6 +16,7 @@ from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.findings import Finding, rule
 from surefit.tasks.classes import SEPARATOR, SETTING
+from surefit.tasks.step_classes import FITTED as STEP_CLASSES
 
 ALIKE_CLASSES = rule(
     "SF234",
@@ -103,10 +104,11 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     written = {**({} if sign is not None else _written(table, column)), **counts}
     groups = _alike(written)
     yield from _report_alike(groups, written, table, column)
-    yield from _check_markers(names, counts, table, column)
+    unit = "labelled time step" if encoder.fitted.get(STEP_CLASSES) else "training row"
+    yield from _check_markers(names, counts, table, column, unit)
     if counts and not encoder.fitted.get("multi_label"):
         named = {name for group in groups for name in group}
-        yield from _check_rare(counts, named, table, column)
+        yield from _check_rare(counts, named, table, column, unit)
 
 
 def _report_several(count: int, sign: str, column: str) -> Finding:
@@ -163,7 +165,7 @@ def folded(name: Any) -> str:
 
 
 def _check_markers(
-    names: Sequence[Any], counts: Mapping[Any, int], table: Table, column: str
+    names: Sequence[Any], counts: Mapping[Any, int], table: Table, column: str, unit: str
 ) -> Iterator[Finding]:
     numbers = _as_numbers(names)
     found = [name for name in names if isinstance(name, str) and name.casefold() in MARKERS]
@@ -178,7 +180,7 @@ def _check_markers(
         rows = sum(counts.get(name, 0) for name in found)
         shown = ", ".join(repr(name) for name in found[:SHOWN])
         are = "is read as a class" if len(found) == 1 else "are read as classes"
-        message = f"column {column!r}: {shown} {are} with {_number(rows, 'training row')}"
+        message = f"column {column!r}: {shown} {are} with {_number(rows, unit)}"
         message += f"{_rows(table, column, found[0], len(found) > 1)}."
         yield MISSING_AS_CLASS.finding(message, _where(table, column, found[0]), column=column)
 
@@ -231,9 +233,13 @@ def _check_gaps(numbers: Sequence[int], column: str) -> Iterator[Finding]:
 
 
 def _check_rare(
-    counts: Mapping[Any, int], named: Collection[Any], table: Table, column: str
+    counts: Mapping[Any, int],
+    named: Collection[Any],
+    table: Table,
+    column: str,
+    unit: str = "training row",
 ) -> Iterator[Finding]:
-    """Classes with one row, but for those that another finding has named."""
+    """Classes with one target, but for those that another finding has named."""
     single = [name for name, count in counts.items() if count == 1 and name not in named]
     if not single:
         return
@@ -241,8 +247,8 @@ def _check_rare(
     odd = few and float(np.median(list(counts.values()))) >= TYPICAL_ROWS
     shown = ", ".join(repr(name) for name in single[:SHOWN]) + (" …" if len(single) > SHOWN else "")
     message = (
-        f"column {column!r}: {_number(len(single), 'class has', 'classes have')} one training row "
-        f"(of {sum(counts.values()):,} rows in {len(counts)} classes): {shown}"
+        f"column {column!r}: {_number(len(single), 'class has', 'classes have')} one {unit} "
+        f"(of {sum(counts.values()):,} {unit.split()[-1]}s in {len(counts)} classes): {shown}"
         f"{_rows(table, column, single[0], len(single) > 1)}."
     )
     broken = SINGLE_ROW_CLASS if odd else RARE_CLASSES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ FEW_NEAR_COPIES = rule(
 )
 
 MAX_VALIDATION = 50_000
+MAX_TRAINING = 2_000_000
+"""Training rows of which sketches are made, 64 bytes each; of more, a sample is searched."""
 TRAINING_SAMPLE = 20_000
 MAX_COMPARED = 4_000
 """Candidates that are compared word by word."""
@@ -88,6 +90,8 @@ def check_near_copies(train: Side, validation: Side, seed: int) -> list[Finding]
         return []
     chosen = validation.rows[sample_rows(len(validation.rows), MAX_VALIDATION, seed)]
     side = Side(validation.table, chosen, validation.parts)
+    every, some = len(train.rows), sample_rows(len(train.rows), MAX_TRAINING, seed)
+    train = replace(train, rows=train.rows[some]) if len(some) < every else train
     key = _key(train, side, seed)
 
     def search() -> list[dict[str, Any]]:
@@ -95,7 +99,9 @@ def check_near_copies(train: Side, validation: Side, seed: int) -> list[Finding]
 
     made = search() if key is None else open_json("near-copies", key, search)
     leaked, within = (Copies(**copies) for copies in made)
-    return [*_report_leak(train, side, leaked), *_report_within(train, within)]
+    found = [*_report_leak(train, side, leaked), *_report_within(train, within)]
+    sampled = f" A sample of {len(some):,} of {every:,} training rows was searched."
+    return [replace(f, message=f.message + sampled) if len(some) < every else f for f in found]
 
 
 def _key(train: Side, validation: Side, seed: int) -> str | None:

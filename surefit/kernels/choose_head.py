@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.kernels.preserve_state import preserved_state
 from surefit.kernels.sparse_head import LogitTransform, SparseHead
-from surefit.kernels.tensor_difference import largest_difference
+from surefit.kernels.tensor_difference import relative_difference
 from surefit.kernels.tied_embeddings import find_tied
+from surefit.kernels.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
     from torch import nn
 
-CLOSE_LOSS = 1e-5
-CLOSE_GRADIENT = 1e-4
 CHUNK_BYTES = 64 * 2**20
 """Target size of one chunk's logits: large enough for the GEMM to run at full speed."""
 
@@ -115,7 +113,7 @@ def _may_share(
         torch.autograd.grad(head(lambda: run(batch), batch).total, shared.tied.weight)[0]
         for head in (chunked, shared)
     )
-    return _close(together, separate, CLOSE_GRADIENT)
+    return _same(together, separate)
 
 
 class _UnreachableError(Exception):
@@ -179,10 +177,11 @@ class _FullHead:
         factor = float((raw * logits).sum() / (raw * raw).sum())
         if abs(factor - 1) < 1e-6:
             factor = 1.0
-        if _close(raw * factor, logits, CLOSE_LOSS):
+        close = tolerance_of(self.logits).loss
+        if relative_difference(raw * factor, logits) <= close:
             return LogitTransform(factor)
         for cap in _caps(self.module):
-            if _close(cap * (raw / cap).tanh(), logits, CLOSE_LOSS):
+            if relative_difference(cap * (raw / cap).tanh(), logits) <= close:
                 return LogitTransform(1.0, cap)
         return None
 
@@ -199,7 +198,8 @@ class _FullHead:
             return False
         if sparse.count != len(self.batch["labelled_targets"]):
             return False
-        if not _close(sparse.total.detach(), self.loss, CLOSE_LOSS):
+        close = tolerance_of(self.logits).loss
+        if relative_difference(sparse.total.detach(), self.loss) > close:
             return False
         found = self._gradients(sparse.total)
         return all(_same(a, b) for a, b in zip(found, self.gradients, strict=True))
@@ -209,14 +209,7 @@ def _same(found: Any, expected: Any) -> bool:
     if found is None or expected is None:
         other = found if expected is None else expected
         return other is None or not bool(other.any())
-    return _close(found, expected, CLOSE_GRADIENT)
-
-
-def _close(found: torch.Tensor, expected: torch.Tensor, relative: float) -> bool:
-    if found.numel() == 0:
-        return True
-    difference, _, size = largest_difference(found, expected)
-    return difference <= relative * max(size, 1e-12)
+    return relative_difference(found, expected) <= tolerance_of(found, expected).gradients
 
 
 def _caps(module: Any) -> list[float]:

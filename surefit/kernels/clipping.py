@@ -19,19 +19,20 @@ def make_clipper(
     values that are not finite are usual and the scaler skips the step. 0 is for no clipping.
 
     A fused optimizer divides gradients by its `grad_scale` as it reads them; loss scaling uses
-    this, and clipping can use it where there is no loss scaling. Accelerate clips sharded weights,
-    scaled losses, float64 weights (`grad_scale` is float32) and other optimizers.
+    this, and clipping can use it where there is no loss scaling. torch clips sharded weights (the
+    norm is that of all shards), scaled losses, float64 weights (`grad_scale` is float32) and other
+    optimizers.
     """
     import torch
 
     if not clip:
         return lambda: None if accelerator.scaler is not None else _norm(parameters)
-    shards = accelerator.distributed_type.value not in ("NO", "MULTI_CPU", "MULTI_GPU")
+    shards = any(hasattr(parameter, "full_tensor") for parameter in parameters)
     doubles = any(parameter.dtype == torch.float64 for parameter in parameters)
     if shards or doubles or accelerator.scaler is not None or not _is_fused(optimizer):
 
         def clip_norm() -> Any:
-            norm = accelerator.clip_grad_norm_(parameters, clip)
+            norm = _whole(accelerator.clip_grad_norm_(parameters, clip))
             return norm if accelerator.scaler is None else None
 
         return clip_norm
@@ -47,7 +48,13 @@ def make_clipper(
 def _norm(parameters: Sequence[nn.Parameter]) -> Any:
     import torch
 
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return _whole(torch.nn.utils.get_total_norm(gradients))
+
+
+def _whole(norm: Any) -> Any:
+    """The norm over all shards, where each process knows the part of its own."""
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def _is_fused(optimizer: Any) -> bool:

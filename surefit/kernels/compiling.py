@@ -23,8 +23,13 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
     return max(lists, key=len, default=[])
 
 
-def choose_compile(wanted: str, num_layers: int, num_steps: int, on_cuda: bool) -> tuple[bool, str]:
+def choose_compile(
+    wanted: str, num_layers: int, num_steps: int, on_cuda: bool, padding_free: bool = False
+) -> tuple[bool, str]:
     """Whether to compile, and the reason; `auto` compiles only where it is likely to save time.
+
+    Padding-free batches have other row lengths each time, for each of which the attention would be
+    compiled again. `compile=on` pads its batches.
 
     >>> choose_compile("auto", 30, 100_000, on_cuda=False)
     (False, 'compiling takes minutes on a CPU and gains nothing')
@@ -37,6 +42,8 @@ def choose_compile(wanted: str, num_layers: int, num_steps: int, on_cuda: bool) 
         return True, "compile=on"
     if not on_cuda:
         return False, "compiling takes minutes on a CPU and gains nothing"
+    if padding_free:
+        return False, "padding-free batches would be compiled again for each set of row lengths"
     if num_steps < PAYS_AFTER_STEPS:
         return False, f"{num_steps} steps are too few to repay compiling"
     return True, f"{num_steps} steps repay compiling"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import SEQUENCES
-from surefit.kernels.varlen_attention import find_pretrained, row_lengths_mask
+from surefit.kernels.row_lengths import row_lengths_mask
+from surefit.kernels.varlen_attention import find_pretrained
 
 if TYPE_CHECKING:
     import torch

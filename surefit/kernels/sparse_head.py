@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from surefit.kernels.lower_precision import lower_precision
 from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
 from surefit.tasks.metrics.token_metrics import LabelledLoss
 from surefit.tasks.task_spec import Batch, full_precision
@@ -143,7 +144,7 @@ def _loss_and_gradients(
     import torch
 
     device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
-    low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    low = lower_precision(hidden) or weight.dtype
     projection = weight.to(low)
     wide = torch.promote_types(low, torch.float32)
     grad_hidden = torch.empty_like(hidden) if wanted[0] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,3 +21,11 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, f
     found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
     difference, *sizes = torch.stack(found).amax(0).tolist()
     return difference, sizes[0], sizes[1]
+
+
+def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference as a share of the largest expected value; infinite for NaN."""
+    if found.numel() == 0:
+        return 0.0
+    difference, _, size = largest_difference(found, expected)
+    return difference / max(size, 1e-12) if math.isfinite(difference) else math.inf

@@ -1,46 +1,87 @@
-"""Varlen attention for padding-free batches: SDPA within each row, without padding or mask.
+"""Varlen attention for padding-free batches: attention within each row, no padding and no mask.
 
-transformers lets a model use a custom attention function (`AttentionInterface`). Ours calls SDPA
-once per row. The row lengths take the place of the attention mask: an int64 tensor with four axes,
-which transformers passes on unchanged. Any other mask works as before, so a model with varlen
-attention still generates and evaluates on padded batches.
+transformers lets a model use a custom attention function (`AttentionInterface`). Ours calls a
+varlen kernel where the device has one, else SDPA once per row (`varlen_kernels.py`). The row
+lengths take the place of the attention mask (`row_lengths.py`). Any other mask works as before, so
+a model with varlen attention still generates and evaluates on padded batches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from surefit.kernels.lower_precision import lower_precision
+from surefit.kernels.row_lengths import Rows, read_rows
+from surefit.kernels.tensor_difference import relative_difference
+from surefit.kernels.tolerances import tolerance_of
+from surefit.kernels.varlen_kernels import (
+    BY_ROW,
+    KERNELS,
+    Attention,
+    Shape,
+    attend_by_row,
+    find_kernel,
+    runs,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 NAME = "surefit_varlen"
-CLOSE_LOGITS = 1e-4
 _LIMITS = ("window", "window_size", "window_length", "attention_chunk_size", "local_attention")
 """Endings of config settings that limit how far a token attends, such as sliding windows."""
+_observed: list[tuple[Shape, Attention]] | None = None
 
 
-def use_varlen_attention(module: Any) -> bool:
-    """Switch the model to varlen attention; False where its attention cannot be replaced."""
+def use_varlen_attention(module: Any, kernel: str = BY_ROW) -> bool:
+    """Switch the model to varlen attention; False where its attention cannot be replaced.
+
+    A kernel is used where the tensors are on its device; else SDPA is called per row.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
     base = find_pretrained(module)
     if base is None or not base._can_set_attn_implementation():
         return False
-    if base.config._attn_implementation not in ("sdpa", NAME):
+    used = base.config._attn_implementation
+    if used != "sdpa" and not used.startswith(NAME):
         return False  # another implementation may add a soft-cap, which SDPA has not
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    base.set_attn_implementation(NAME)
+    name = _registered_name(kernel)
+    AttentionInterface.register(name, partial(attend, kernel=kernel))
+    AttentionMaskInterface.register(name, sdpa_mask)
+    base.set_attn_implementation(name)
     return True
+
+
+def _registered_name(kernel: str) -> str:
+    """The name of an attention function; transformers treats some words in it as its own."""
+    if kernel == BY_ROW:
+        return NAME
+    known = [name for names in KERNELS.values() for name in names]
+    return f"{NAME}_{known.index(kernel) if kernel in known else len(known)}"
 
 
 def restore_attention(module: Any) -> None:
     """Switch the model back to SDPA."""
     find_pretrained(module).set_attn_implementation("sdpa")
+
+
+@contextmanager
+def observed_layers() -> Iterator[list[tuple[Shape, Attention]]]:
+    """While the block runs, note what the layers ask of varlen attention; each kind once."""
+    global _observed
+    found: list[tuple[Shape, Attention]] = []
+    _observed = found
+    try:
+        yield found
+    finally:
+        _observed = None
 
 
 def find_pretrained(module: Any) -> Any:
@@ -59,11 +100,11 @@ def attend(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    kernel: str = BY_ROW,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA: once per row where the mask holds row lengths, else once for the batch."""
+    """Attention within rows where the mask holds row lengths, else SDPA for the whole batch."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if attention_mask is None or attention_mask.dtype != torch.int64:
@@ -71,77 +112,43 @@ def attend(
         return whole, None
     if more.get("position_bias") is not None or more.get("softcap") is not None:
         raise ValueError("varlen attention supports neither a position bias nor a soft-cap")
-    groups = getattr(module, "num_key_value_groups", 1)
-    if groups > 1:  # on a CPU, repeating keys is faster than enable_gqa
-        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     causal = more.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    window = more.get("sliding_window")
-    settings = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
-    lengths, steps = _read_rows(attention_mask)
-    rows = zip(*(torch.split(part, lengths, 2) for part in (query, key, value)), strict=True)
-    masks = _window_masks(lengths, steps, window, causal, query.device)
-    outputs = [
-        scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal and mask is None, **settings
-        )
-        for (q, k, v), mask in zip(rows, masks, strict=True)
-    ]
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+    asked = Attention(
+        getattr(module, "is_causal", True) if causal is None else causal,
+        more.get("sliding_window"),
+        more.get("scaling"),
+        more.get("dropout", 0.0),
+    )
+    if _observed is not None:
+        _observe(_observed, query, key, asked)
+    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))  # (T, heads, D)
+    rows = read_rows(attention_mask)
+    return _within_rows((query, key, value), rows, asked, kernel)[None].contiguous(), None
 
 
-def row_lengths_mask(lengths: Sequence[int], steps: Sequence[int] | None = None) -> torch.Tensor:
-    """The row lengths in place of an attention mask; stays on the CPU, where they are read.
-
-    `steps` are the places of the tokens in their rows, where these have gaps.
-    """
-    import torch
-
-    if steps is None:
-        return torch.tensor(lengths, dtype=torch.int64).view(1, 1, 1, -1)
-    mask = torch.zeros((1, 1, 2, max(len(lengths), len(steps))), dtype=torch.int64)
-    mask[0, 0, 0, : len(lengths)] = torch.tensor(lengths)
-    mask[0, 0, 1, : len(steps)] = torch.tensor(steps)
-    return mask
-
-
-def _read_rows(mask: torch.Tensor) -> tuple[list[int], torch.Tensor | None]:
-    lengths = [length for length in mask[0, 0, 0].tolist() if length]
-    return lengths, (mask[0, 0, 1] if mask.shape[2] == 2 else None)
+def _within_rows(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    rows: Rows,
+    asked: Attention,
+    kernel: str,
+) -> torch.Tensor:
+    query, key, value = parts
+    choice = find_kernel(kernel, query.device.type)
+    if choice is not None:
+        low = lower_precision(query) or query.dtype  # autocast does not know the kernel
+        if runs(choice, low, rows, asked):
+            attend_rows = choice.load()
+            made: torch.Tensor = attend_rows(query.to(low), key.to(low), value.to(low), rows, asked)
+            return made
+    return attend_by_row(query, key, value, rows, asked)
 
 
-def _window_masks(
-    lengths: list[int],
-    steps: torch.Tensor | None,
-    window: int | None,
-    causal: bool,
-    device: Any,
-) -> list[torch.Tensor | None]:
-    """The mask of each row that reaches beyond the window; None for the other rows."""
-    import torch
-
-    if window is None:
-        return [None] * len(lengths)
-    if steps is None:
-        places = [torch.arange(length) for length in lengths]
-    else:
-        places = [*torch.split(steps, lengths)]
-    return [
-        _within_window(row.to(device), window, causal) if int(row[-1] - row[0]) >= window else None
-        for row in places
-    ]
-
-
-def _within_window(places: torch.Tensor, window: int, causal: bool) -> torch.Tensor:
-    """Which keys (second axis) a query attends to: those less than `window` places away.
-
-    >>> import torch
-    >>> _within_window(torch.arange(4), 2, causal=True).long().tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    """
-    distance = places[:, None] - places
-    near = distance.abs() < window
-    return near & (distance >= 0) if causal else near
+def _observe(
+    found: list[tuple[Shape, Attention]], query: torch.Tensor, key: torch.Tensor, asked: Attention
+) -> None:
+    layer = Shape(query.shape[1], key.shape[1], query.shape[3]), asked
+    if layer not in found:
+        found.append(layer)
 
 
 def find_attention_limit(module: Any, longest: int) -> tuple[str, int] | None:
@@ -167,5 +174,6 @@ def same_logits(padded: torch.Tensor, varlen: torch.Tensor, lengths: tuple[int, 
     if varlen.ndim != 3 or varlen.shape[:2] != (1, sum(lengths)):
         return False
     expected = torch.cat([row[:length] for row, length in zip(padded, lengths, strict=True)])
-    scale = max(1.0, float(expected.abs().max()))
-    return float((varlen[0] - expected).abs().max()) <= CLOSE_LOGITS * scale
+    size = float(expected.abs().max())
+    difference = relative_difference(varlen[0], expected) * size
+    return difference <= tolerance_of(varlen, padded).values * max(1.0, size)

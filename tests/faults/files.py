@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import tarfile
 import zipfile
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from builders import echo_rows, sentiment_rows
 from faults.case import Case
+from tar_files import tar_of
 
 LINES = [json.dumps(row) + "\n" for row in echo_rows(20)]
 GOOD = "".join(LINES)
@@ -53,6 +55,21 @@ def empty_zip() -> bytes:
     buffer = io.BytesIO()
     zipfile.ZipFile(buffer, "w").close()
     return buffer.getvalue()
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    """The header of a symbolic link."""
+    header = tarfile.TarInfo(name)
+    header.type, header.linkname = tarfile.SYMTYPE, target
+    return header
+
+
+TEXTS = [
+    (f"{number:03}.{extension}", row[column].encode())
+    for number, row in enumerate(sentiment_rows(30))
+    for extension, column in (("txt", "text"), ("cls", "label"))
+]
+"""The members of a tar file of texts with their classes."""
 
 
 def nested(depth: int) -> str:
@@ -231,10 +248,38 @@ CASES = [
         {"a.npz": {"features": ARRAY + 1j, "label": np.arange(30) % 3}},
     ),
     Case(
-        "array of texts in two axes",
+        "array of texts in three axes",
         "SF213",
+        {"a.npz": {"features": np.array([[["a", "b"]]] * 30), "label": np.arange(30) % 3}},
+    ),
+    Case(
+        "array of texts in two axes",
+        "SF202",
         {"a.npz": {"features": np.array([["a", "b"]] * 30), "label": np.arange(30) % 3}},
     ),
     Case("folder of several kinds", "SF106", {"d/a.jsonl": GOOD, "d/b.csv": CSV}, data="d"),
     Case("folder of other files", "SF101", {"d/readme.md": "# hi"}, data="d"),
+    Case(
+        "tar file with pickles and films",
+        "SF182",
+        {"a.tar": tar_of([*TEXTS, ("000.pyd", b"cos\nsystem\n."), ("000.mp4", b"film")])},
+        model="tiny:bert",
+        exits=0,
+        also=("SF189",),
+    ),
+    Case(
+        "tar file with a link to another file",
+        "SF182",
+        {"a.tar": tar_of(TEXTS, link("900.txt", "/etc/passwd"))},
+        model="tiny:bert",
+        exits=0,
+    ),
+    Case(
+        "tar file with a member twice",
+        "SF183",
+        {"a.tar": tar_of([*TEXTS, ("004.txt", b"another")])},
+        model="tiny:bert",
+        row=4,
+    ),
+    Case("tar file that is cut off", "SF102", {"a.tar": tar_of(TEXTS)[:9000]}, model="tiny:bert"),
 ]

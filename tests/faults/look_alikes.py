@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 LOOK_ALIKES: dict[str, str] = {
+    "SF735": "a constant where the data is",
+    "SF736": "where instead of a mask",
+    "SF737": "a copy in the same precision",
+    "SF739": "numpy on the CPU",
     "SF130": "better answers of pairs: standard",
     "SF131": "answers that are all good",
     "SF132": "answers with one score",
@@ -68,6 +72,11 @@ LOOK_ALIKES: dict[str, str] = {
 """Code to the name of a healthy case."""
 
 IN_TESTS: dict[str, str] = {
+    "SF168": "tests/data/remote/test_remote_data.py: servers that fail once, or serve HTML as text",
+    "SF169": "tests/data/remote/test_remote_data.py: the same ETag",
+    "SF179": "tests/data/remote/test_remote_data.py: the same content with a new ETag, or without",
+    "SF182": "tests/data/formats/test_tar_shards.py: members of a key",
+    "SF183": "tests/data/formats/test_tar_shards.py: keys apart in the file",
     "SF743": "tests/training/test_learning.py: runs whose weights all move",
     "SF744": "tests/training/test_learning.py: slow and noisy losses",
     "SF748": "tests/tasks/test_tree_baseline.py: differences that may be chance",

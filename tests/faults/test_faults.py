@@ -66,7 +66,7 @@ def test_mistake_in_the_options_exits_2(
     assert outcome.answer.keys() == {"ok", "error"}
 
 
-@pytest.mark.parametrize("case", mostly_slow(HEALTHY, every=4), ids=name)
+@pytest.mark.parametrize("case", mostly_slow(HEALTHY, every=8), ids=name)
 def test_healthy_data_is_not_complained_of(
     case: Case, tmp_path: Path, record_property: Record
 ) -> None:

@@ -174,8 +174,8 @@ def _shifted(varlen: Any, steps: Any, ids: Any) -> Any:
     return steps * 2 + 1
 
 
-def _no_window(lengths: Any, *_: Any) -> Any:
-    return [None] * len(lengths)
+def _no_window(rows: Any, *_: Any) -> Any:
+    return [None] * len(rows.lengths)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def _no_window(lengths: Any, *_: Any) -> Any:
         ("roberta", "masked-lm", "packed_body.Varlen.positions", _from_zero),
         ("bert", "text-classification", "packed_body.Varlen.positions", _shifted),
         ("llama", "text-classification", "packed_body.Varlen.positions", _shifted),
-        ("modernbert", "text-classification", "varlen_attention._window_masks", _no_window),
-        ("modernbert", "token-classification", "varlen_attention._window_masks", _no_window),
+        ("modernbert", "text-classification", "varlen_kernels._window_masks", _no_window),
+        ("modernbert", "token-classification", "varlen_kernels._window_masks", _no_window),
     ],
 )
 def test_a_wrong_kernel_is_noticed_on_untrained_weights(

@@ -99,6 +99,7 @@ def test_commands_for_runs_refuse_an_export(
     assert "not the folder of a run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_adapters_are_opened_and_merged(tmp_path: Path) -> None:
     rows = echo_rows(24)
     options = {"lora_r": 2, "max_steps": 3, "lr": 1e-2, "generate": {"max_new_tokens": 4}}

@@ -176,6 +176,7 @@ def test_models_that_read_no_features_are_refused() -> None:
         assert [found.code for found in plan.findings if found.severity == "error"] == ["SF326"]
 
 
+@pytest.mark.slow
 def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     rows = [{"features": row["features"]} for row in feature_rows(60)]
     before = surefit.train(

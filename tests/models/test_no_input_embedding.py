@@ -38,6 +38,7 @@ def perceiver() -> tuple[Any, Any]:
     return PerceiverForSequenceClassification(config), PerceiverTokenizer()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [canine, perceiver])
 def test_a_model_without_an_input_embedding_is_trained(make: Any, tmp_path: Path) -> None:
     for part in make():

@@ -110,3 +110,25 @@ def test_forward_is_given_epoch_and_step(tmp_path: Path) -> None:
     assert last[-1][0] == 1
     again = surefit.predict(tmp_path / "run", x[:2], model=Timed())
     assert len(again) == 2
+
+
+class HiddenFirst(nn.Module):
+    """Returns what is inside, too, and the scores last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.relu(self.body(x))
+        return hidden, self.head(hidden)
+
+
+def test_of_several_outputs_the_one_with_a_score_per_class_is_trained(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    data = {"x": x, "y": (x[:, 0] > 0).astype(int)}
+    module = HiddenFirst()
+    run = surefit.train(data=data, model=module, epochs=8, lr=0.02, output=str(tmp_path / "run"))
+    assert run.metrics["accuracy"] >= 0.9
+    found = surefit.predict(run, x[:20], model=module)
+    assert [int(row["prediction"]) for row in found] == (x[:20, 0] > 0).astype(int).tolist()

@@ -78,6 +78,7 @@ def limited_by(monkeypatch: pytest.MonkeyPatch, folder: Path, limit: str) -> Non
     monkeypatch.setattr(planned, "find_limit", partial(find_limit, cgroups=tree))
 
 
+@pytest.mark.slow
 def test_a_batch_above_the_cgroup_limit_is_refused_before_it_is_read(
     tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

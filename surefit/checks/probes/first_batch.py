@@ -317,7 +317,7 @@ def _check_outputs(
             f"{[*targets, size]}: one row of scores per target.",
             fix="Pool the steps, so that the model gives one vector per row."
             if len(targets) == 1
-            else "Let the model give one vector per token.",
+            else "Let the model give one vector per token or time step.",
         )
     found = logits.shape[-1]
     if found < size and unit == "classes":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.findings import Finding, rule
 from surefit.kernels.tensor_difference import largest_difference
+from surefit.kernels.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +87,7 @@ def differ(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def tolerance(value: torch.Tensor) -> float:
     """The share by which equal results may differ: kernels choose other orders of summing."""
-    return 1e-4 if value.dtype.itemsize >= 4 else 3e-2
+    return tolerance_of(value).values
 
 
 def is_deterministic(subject: Subject) -> list[Finding]:

@@ -1,0 +1,240 @@
+"""Kernels that attend within each of many concatenated rows, by device.
+
+A CPU calls SDPA once per row. A GPU would start several operations per row and layer; it uses a
+varlen kernel, one operation for all rows, if one is installed and gives the results of SDPA on that
+very device (`choose_kernel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from surefit.errors import describe_error
+from surefit.kernels.row_lengths import Rows
+from surefit.kernels.tensor_difference import relative_difference
+from surefit.kernels.tolerances import tolerance_of
+
+if TYPE_CHECKING:
+    import torch
+
+BY_ROW = "sdpa per row"
+PROVED_ROWS = Rows((7, 1, 19, 12))
+"""The lengths that a kernel is proved on: the window of a row may be wider than another row."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What a layer asks of its attention, besides the tensors."""
+
+    causal: bool = True
+    window: int | None = None
+    """Tokens that are so many places away are not attended to."""
+    scale: float | None = None
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a layer's attention: what a kernel may not support."""
+
+    heads: int
+    key_heads: int
+    size: int
+
+
+Kernel = Callable[[Any, Any, Any, Rows, Attention], Any]
+"""`kernel(query, key, value, rows, attention)`: tensors (T, heads, D) to a tensor of that shape.
+There may be fewer heads of keys and values than of queries."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel that may be installed; `load` raises ImportError if it is not."""
+
+    load: Callable[[], Kernel]
+    dropout: bool = False
+    """Whether it drops out attention, as some models do in training."""
+
+
+def attend_by_row(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Rows, asked: Attention
+) -> torch.Tensor:
+    """SDPA once per row; works on any device and in any precision."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    groups = query.shape[1] // key.shape[1]
+    parts = [part.transpose(0, 1)[None] for part in (query, key, value)]  # (1, heads, T, D)
+    if groups > 1:  # on a CPU, repeating keys is faster than enable_gqa
+        parts[1:] = [part.repeat_interleave(groups, dim=1) for part in parts[1:]]
+    split = zip(*(torch.split(part, [*rows.lengths], 2) for part in parts), strict=True)
+    masks = _window_masks(rows, asked, query.device)
+    outputs = [
+        scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=asked.causal and mask is None,
+            dropout_p=asked.dropout,
+            scale=asked.scale,
+        )
+        for (q, k, v), mask in zip(split, masks, strict=True)
+    ]
+    return torch.cat(outputs, dim=2)[0].transpose(0, 1)
+
+
+def _load_flash() -> Kernel:
+    import torch
+    from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
+
+    def attend(query: Any, key: Any, value: Any, rows: Rows, asked: Attention) -> Any:
+        bounds, longest = rows.bounds(query.device), max(rows.lengths)
+        return flash_attn_varlen_func(
+            query,
+            key,
+            value,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            dropout_p=asked.dropout,
+            softmax_scale=asked.scale,
+            causal=asked.causal,
+            window_size=_window(asked),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+
+    return attend
+
+
+def _load_torch() -> Kernel:
+    from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
+
+    def attend(query: Any, key: Any, value: Any, rows: Rows, asked: Attention) -> Any:
+        bounds, longest = rows.bounds(query.device), max(rows.lengths)
+        return varlen_attn(
+            query,
+            key,
+            value,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            scale=asked.scale,
+            window_size=_window(asked),
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+
+    return attend
+
+
+def _window(asked: Attention) -> tuple[int, int]:
+    """How many places before and after its own a token attends to; −1 for all of them."""
+    before = -1 if asked.window is None else asked.window - 1
+    return before, 0 if asked.causal else before
+
+
+KERNELS: dict[str, dict[str, Choice]] = {
+    "cuda": {
+        "flash_attn": Choice(_load_flash, dropout=True),
+        "torch varlen_attn": Choice(_load_torch),
+    }
+}
+"""The kernels to try on each kind of device, the best first; all need half precision."""
+
+
+def find_kernel(name: str, device: str) -> Choice | None:
+    """A kernel by its name, where this kind of device has it."""
+    return KERNELS.get(device, {}).get(name)
+
+
+def runs(choice: Choice, dtype: torch.dtype, rows: Rows, asked: Attention) -> bool:
+    """Whether a kernel may compute this call, or SDPA has to."""
+    import torch
+
+    half = dtype in (torch.float16, torch.bfloat16)
+    gaps = asked.window is not None and rows.steps is not None
+    return half and not gaps and (choice.dropout or not asked.dropout)
+
+
+def choose_kernel(
+    layers: Sequence[tuple[Shape, Attention]], device: Any, dtype: torch.dtype | None
+) -> tuple[str, str]:
+    """The first kernel of a device that computes what SDPA does, and why others are not used.
+
+    It is proved on that device, in the precision of training, for each kind of layer.
+    """
+    import torch
+
+    refused = []
+    for name, choice in KERNELS.get(torch.device(device).type, {}).items():
+        if dtype not in (torch.float16, torch.bfloat16):
+            return BY_ROW, "varlen kernels need half precision"
+        try:
+            kernel = choice.load()
+            apart = [prove(kernel, shape, asked, device, dtype) for shape, asked in layers]
+        except ImportError:
+            continue
+        except Exception as error:  # a kernel may fail on a device, shape or version in any way
+            refused.append(f"{name}: {describe_error(error)[:120]}")
+            continue
+        limit = tolerance_of(dtype).gradients
+        if all(each <= limit for each in apart):
+            return name, "; ".join(refused)
+        refused.append(f"{name} differs from SDPA by {max(apart):.2g}")
+    return BY_ROW, "; ".join(refused) or "no varlen kernel is installed for this device"
+
+
+def prove(kernel: Kernel, shape: Shape, asked: Attention, device: Any, dtype: torch.dtype) -> float:
+    """How far outputs and gradients are from those of SDPA in float32, as a share of their size."""
+    import torch
+
+    asked = replace(asked, dropout=0.0)  # which is random
+    draw = torch.Generator().manual_seed(0)
+    heads = (shape.heads, shape.key_heads, shape.key_heads)
+    num_tokens = sum(PROVED_ROWS.lengths)
+    drawn = [torch.randn(num_tokens, number, shape.size, generator=draw) for number in heads]
+    above = torch.randn(num_tokens, shape.heads, shape.size, generator=draw).to(device, dtype)
+    results = []
+    for attend, precision in ((attend_by_row, torch.float32), (kernel, dtype)):
+        given = [each.to(device, dtype).to(precision).requires_grad_() for each in drawn]
+        query, key, value = given
+        with torch.enable_grad():
+            output = attend(query, key, value, PROVED_ROWS, asked)
+            gradients = torch.autograd.grad(output, given, above.to(output.dtype))
+        results.append((output, *gradients))
+    return max(relative_difference(found, wanted) for wanted, found in zip(*results, strict=True))
+
+
+def _window_masks(rows: Rows, asked: Attention, device: Any) -> list[torch.Tensor | None]:
+    """The mask of each row that reaches beyond the window; None for the other rows."""
+    import torch
+
+    window = asked.window
+    if window is None:
+        return [None] * len(rows.lengths)
+    if rows.steps is None:
+        places = [torch.arange(length) for length in rows.lengths]
+    else:
+        places = [*torch.split(torch.tensor(rows.steps), [*rows.lengths])]
+    return [
+        _within_window(row.to(device), window, asked.causal)
+        if int(row[-1] - row[0]) >= window
+        else None
+        for row in places
+    ]
+
+
+def _within_window(places: torch.Tensor, window: int, causal: bool) -> torch.Tensor:
+    """Which keys (second axis) a query attends to: those less than `window` places away.
+
+    >>> import torch
+    >>> _within_window(torch.arange(4), 2, causal=True).long().tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    """
+    distance = places[:, None] - places
+    near = distance.abs() < window
+    return near & (distance >= 0) if causal else near

@@ -1,0 +1,77 @@
+"""QLoRA: frozen weights in 4 bits, on a CPU here; planned, trained and resumed like any LoRA."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import surefit
+from builders import echo_rows, save_tiny_base
+from surefit.models import quantize
+from surefit.models.quantize import num_weights, quantization_tensors
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
+)
+DATA = echo_rows(40)
+LORA = {"lora": {"r": 4, "quantize": "4bit"}, "generate": {"rows": 0}}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A trained transformers model."""
+    return save_tiny_base(tmp_path_factory.mktemp("base"), DATA)
+
+
+def test_the_plan_counts_four_bits_and_their_scales(base: str) -> None:
+    plain, quantized = (
+        surefit.check(data=DATA, model=base, **options)
+        for options in ({**LORA, "lora": {"r": 4}}, LORA)
+    )
+    assert quantized.ok
+    assert quantized.job is not None
+    module = quantized.job.pipeline.module
+    assert quantized.as_dict()["model"]["parameters"] == plain.as_dict()["model"]["parameters"]
+    packed = [p for p in module.parameters() if p.dtype == torch.uint8]
+    assert len(packed) == quantized.as_dict()["model"]["lora"]["layers"]
+    stored = [*module.parameters(), *module.buffers(), *quantization_tensors(module)]
+    assert quantized.fit is not None
+    assert quantized.fit.parts["weights"] == sum(tensor.nbytes for tensor in stored)
+    saved = sum(num_weights(p) * 4 - p.nbytes for p in packed)
+    scales = sum(tensor.nbytes for tensor in quantization_tensors(module))
+    assert plain.fit is not None
+    assert plain.fit.parts["weights"] - quantized.fit.parts["weights"] == saved - scales
+    copied, _ = quantized.job.pipeline.on_meta
+    held = [*copied.parameters(), *quantization_tensors(copied)]
+    assert all(tensor.is_meta for tensor in held)
+    assert not any(tensor.is_meta for tensor in quantization_tensors(module))
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_to_the_bit(base: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": DATA, "model": base, "max_steps": 6, **LORA}
+    whole = surefit.train(**options, save_every=2, output=str(tmp_path / "whole"))
+
+    def interrupt(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(surefit.SurefitError, match="saved"):
+        surefit.train(**options, save_every=2, callbacks=[interrupt], output=str(tmp_path / "cut"))
+    resumed = surefit.train(resume=tmp_path / "cut", data=DATA)
+    both = [load_file(run.path / "model" / "adapter_model.safetensors") for run in (whole, resumed)]
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+    assert surefit.evaluate(resumed, DATA)["loss"] > 0
+
+
+def test_without_bitsandbytes_it_is_refused(base: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(surefit.UsageError, match="needs the package bitsandbytes"):
+        surefit.check(data=DATA, model=base, **LORA)
