@@ -141,6 +141,17 @@ def encode_one(encode: Any, row: Mapping[str, Any], encoder: Encoder) -> Encoded
     return encoding.finish(tokenize_rows([encoding], encoder.tokenizer)[0])
 
 
+def save_tiny_base(folder: Path, rows: list[dict[str, str]]) -> str:
+    """A small model with its tokenizer in a folder of its own, as if it were a trained one."""
+    import surefit
+
+    job = surefit.check(data=rows, model="tiny:llama", generate={"rows": 0}).job
+    assert job is not None
+    job.pipeline.module.save_pretrained(folder)  # type: ignore[operator]
+    job.pipeline.encoder.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
     """Equal but for the order in which a CPU adds: float32 keeps 7 digits, layers cost 1 or 2."""
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)

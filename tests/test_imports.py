@@ -12,6 +12,7 @@ import surefit
 
 PACKAGE = Path(surefit.__file__).parent
 ORDER = (
+    "shown_places",
     "errors",
     "printable",
     "regular_files",
@@ -20,6 +21,7 @@ ORDER = (
     "gigabytes",
     "disk_space",
     "progress",
+    "peers",
     "processes",
     "forked_map",
     "findings",
@@ -44,6 +46,7 @@ ORDER = (
     "plan",
     "training",
     "api",
+    "selftest",
     "cli",
     "__main__",
 )

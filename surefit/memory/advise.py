@@ -6,12 +6,20 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.memory.held_memory import ADAM_STATES
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import base_bytes, peak_of, trace_batch, worst_batch
+from surefit.memory.predict_peak import (
+    base_bytes,
+    peak_of,
+    sharing_of,
+    trace_batch,
+    worst_batch,
+)
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
@@ -19,8 +27,13 @@ from surefit.tasks.task_spec import Batch
 if TYPE_CHECKING:
     from torch import nn
 
+CHECKPOINTING = "checkpointing"
 LORA_RANK = 16
+MOST_PROCESSES = 1024
+"""The largest number of processes that is tried."""
 MIN_LENGTH = 32
+Saving = Callable[[Any], None]
+"""Enables gradient checkpointing in a model."""
 EXTRAPOLATION_MARGIN = 1.3
 """Sizes up to this factor above the extrapolated one are traced: peaks are not quite linear."""
 
@@ -59,7 +72,7 @@ class Trials:
     def __init__(self, job: Job, limit: Limit) -> None:
         self.job, self.limit = job, limit
         # Measured once, because each trace leaves a little on the heap.
-        self.base = base_bytes(job.pipeline.module, limit)
+        self.base = base_bytes(job, limit)
 
     def peak(
         self,
@@ -68,12 +81,17 @@ class Trials:
         change: Callable[[Any], None] | None = None,
     ) -> int:
         """Predicted peak memory on a batch, with a change applied to a copy of the model."""
-        module, call = self.job.pipeline.on_meta
+        module, call = self.job.on_meta
         if change is not None:
             module, call = copy.deepcopy((module, call))
             change(module)
-        traced = trace_batch(job or self.job, module, call, batch)
+        job = job or self.job
+        traced = trace_batch(job, module, call, batch, sharing_of(job, self.limit))
         return peak_of(traced, self.base, self.limit)
+
+    def worst_peak(self, job: Job, change: Callable[[Any], None] | None = None) -> int:
+        """Predicted peak memory on the largest micro-batch of a changed job."""
+        return self.peak(worst_batch(job), job, change)
 
 
 def with_batch_size(job: Job, size: int) -> Job:
@@ -82,6 +100,18 @@ def with_batch_size(job: Job, size: int) -> Job:
     effective = batches.batch_size * batches.grad_accum
     smaller = replace(batches, batch_size=size, grad_accum=effective // size)
     return replace(job, batches=smaller)
+
+
+def with_processes(job: Job, count: int) -> Job:
+    """The job divided over so many processes, at the same effective batch size where it can be.
+
+    It cannot be smaller than a row per process; the micro-batches stay, or become smaller.
+    """
+    batches = job.batches
+    rows = max(batches.batch_size * batches.micro_per_step // count, 1)
+    size = next(size for size in divisors(rows) if size <= batches.batch_size)
+    spread = replace(batches, num_processes=count, batch_size=size, grad_accum=rows // size)
+    return replace(job, batches=spread, parallel="fsdp")
 
 
 def divisors(number: int) -> list[int]:
@@ -132,25 +162,95 @@ def advise(
     if job.batches.max_tokens is None and job.batches.batch_size > 1:
         smaller, smaller_peak = largest_batch(trials, peak)
 
-    def singles() -> Iterator[Change]:
+    batch = worst_batch(job)
+    singles = {
+        key: Change({key: value}, partial(trials.peak, batch, change=change))
+        for (key, value), change in model_changes.items()
+    }
+
+    def same_training() -> Iterator[Change]:
         if smaller is not job and smaller_peak is not None:
             yield Change(_sizes(smaller), partial(int, smaller_peak))
-        batch = worst_batch(job)
-        for (key, value), change in model_changes.items():
-            yield Change({key: value}, partial(trials.peak, batch, change=change))
+        yield from (change for key, change in singles.items() if key == CHECKPOINTING)
+
+    def other_training() -> Iterator[Change]:
+        yield from (change for key, change in singles.items() if key != CHECKPOINTING)
         for length, shorter_peak in _shorter(trials, batch, max_length):
             yield Change({"max_seq_length": length}, partial(int, shorter_peak))
 
     def combined(job: Job) -> Iterator[Change]:
         yield Change(
-            {**_sizes(job), **dict(model_changes.keys())},
-            lambda: trials.peak(
-                worst_batch(job), job, lambda module: _apply(model_changes.values(), module)
-            ),
+            {**_shared(job), **_sizes(job), **dict(model_changes.keys())},
+            lambda: trials.worst_peak(job, lambda module: _apply(model_changes.values(), module)),
         )
 
-    current = {**_sizes(job), "max_seq_length": max_length}
-    yield from try_changes((singles(), combined(job), combined(smaller)), current, limit.bytes)
+    saving = model_changes.get((CHECKPOINTING, True))
+    more = [more_processes(trials, change) for change in dict.fromkeys((None, saving))]
+    rounds: list[Iterable[Change]] = [chain(same_training(), other_training(), *more[:1])]
+    rounds += [*more[1:], combined(job), combined(smaller)]
+    if job.batches.num_processes > 1:
+        divided = divided_changes(trials, saving)
+        rounds = [chain(same_training(), islice(divided, 1)), divided, *more, other_training()]
+        rounds += [combined(job), combined(replace(smaller, parallel="fsdp"))]
+    current = {**_sizes(job), **_shared(job), "max_seq_length": max_length}
+    yield from try_changes(rounds, current, limit.bytes)
+
+
+def divided_changes(trials: Trials, saving: Saving | None) -> Iterator[Change]:
+    """The model divided over the processes: as it is, in smaller micro-batches, with checkpointing.
+
+    `saving` enables gradient checkpointing; None where the model does not support it.
+    """
+    divided = replace(trials.job, parallel="fsdp")
+    yield Change(_shared(divided), partial(trials.worst_peak, divided))
+    smaller = divided
+    if divided.batches.max_tokens is None and divided.batches.batch_size > 1:
+        smaller, peak = largest_batch(Trials(divided, trials.limit))
+        yield Change({**_shared(smaller), **_sizes(smaller)}, partial(int, peak))
+    if saving is not None:
+        for job in (divided, smaller):
+            settings = {**_shared(job), **_sizes(job), CHECKPOINTING: True}
+            yield Change(settings, partial(trials.worst_peak, job, saving))
+
+
+def more_processes(trials: Trials, saving: Saving | None) -> Iterator[Change]:
+    """The model divided over more processes, where each has a device of its own."""
+    if not trials.limit.on_device or trials.job.batches.max_tokens is not None:
+        return
+    found = fewest_processes(trials, saving)
+    if found is not None:
+        job, peak = found
+        also = {CHECKPOINTING: True} if saving is not None else {}
+        yield Change({**_shared(job), **_sizes(job), **also}, partial(int, peak))
+
+
+def whole_model_peak(job: Job, limit: Limit) -> int | None:
+    """Peak memory of a process that holds the whole model; None if that alone does not fit."""
+    if _held_bytes(job) > limit.bytes:
+        return None
+    return Trials(job, limit).worst_peak(replace(job, parallel="ddp"))
+
+
+def _held_bytes(job: Job) -> int:
+    """Bytes of whole weights, gradients and optimizer state."""
+    weights = [*job.pipeline.module.parameters()]
+    trained = sum(weight.nbytes for weight in weights if weight.requires_grad)
+    return sum(weight.nbytes for weight in weights) + (1 + ADAM_STATES) * trained
+
+
+def fewest_processes(trials: Trials, saving: Saving | None = None) -> tuple[Job, int] | None:
+    """The fewest processes that a divided model fits in, by doubling, and the peak of each."""
+    job, limit, held = trials.job, trials.limit.bytes, _held_bytes(trials.job)
+    count = job.batches.num_processes * 2
+    if trials.worst_peak(with_processes(job, MOST_PROCESSES), saving) > limit:
+        return None
+    while count <= MOST_PROCESSES:
+        spread = with_processes(job, count)
+        # Where the shards alone do not fit, nothing needs to be traced.
+        if held / count <= limit and (peak := trials.worst_peak(spread, saving)) <= limit:
+            return spread, peak
+        count *= 2
+    return None
 
 
 def try_changes(
@@ -184,6 +284,11 @@ def try_changes(
             return
 
 
+def _shared(job: Job) -> dict[str, Any]:
+    """How many processes share the model, and how."""
+    return {"processes": job.batches.num_processes, "parallel": job.parallel}
+
+
 def _sizes(job: Job) -> dict[str, int]:
     """The config keys of the micro-batches."""
     return {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
@@ -193,7 +298,7 @@ def _model_changes(module: nn.Module) -> dict[tuple[str, Any], Callable[[Any], N
     """Changes to the model that save memory, by config key and value."""
     changes: dict[tuple[str, Any], Callable[[Any], None]] = {}
     if supports_checkpointing(module):
-        changes["checkpointing", True] = enable_checkpointing
+        changes[CHECKPOINTING, True] = enable_checkpointing
     if _can_adapt(module):
         changes["lora.r", LORA_RANK] = add_lora
     return changes

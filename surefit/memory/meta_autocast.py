@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from surefit.kernels.lower_precision import traced_precision
+
 _IN_LOWER_PRECISION = (
     (functional, "linear"),
     (functional, "conv1d"),
@@ -54,7 +56,8 @@ def meta_autocast(dtype: torch.dtype | None) -> Iterator[None]:
             for owner, name in functions:
                 put(owner, name, _casting(getattr(owner, name), cast))
     try:
-        yield
+        with traced_precision(dtype):
+            yield
     finally:
         for owner, name, original in reversed(originals):
             setattr(owner, name, original)

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.errors import message_of
+from surefit.memory.held_memory import ALONE, Sharing
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
-from surefit.memory.process_memory import mapped_file_bytes, trim_heap
+from surefit.memory.process_memory import in_mapped_file, mapped_file_bytes, trim_heap
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
+from surefit.models.frozen_precision import frozen_matrices
+from surefit.models.quantize import quantization_tensors
 from surefit.pipeline.job import Job
 from surefit.pipeline.row_groups import row_chunks
 from surefit.tasks.task_spec import Batch
@@ -37,8 +40,31 @@ UNREPLAYED_SHARE = 0.5
 """Holes in the heap as a share of the activations, where allocations cannot be replayed."""
 MEASURED_ROWS = 16
 """Rows that are augmented to measure the time it takes."""
+SAVED_COPIES = 2
+"""Copies of a whole tensor while it is gathered: the one received, and the one made of it."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Bytes that a process sends in an optimizer step, by collective."""
+
+    all_gather: int = 0
+    reduce_scatter: int = 0
+    all_reduce: int = 0
+    save_gather_bytes: int = 0
+    """Memory in which a divided model is gathered to be saved, one tensor at a time."""
+
+    @property
+    def step_bytes(self) -> int:
+        """All that a process sends in a step."""
+        return self.all_gather + self.reduce_scatter + self.all_reduce
+
+    def as_dict(self) -> dict[str, int]:
+        """The collectives that are used, as the plan shows them."""
+        named = ("all_gather", "reduce_scatter", "all_reduce")
+        return {name: size for name in named if (size := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -54,6 +80,8 @@ class Fit:
     advice: tuple[Mapping[str, Any], ...] = ()
     unknown: str = ""
     """Why the peak could not be predicted; empty if it was."""
+    exchange: Exchange | None = None
+    """What each of several processes sends in a step; None for one, or if it is unknown."""
 
     @property
     def fits(self) -> bool | None:
@@ -87,25 +115,58 @@ def predict(job: Job, limit: Limit) -> Fit:
 
     The result is unknown if the model's code cannot run on the meta device.
     """
+    sharing = sharing_of(job, limit)
     try:
-        training = trace_worst(job)
-        passes = (training, *_without_gradients(job, training, limit))
+        training = trace_batch(job, *job.on_meta, worst_batch(job), sharing)
+        exchange = _exchange(job, sharing, training)
+        passes = (
+            training,
+            *_without_gradients(job, training, limit),
+            *([_saving(training, exchange)] if exchange is not None else []),
+        )
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (message_of(error).strip().splitlines() or [""])[0]
-        return Fit(limit, unknown=f"{type(error).__name__}: {first}"[:200])
+        unknown = f"{type(error).__name__}: {first}"[:200]
+        return Fit(limit, unknown=unknown, exchange=_exchange(job, sharing))
     worst = max(passes, key=lambda traced: traced.peak)
-    parts = _breakdown(worst, base_bytes(job.pipeline.module, limit), limit)
+    parts = _breakdown(worst, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
     beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
-    fit = Fit(limit, parts={**parts, **held})
+    fit = Fit(limit, parts={**parts, **held}, exchange=exchange)
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
 
 
-def trace_worst(job: Job) -> Traced:
-    """Trace a training step on the micro-batch with the most positions."""
-    return trace_batch(job, *job.pipeline.on_meta, worst_batch(job))
+def sharing_of(job: Job, limit: Limit) -> Sharing:
+    """How the processes of a job share its model."""
+    return Sharing(job.batches.num_processes, job.parallel, limit.on_device)
+
+
+def _saving(training: Traced, exchange: Exchange) -> Traced:
+    """What is held while a divided model is gathered to be saved; no gradient exists then."""
+    held, gathers = training.weights + training.optimizer, exchange.save_gather_bytes
+    peak = held + gathers
+    return replace(training, peak=peak, gradients=0, gathers=gathers, heap_peak=peak)
+
+
+def _exchange(job: Job, sharing: Sharing, training: Traced | None = None) -> Exchange | None:
+    """What a process sends in a step; None for one process, and for a divided model not traced.
+
+    Weights are gathered in each micro-batch, gradients are summed in the last one. A ring sends a
+    whole model's gradients twice, but for the share that stays.
+    """
+    weights, count = [*job.pipeline.module.parameters()], sharing.num_processes
+    if count == 1 or (sharing.shards and training is None):
+        return None
+    if training is None or not sharing.shards:
+        gradients = sum(weight.nbytes for weight in weights if weight.requires_grad)
+        return Exchange(all_reduce=round(2 * (count - 1) / count * gradients))
+    return Exchange(
+        training.all_gather_bytes * job.batches.grad_accum,
+        training.reduce_scatter_bytes,
+        save_gather_bytes=SAVED_COPIES * max((weight.nbytes for weight in weights), default=0),
+    )
 
 
 def worst_batch(job: Job) -> Batch:
@@ -156,10 +217,12 @@ def augment_seconds(job: Job) -> float:
     return taken / max(len(rows), 1)
 
 
-def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced:
+def trace_batch(
+    job: Job, module: nn.Module, call: Call, batch: Batch, sharing: Sharing = ALONE
+) -> Traced:
     """Trace a training step of a model on the meta device."""
-    accumulates = job.batches.grad_accum > 1
-    key = trace_key(module, call, job.pipeline.loss, batch, accumulates, job.autocast_dtype)
+    accumulates, dtype = job.batches.grad_accum > 1, job.autocast_dtype
+    key = trace_key(module, call, job.pipeline.loss, batch, accumulates, dtype, sharing)
     return cached_trace(
         key,
         lambda: trace_training(
@@ -168,17 +231,24 @@ def trace_batch(job: Job, module: nn.Module, call: Call, batch: Batch) -> Traced
             job.pipeline.loss,
             batch,
             accumulates=accumulates,
-            dtype=job.autocast_dtype,
+            dtype=dtype,
+            sharing=sharing,
         ),
     )
 
 
-def base_bytes(module: nn.Module, limit: Limit) -> int:
+def base_bytes(job: Job, limit: Limit) -> int:
     """Memory in use apart from the tensors of the run: the process, or the device context."""
     if limit.on_device:
         return limit.used_bytes
     trim_heap()
-    loaded = sum(p.nbytes for p in module.parameters() if not p.is_meta)
+    module = job.pipeline.module
+    held = [*module.parameters(), *quantization_tensors(module)]
+    if job.frozen_dtype is not None and in_mapped_file(frozen_matrices(module)[0].data_ptr()):
+        # Their pages are not counted now; the run counts the copies that training casts.
+        mapped = {id(parameter) for parameter in frozen_matrices(module)}
+        held = [tensor for tensor in held if id(tensor) not in mapped]
+    loaded = sum(tensor.nbytes for tensor in held if not tensor.is_meta)
     return max(limit.used_bytes - loaded, PROCESS_BYTES)
 
 
@@ -193,6 +263,7 @@ def _breakdown(traced: Traced, base: int, limit: Limit) -> dict[str, int]:
         "weights": traced.weights,
         "gradients": traced.gradients,
         "optimizer": traced.optimizer,
+        **({"gathers": traced.gathers} if traced.gathers else {}),
         "activations": traced.activations,
         "allocator": allocator_bytes(traced, limit),
         "process": base,
@@ -236,17 +307,18 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
     if not trace_scoring and not trace_generation:
         return
     batch = job.pipeline.batch(job.validation, rows, device="cpu")
-    module, call = job.pipeline.on_meta
+    module, call = job.on_meta
 
     def score(module: nn.Module, batch: Batch) -> None:
         outputs = call(module, batch)
         job.pipeline.loss(outputs, batch)
 
+    dtype, sharing = job.autocast_dtype, sharing_of(job, limit)
     if trace_scoring:
-        yield trace_evaluation(module, score, batch)
+        yield trace_evaluation(module, score, batch, dtype, sharing)
     if trace_generation:
         prompt = _longest_prompt(batch, num_prompts, longest, new_tokens)
-        yield trace_evaluation(module, _prefill, prompt)
+        yield trace_evaluation(module, _prefill, prompt, dtype, sharing)
 
 
 def _prefill(module: nn.Module, batch: Batch) -> None:
@@ -290,8 +362,8 @@ def total_seconds(
     token_seconds: float = 0.0,
 ) -> float:
     """Time of all steps and evaluations, from seconds per position and per micro-batch."""
-    positions = job.batches.positions()
-    per_epoch = slope * float(positions.sum()) + fixed * len(positions)
+    batches = job.batches
+    per_epoch = slope * batches.total_positions() + fixed * batches.num_micro_batches()
     steps = max(job.batches.num_steps(0), 1)
     processes = job.batches.num_processes
     per_epoch += augment_seconds(job) * len(job.train)
@@ -299,8 +371,8 @@ def total_seconds(
     if job.pipeline.live is not None:
         read_rows = job.num_steps / steps * len(job.train) / processes
         training += read_rows * job.pipeline.live.row_seconds
-    lengths = np.asarray(job.validation.lengths, np.int64)
-    evaluation = job.num_evaluations * eval_slope * float(lengths.sum()) / processes
+    lengths = job.validation.lengths
+    evaluation = job.num_evaluations * eval_slope * float(lengths.sum(dtype=np.int64)) / processes
     if job.generates is not None and token_seconds:
         rows, new_tokens = job.generates
         chunks = -(-min(rows, len(lengths)) // job.batches.batch_size)

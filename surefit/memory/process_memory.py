@@ -29,6 +29,20 @@ def mapped_file_bytes() -> int:
     return _status("RssFile")
 
 
+def in_mapped_file(address: int) -> bool:
+    """Whether memory at an address belongs to a mapped file, and is not counted."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        span, _, _, _, inode, *_ = line.split()
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return inode != "0"
+    return False
+
+
 def reset_peak() -> None:
     """Start a new peak measurement, where the kernel allows it."""
     # Without permission, or outside Linux, the peak is that of the process since its start.

@@ -19,6 +19,7 @@ from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.call import compute_losses
+from surefit.models.shard_module import is_sharded, reshard
 from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ def prove(
     the step, so that the peak is that of later steps, and cleared afterwards. `bounded` means that
     allocations beyond the limit fail.
 
-    The module itself is run, not what distributes it: the number of passes goes by the clock, which
-    processes do not share, and each process measures its own memory.
+    The module itself is run, not DDP around it: the number of passes goes by the clock, which
+    processes do not share, and each process measures its own memory. A module that is divided over
+    processes is run by all of them, as often in each.
     """
     worst = job.batch(job.batches.worst_rows(job.epochs))
-    median = job.batch(median_rows(job))
+    median = job.batch(job.batches.median_rows())
     _reset_peak()
     try:
         with restoring_state(job.pipeline.module, optimizer, fresh):
@@ -80,15 +82,6 @@ def prove(
     slope, fixed = _line(fewer, median_whole, most, whole)
     total = total_seconds(job, slope, fixed, forward / most, update_seconds, token_seconds)
     return Proof(_peak_bytes(), whole * job.batches.grad_accum + update_seconds, total)
-
-
-def median_rows(job: Job) -> Any:
-    """The rows of a micro-batch with the median number of positions."""
-    batches = job.batches
-    positions = batches.positions()
-    middle = int(np.argsort(positions, kind="stable")[len(positions) // 2])
-    order = batches.epoch(0)
-    return order.rows[order.micro_starts[middle] : order.micro_starts[middle + 1]]
 
 
 def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float]:
@@ -125,7 +118,7 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
         end = time.perf_counter()
         forward, whole = min(forward, middle - start), min(whole, end - start)
         is_cold = number == 0 and (end - start < COLD_SECONDS or torch.accelerator.is_available())
-        if end - began > WARM_UP_SECONDS and not is_cold:
+        if end - began > WARM_UP_SECONDS and not is_cold and not is_sharded(pipeline.module):
             break
     _drop_gradients(pipeline.module)
     return forward, whole
@@ -149,6 +142,7 @@ def _decode_seconds(job: Job, batch: Any) -> float:
             _wait()
             best = min(best, time.perf_counter() - began)
     module.train()
+    reshard(module)
     return best
 
 

@@ -51,9 +51,9 @@ TIMEOUT_SECONDS = 60
 
 @dataclass(frozen=True)
 class Allocations:
-    """Sizes of tensors that stay, and the allocations and frees of one step in their order.
+    """Allocations of what stays, of the optimizer state and of one step, in their order.
 
-    A positive event allocates so many bytes; −n frees the n-th allocation of the step. NODE_MADE
+    A positive event allocates so many bytes; −n frees the n-th allocation of its part. NODE_MADE
     and NODE_FREED stand between them. What the step leaves is freed at its end. The optimizer state
     is allocated at the end of the first step.
     """
@@ -127,8 +127,13 @@ def _replay_here(
     kept = Blocks(len(held) + len(state), for_tensor)
     tensors, nodes = Blocks(len(events), for_tensor), Blocks(len(events), for_node)
     before = _status("VmSize")
-    for number, size in enumerate(held):
-        kept.take(number, size)
+    num_taken = 0
+    for event in held:
+        if event > 0:
+            kept.take(num_taken, event)
+            num_taken += 1
+        else:
+            kept.free(-event - 1)
     for step in range(STEPS):
         _replay_step(tensors, nodes, events)
         if step == 0:

@@ -8,7 +8,7 @@ Integers (token ids, masks, positions) keep their values: they are small, and mo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ _INDEXING = (
     aten.index_put_.default,
     aten._index_put_impl_.default,
 )
+FOUR_BIT_PRODUCT = "bitsandbytes::gemm_4bit"
 _INTEGER_FACTORIES = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
@@ -65,18 +66,49 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._num_allocated
 
         def freed(_: Any) -> None:
-            self.live -= size
             del self._storages[key]
-            if size and number > self._num_before:
-                self.events.append(self._num_before - number)
+            self._shrink(size, number)
 
         self._storages[key] = weakref.ref(storage, freed)
+        self._grow(size)
+        return size
+
+    def hide(self, tensor: torch.Tensor) -> None:
+        """Never count the storage of a tensor: something else stands for its bytes."""
+        key = tensor.untyped_storage()._cdata
+        self._storages[key] = weakref.ref(
+            tensor.untyped_storage(), lambda _: self._storages.pop(key, None)
+        )
+
+    def take(self, size: int, label: str = "") -> Callable[[], None]:
+        """Count bytes that no tensor of the trace has; returns what frees them.
+
+        With a label, `labelled` counts them too.
+        """
+        if not size:
+            return lambda: None
+        self._num_allocated += 1
+        number = self._num_allocated
+        self.labelled[label] = self.labelled.get(label, 0) + size
+        self._grow(size)
+
+        def free() -> None:
+            self.labelled[label] -= size
+            self._shrink(size, number)
+
+        return free
+
+    def _grow(self, size: int) -> None:
         self.live += size
         if size:
             self.events.append(size)
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, dict(self.labelled)
-        return size
+
+    def _shrink(self, size: int, number: int) -> None:
+        self.live -= size
+        if size and number > self._num_before:
+            self.events.append(self._num_before - number)
 
     def _record_node(self) -> None:
         """Forward operations make nodes; the backward pass frees one when it comes to the next."""
@@ -105,6 +137,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func in _INDEXING:
                 args = (args[0], _mask_to_indices(args[1]), *args[2:])
             args, kwargs = _on_meta(args), {key: _on_meta(value) for key, value in kwargs.items()}
+        if func.name() == FOUR_BIT_PRODUCT:  # it unpacks the weights, and frees them again
+            self.add(torch.empty(args[2], dtype=args[0].dtype, device="meta"))
         if func is aten._grouped_mm.default and True in devices:
             result = _grouped_product(*args, **kwargs)
         elif devices == {True}:
@@ -267,6 +301,8 @@ def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
     """Floating-point operations of matrix products, convolutions and attention."""
     if func in (aten.mm.default, aten.bmm.default):
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    if func.name() == FOUR_BIT_PRODUCT:
+        return 2 * int(args[0].numel()) * int(args[2][0])
     if func is aten._grouped_mm.default:
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
     if func is aten.addmm.default:

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
@@ -24,9 +25,9 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = 4
+FORMAT = 5
 """Changes with what a trace holds and how it is made."""
-LIBRARIES = ("torch.", "transformers.", "peft.")
+LIBRARIES = ("torch.", "transformers.", "peft.", "bitsandbytes.")
 """Modules whose code is identified by the version of its package."""
 
 
@@ -46,7 +47,7 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
     return fingerprint(
         __version__,
         [FORMAT, *platform.libc_ver()],  # malloc's memory depends on the C library
-        [version(name) for name in ("torch", "transformers", "peft")],
+        [version(name.removesuffix(".")) for name in LIBRARIES if _is_installed(name)],
         str(module),
         [config.to_dict(), getattr(config, "_attn_implementation", None)],
         [getattr(part, "gradient_checkpointing", None) for part in parts],
@@ -56,6 +57,10 @@ def trace_key(module: nn.Module, call: Call, loss: Any, batch: Any, *more: Any) 
         {name: _content(value) for name, value in batch.items()},
         [str(each) for each in more],
     )
+
+
+def _is_installed(library: str) -> bool:
+    return find_spec(library.removesuffix(".")) is not None
 
 
 def _code(function: Any) -> Iterator[str]:

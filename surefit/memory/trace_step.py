@@ -6,6 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.memory.held_memory import (
+    ALONE,
+    GATHERS,
+    GRADIENTS,
+    ReplicatedModel,
+    Sharing,
+    WholeModel,
+)
 from surefit.memory.replay_heap import Allocations, replay
 from surefit.models.call import Call, compute_losses
 from surefit.tasks.task_spec import Loss
@@ -15,9 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from surefit.memory.storage_counter import LiveBytes
-
-ADAM_STATES = 2
-"""Optimizer state of AdamW per trained weight: the first and the second moment."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,18 @@ class Traced:
     """Peak bytes of malloc's memory, with its holes; None if the system cannot replay them."""
     largest_on_heap: int = 0
     """Bytes of the largest tensor of the step that may leave a hole."""
+    gathers: int = 0
+    """Gathered weights and buffers of collectives, of a model divided over processes."""
+    all_gather_bytes: int = 0
+    """Bytes that a process sends in a micro-batch to gather weights."""
+    reduce_scatter_bytes: int = 0
+    """Bytes that a process sends in a step to sum the gradients of a divided model."""
 
     @property
     def activations(self) -> int:
         """The rest of the peak: activations, the batch, temporary tensors."""
-        return self.peak - self.weights - self.gradients - self.optimizer
+        held = self.weights + self.gradients + self.optimizer + self.gathers
+        return self.peak - held
 
 
 def trace_training(
@@ -50,11 +62,13 @@ def trace_training(
     *,
     accumulates: bool = False,
     dtype: torch.dtype | None = None,
+    sharing: Sharing = ALONE,
 ) -> Traced:
     """Trace forward and backward of a later step, when the optimizer state exists.
 
     `module` is on the meta device. With `accumulates`, the gradients of an earlier micro-batch
-    exist already. `dtype` is the lower precision of mixed precision.
+    exist already. `dtype` is the lower precision of mixed precision. Of several processes, it is
+    the trace of one, on the last micro-batch of the step.
     """
     import torch
 
@@ -62,60 +76,79 @@ def trace_training(
     from surefit.memory.storage_counter import LiveBytes, fused_attention
 
     count = LiveBytes()
-    trained = [p for p in module.parameters() if p.requires_grad]
-    weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
+    model = _held(count, module, sharing, dtype)
+    weights = model.hold_weights()
     module.train()
-    for weight in trained:
-        weight.grad = torch.empty_like(weight) if accumulates else None
-    gradients = sum(count.add(p.grad) for p in trained if p.grad is not None)
-    count.labelled["gradients"] = gradients
-    hooks = [] if accumulates else [_count_gradient(weight, count) for weight in trained]
+    model.hold_gradients(accumulates)
     shapes = meta_batch(batch)
     for value in shapes.values():
         if isinstance(value, torch.Tensor):
             count.add(value)
     held = tuple(count.events)
-    state = _optimizer_state(module)
-    optimizer = sum(count.add(tensor) for tensor in state)
+    state = model.hold_optimizer()
     count.begin_step()
-    try:
-        with fused_attention(), torch.enable_grad(), count, meta_autocast(dtype):
-            total, _, added = compute_losses(call, loss, module, shapes)
-            torch.autograd.backward(total if added is None else total + added)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        allocations = Allocations(held, _state_sizes(state), tuple(count.events))
-        for weight in trained:
-            weight.grad = None
-    return _traced(count, weights, optimizer, allocations)
+    with (
+        model.stepping(),
+        fused_attention(),
+        torch.enable_grad(),
+        count,
+        meta_autocast(dtype),
+    ):
+        total, _, added = compute_losses(call, loss, module, shapes)
+        torch.autograd.backward(total if added is None else total + added)
+    allocations = Allocations(held, state, tuple(count.events))
+    return _traced(count, weights, model, allocations)
 
 
 def trace_evaluation(
     module: nn.Module,
     run: Callable[[nn.Module, Mapping[str, Any]], Any],
     batch: Mapping[str, Any],
+    dtype: torch.dtype | None = None,
+    sharing: Sharing = ALONE,
 ) -> Traced:
-    """Trace `run(module, batch)` without gradients, when the optimizer state exists."""
+    """Trace `run(module, batch)` without gradients, when the optimizer state exists.
+
+    `dtype` is the lower precision of mixed precision.
+    """
     import torch
 
+    from surefit.memory.meta_autocast import meta_autocast
     from surefit.memory.storage_counter import LiveBytes, fused_attention
 
     count = LiveBytes()
-    weights = sum(count.add(t) for t in (*module.parameters(), *module.buffers()))
+    model = _held(count, module, sharing, dtype if sharing.shards else None)
+    weights = model.hold_weights()
     held = tuple(count.events)
-    state = _optimizer_state(module)
-    optimizer = sum(count.add(tensor) for tensor in state)
+    state = model.hold_optimizer()
     training = module.training
     module.eval()
     count.begin_step()
     try:
-        with fused_attention(), torch.no_grad(), count:
+        with (
+            model.evaluating(),
+            fused_attention(),
+            torch.no_grad(),
+            count,
+            meta_autocast(dtype),
+        ):
             run(module, meta_batch(batch))
     finally:
         module.train(training)
-    allocations = Allocations(held, _state_sizes(state), tuple(count.events))
-    return _traced(count, weights, optimizer, allocations)
+    allocations = Allocations(held, state, tuple(count.events))
+    return _traced(count, weights, model, allocations)
+
+
+def _held(
+    count: LiveBytes, module: nn.Module, sharing: Sharing, dtype: torch.dtype | None
+) -> WholeModel:
+    """What a process holds of the model, by how processes share it."""
+    from surefit.memory.sharded_memory import ShardedModel
+
+    if sharing.shards:
+        return ShardedModel(count, module, sharing, dtype)
+    kind = WholeModel if sharing.num_processes == 1 else ReplicatedModel
+    return kind(count, module, sharing)
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,41 +163,19 @@ def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _optimizer_state(module: nn.Module) -> list[torch.Tensor]:
-    """The optimizer state of AdamW for the weights that are trained."""
-    import torch
-
-    return [
-        torch.empty(weight.numel() * ADAM_STATES, dtype=weight.dtype, device="meta")
-        for weight in module.parameters()
-        if weight.requires_grad
-    ]
-
-
-def _count_gradient(weight: torch.Tensor, count: LiveBytes) -> Any:
-    """A hook that adds the gradient of a weight to the count when the backward pass makes it."""
-
-    def made(tensor: torch.Tensor) -> None:
-        assert tensor.grad is not None
-        count.labelled["gradients"] += tensor.grad.untyped_storage().nbytes()
-
-    return weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
-
-
-def _state_sizes(state: list[torch.Tensor]) -> tuple[int, ...]:
-    """The sizes of the optimizer state as it is allocated, a tensor per moment."""
-    return tuple(t.nbytes // ADAM_STATES for t in state for _ in range(ADAM_STATES))
-
-
-def _traced(count: LiveBytes, weights: int, optimizer: int, allocations: Allocations) -> Traced:
+def _traced(count: LiveBytes, weights: int, model: WholeModel, allocations: Allocations) -> Traced:
     return Traced(
         peak=count.peak,
         weights=weights,
-        gradients=count.at_peak.get("gradients", 0),
-        optimizer=optimizer,
+        gradients=count.at_peak.get(GRADIENTS, 0),
+        optimizer=sum(allocations.state),
         flops=count.flops,
         moved_bytes=count.moved_bytes,
         num_ops=count.num_ops,
-        heap_peak=replay(allocations),
+        # A device has an allocator of its own.
+        heap_peak=None if model.sharing.on_device else replay(allocations),
         largest_on_heap=allocations.largest_on_heap,
+        gathers=count.at_peak.get(GATHERS, 0),
+        all_gather_bytes=model.all_gather_bytes,
+        reduce_scatter_bytes=model.reduce_scatter_bytes,
     )

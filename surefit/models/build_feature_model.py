@@ -122,7 +122,7 @@ def _fit_config(
     name: str, config: Any, head: Head, encoder: Encoder, from_scratch: bool
 ) -> list[Finding]:
     """Set the class count of any config, and the sizes of an untrained body's."""
-    if head.body == "rows" and head.size is not None:
+    if head.body != "steps" and head.size is not None:
         config.num_labels = head.size(encoder)
     if not from_scratch or name.startswith("tiny:"):  # a tiny body is always built for the data
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
 from surefit.models.auxiliary_loss import AuxiliaryLoss
 from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.models.step_scores import StepScores
 from surefit.tasks.task_spec import Batch, Loss
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 ARGUMENT_BY_POSITION = rule(
@@ -62,6 +64,10 @@ class Call:
     clock: Clock | None = None
     """What the training loop sets before each step, where forward has such arguments."""
     clock_arguments: tuple[str, ...] = ()
+    num_outputs: int | None = None
+    """Scores per row that the task needs: which of several unnamed outputs they are."""
+    step_scores: StepScores | None = None
+    """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
@@ -71,6 +77,8 @@ class Call:
         if "position_ids" in batch and "row_lengths" in batch:
             given |= self.varlen.arguments(batch)
         given |= {name: getattr(self.clock, name) for name in self.clock_arguments}
+        if self.step_scores is not None:
+            given = self.step_scores.inputs(given, self.arguments)
 
         def run() -> Any:
             with self.varlen.packing(batch):
@@ -82,10 +90,18 @@ class Call:
 
     def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
         if self.auxiliary is None:
-            return as_outputs(model(**given, **self.fixed))
+            outputs = as_outputs(model(**given, **self.fixed), self.num_outputs)
+            return outputs if self.step_scores is None else self._by_step(outputs, batch)
         outputs = as_outputs(self.auxiliary(model, {**given, **self.fixed}, batch))
         outputs.auxiliary_loss, outputs.loss = outputs.loss, None
         return outputs
+
+    def _by_step(self, outputs: Any, batch: Batch) -> Any:
+        assert self.step_scores is not None
+        logits, loss = outputs.logits, getattr(outputs, "loss", None)
+        if logits is not None:
+            logits = self.step_scores(logits, batch["inputs_embeds"].shape[1])
+        return SimpleNamespace(logits=logits, loss=loss, raw=getattr(outputs, "raw", outputs))
 
 
 @dataclass
@@ -101,11 +117,12 @@ class Names:
     """What else is known about the columns of a batch.
 
     `other` has further names of a column: the user's own, and its role. `inputs` are the columns
-    that forward may read, in the order of the data.
+    that forward may read, in the order of the data. `num_outputs` is what the task needs.
     """
 
     other: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
+    num_outputs: int | None = None
 
 
 def match_arguments(
@@ -158,7 +175,8 @@ def match_arguments(
             f"{', '.join(columns)}.",
             fix=f"Name an argument {lead}.",
         )
-    return Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock)), found
+    call = Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock))
+    return replace(call, num_outputs=known.num_outputs), found
 
 
 def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str]) -> Call:
@@ -178,8 +196,16 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
     return Call({column: column for column in wanted}, fixed)
 
 
-def as_outputs(raw: Any) -> Any:
-    """The outputs of a model with attributes `logits` and `loss`, either of which may be None."""
+def as_outputs(raw: Any, num_outputs: int | None = None) -> Any:
+    """The outputs of a model with attributes `logits` and `loss`, either of which may be None.
+
+    Of several outputs without a name, the logits are the first that has `num_outputs` scores.
+
+    >>> import torch
+    >>> hidden, scores = torch.zeros(4, 8), torch.zeros(4, 3)
+    >>> as_outputs((hidden, scores), num_outputs=3).logits.shape
+    torch.Size([4, 3])
+    """
     import torch
 
     if isinstance(raw, torch.Tensor):
@@ -190,13 +216,15 @@ def as_outputs(raw: Any) -> Any:
     if hasattr(raw, "logits"):
         return raw
     if is_dataclass(raw) and not isinstance(raw, type):
-        return _named_outputs({each.name: getattr(raw, each.name) for each in fields(raw)}, raw)
+        return _named_outputs(
+            {each.name: getattr(raw, each.name) for each in fields(raw)}, raw, num_outputs
+        )
     if isinstance(raw, Mapping):
-        return _named_outputs(raw, raw)
+        return _named_outputs(raw, raw, num_outputs)
     if isinstance(raw, tuple | list):
         tensors = [part for part in raw if isinstance(part, torch.Tensor)]
         return SimpleNamespace(
-            logits=next((part for part in tensors if part.ndim > 0), None),
+            logits=_scores([part for part in tensors if part.ndim > 0], num_outputs),
             loss=next((part for part in tensors if part.ndim == 0), None),
             raw=raw,
         )
@@ -207,16 +235,25 @@ def as_outputs(raw: Any) -> Any:
     )
 
 
-def _named_outputs(named: Mapping[str, Any], raw: Any) -> Any:
-    """Outputs with names: the scores go by their name; else, without a loss, the first tensor."""
+def _scores(outputs: Sequence[torch.Tensor], num_outputs: int | None) -> torch.Tensor | None:
+    """The first output with so many scores on its last axis, or on the second; else the first."""
+
+    def fits(output: torch.Tensor) -> bool:
+        sizes = (output.shape[-1], output.shape[1]) if output.ndim > 1 else (1,)
+        return num_outputs in sizes
+
+    return next(filter(fits, outputs), next(iter(outputs), None))
+
+
+def _named_outputs(named: Mapping[str, Any], raw: Any, num_outputs: int | None) -> Any:
+    """Outputs with names: the scores go by their name; else, without a loss, by their size."""
     import torch
 
     tensors = {name: part for name, part in named.items() if isinstance(part, torch.Tensor)}
     loss = tensors.get("loss")
-    by_name = [name for name in SCORES if name in tensors and tensors[name].ndim > 0]
-    others = [name for name, part in tensors.items() if part.ndim > 0 and loss is None]
-    chosen = next(iter([*by_name, *others]), None)
-    logits = None if chosen is None else tensors[chosen]
+    by_name = [tensors[name] for name in SCORES if name in tensors and tensors[name].ndim > 0]
+    others = [part for part in tensors.values() if part.ndim > 0 and loss is None]
+    logits = by_name[0] if by_name else _scores(others, num_outputs)
     texts = {str(name): part for name, part in named.items()}
     return SimpleNamespace(**{**texts, "logits": logits, "loss": loss, "raw": raw})
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from surefit.errors import UsageError
 
-Reads = Literal["rows", "steps"]
+Reads = Literal["rows", "steps", "step_classes"]
 
 
 class AdaptiveProjection(nn.Module):
@@ -100,7 +100,7 @@ class AdaptiveProjection(nn.Module):
 class FeatureModel(nn.Module):
     """Projection, body and head; one output per row, pooled by the mean, or one per step.
 
-    Outputs per step are in the units of the data: the projection's standardisation is undone.
+    Reconstructed `steps` are in the units of the data: the projection's standardisation is undone.
     """
 
     def __init__(
@@ -119,14 +119,19 @@ class FeatureModel(nn.Module):
         attention_mask: torch.Tensor,  # (B, T)
         masked_steps: torch.Tensor | None = None,  # (B, T)
     ) -> torch.Tensor:
-        """Logits (B, classes), or (B, T, W); the body sees `mask_vector` at masked steps."""
+        """Logits (B, C) or (B, T, C), or steps (B, T, W).
+
+        The body sees `mask_vector` at masked steps.
+        """
         embeds = self.projection(inputs_embeds)
         if masked_steps is not None:
             embeds = torch.where(masked_steps.bool().unsqueeze(-1), self.mask_vector, embeds)
         states = self.body(inputs_embeds=embeds, attention_mask=attention_mask)
         hidden: torch.Tensor = states.last_hidden_state
-        if self.reads == "steps":
+        if self.reads != "rows":
             outputs: torch.Tensor = self.head(hidden)
+            if self.reads == "step_classes":
+                return outputs
             return outputs * self.projection.scale + self.projection.mean
         mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
         pooled: torch.Tensor = self.head((hidden * mask).sum(1) / mask.sum(1).clamp(min=1))

@@ -26,6 +26,9 @@ from surefit.models.lora import (
     trainable_names,
 )
 from surefit.models.model_source import ModelSource
+from surefit.models.shard_module import is_sharded, reshard
+from surefit.models.sharded_tensors import sample_share
+from surefit.processes import gather
 from surefit.stored_files import reading
 
 if TYPE_CHECKING:
@@ -191,23 +194,31 @@ def base_fingerprint(module: nn.Module) -> str | None:
     import torch
     from peft.utils.other import AuxiliaryTrainingWrapper
 
-    part = adapted_part(module)
+    part: Any = adapted_part(module)
+    if "base_digest" in vars(part):  # of a base whose values were cast since it was read
+        known: str | None = part.base_digest
+        return known
     replaced = {
         id(parameter)
         for layer in part.modules()
         if isinstance(layer, AuxiliaryTrainingWrapper)
         for parameter in layer.parameters()
     }
+    reshard(module)
     meant = trainable_names(part)
+    samples: dict[str, Any] = {}
     digest = hashlib.sha256()
     for name, parameter in sorted(part.named_parameters()):
         if name in meant or id(parameter) in replaced:
             continue
         if not parameter.is_floating_point():
             return None
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, math.ceil(flat.numel() / SAMPLED))].to("cpu", torch.float32)
-        plain = name.replace(".base_layer.", ".")
-        digest.update(f"{plain} {list(parameter.shape)}".encode())
-        digest.update(sample.contiguous().numpy().tobytes())
+        step = max(1, math.ceil(parameter.numel() / SAMPLED))
+        sample = sample_share(parameter.detach(), step).to("cpu", torch.float32)
+        samples[f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"] = sample
+    several = gather(samples) if is_sharded(module) else [samples]
+    for plain in samples:
+        digest.update(plain.encode())
+        for each in several:
+            digest.update(each[plain].contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]

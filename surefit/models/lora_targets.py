@@ -173,6 +173,24 @@ def _acts_linear(layer: nn.Linear) -> bool:
     return isinstance(given, torch.Tensor) and torch.allclose(given, expected, atol=1e-4)
 
 
+def find_matrices(part: nn.Module) -> list[nn.Module]:
+    """Layers that multiply by their own weight in `forward`, and that nothing else reads."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    owners: dict[int, int] = {}
+    for layer in part.modules():
+        for parameter in layer.parameters(recurse=False):
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    bypassed = {id(layer) for layer in _bypassed(part)}
+    return [
+        layer
+        for layer in part.modules()
+        if _computes_as(layer, nn.Linear, Conv1D) and id(layer) not in bypassed
+        if all(owners[id(parameter)] == 1 for parameter in layer.parameters(recurse=False))
+    ]
+
+
 def _is_embedding(layer: nn.Module) -> bool:
     from torch import nn
 

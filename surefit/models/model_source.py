@@ -45,7 +45,10 @@ class ModelSource:
     makes_tokenizer: bool = False
     untrained: bool = False
     weightless: bool = False
-    """Whether only the config is available: such a model can be planned, not trained."""
+    """Whether planning has the config without the weights."""
+    late: bool = False
+    """Whether its weights, too large for one process, are read once the model is divided; a model
+    that is only weightless cannot be trained."""
     code: str | None = None
     trust_remote_code: bool = False
     """Whether the folder or hub repository may run its own code."""

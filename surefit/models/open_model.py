@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from surefit.data.remote.remote_url import is_url
 from surefit.errors import UsageError
 from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp, trained_module
 from surefit.models.model_source import ModelSource
@@ -17,10 +18,14 @@ def open_model(
     from_scratch: bool = False,
     trust_remote_code: bool = False,
     quantize: str | None = None,
+    most_bytes: int | None = None,
     code: CodeGate,
 ) -> ModelSource:
-    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
-    source = _open(model, from_scratch, trust_remote_code, quantize, code)
+    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module.
+
+    A folder with more than `most_bytes` of weights is for a model that is divided over processes.
+    """
+    source = _open(model, from_scratch, trust_remote_code, quantize, most_bytes, code)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
             f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
@@ -34,6 +39,7 @@ def _open(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None,
+    most_bytes: int | None,
     code: CodeGate,
 ) -> ModelSource:
     if not isinstance(model, str):
@@ -42,6 +48,11 @@ def _open(
         raise UsageError(
             "No model was given.",
             "Pass --model with a folder, hub id, GGUF file, tiny:ARCH or module:function.",
+        )
+    if is_url(model):
+        raise UsageError(
+            "A model cannot be read from a URL; only data can.",
+            "Copy it to a folder and pass that, or pass the hub id.",
         )
     if model.endswith(".gguf"):
         return gguf.open_gguf(model, from_scratch)
@@ -55,4 +66,4 @@ def _open(
     if is_code_name(model):
         return custom_modules.open_function(model, code)
     trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
-    return pretrained.open_pretrained(model, from_scratch, trusted, quantize)
+    return pretrained.open_pretrained(model, from_scratch, trusted, quantize, most_bytes)

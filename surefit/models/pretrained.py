@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
+from surefit.gigabytes import show_size
 from surefit.models.audio_inputs import extractor_inputs
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
+from surefit.models.load_shards import build_late, whole_bytes
 from surefit.models.load_weights import building, fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import quantization
@@ -38,15 +41,34 @@ NO_WEIGHTS = rule(
 MAX_LAYERS = 10_000
 
 
+TOO_LARGE = rule(
+    "SF870",
+    "info",
+    "weights read by shares",
+    why="The model does not fit in one process beside its training. Each process reads its share "
+    "of the weights when training starts, so that planning has only the config.",
+    fix="Nothing to do. Processes with more memory let planning try the model on its rows.",
+)
+
+
 def open_pretrained(
-    name: str, from_scratch: bool, trust_remote_code: bool, quantize: str | None = None
+    name: str,
+    from_scratch: bool,
+    trust_remote_code: bool,
+    quantize: str | None = None,
+    most_bytes: int | None = None,
 ) -> ModelSource:
-    """A model folder, a run's folder or a hub id, through the Auto class of the task."""
+    """A model folder, a run's folder or a hub id, through the Auto class of the task.
+
+    A model in a folder with more than `most_bytes` of weights is built without them, to be divided.
+    """
     name = model_place(model_folder(name))
     refuse_special_inside(name)
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)
+    readable = most_bytes is not None and not from_scratch and quantize is None and not weightless
+    late = readable and whole_bytes(Path(name)) > (most_bytes or 0)
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         if head is not None and head.body is not None:
@@ -60,13 +82,15 @@ def open_pretrained(
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
         with quiet_transformers(), building(name):
-            if weightless:
+            if late:
+                built = _late(auto, name, config, trust_remote_code)
+            elif weightless:
                 built = _without_weights(auto, name, config, trust_remote_code)
             elif from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
                 built = load_weights(auto, name, config, trust_remote_code, **more)
-        return built if weightless else fit_embeddings(built, encoder.tokenizer)
+        return built if weightless or late else fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
         name,
@@ -79,7 +103,8 @@ def open_pretrained(
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
         trust_remote_code=trust_remote_code,
-        weightless=weightless,
+        weightless=weightless or late,
+        late=late,
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
@@ -127,6 +152,25 @@ def _without_weights(auto: Any, name: str, config: Any, trust_remote_code: bool)
         module = auto.from_config(config, trust_remote_code=trust_remote_code)
     message = f"{name} has no weights; the plan uses its config alone."
     return Built(module, (NO_WEIGHTS.finding(message),))
+
+
+def _late(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
+    """The model without weights, which it gets when it is divided."""
+    size = show_size(whole_bytes(Path(name)))
+    module = build_late(auto, config, Path(name), trust_remote_code)
+    if module is None:
+        message = (
+            f"The weights of {name} ({size} in float32) are converted as they are loaded, so that "
+            "each process loads them whole before the model is divided."
+        )
+        built = load_weights(auto, name, config, trust_remote_code)
+        return replace(built, findings=(*built.findings, TOO_LARGE.finding(message)))
+    message = (
+        f"The weights of {name} are {size} in float32; each process reads its share when training "
+        "starts. Not done in planning: probes of the model on its rows, padding-free batches, "
+        "the trial of the learning rate."
+    )
+    return Built(module, (TOO_LARGE.finding(message),))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:

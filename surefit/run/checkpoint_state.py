@@ -9,6 +9,8 @@ from typing import Any
 
 FORMAT_VERSION = 2
 """Version 1, of surefit 0.1 to 0.3, had no digests."""
+SHARDED_VERSION = 3
+"""The weights and the optimizer state are in one file or more per process."""
 STATE = "state.json"
 
 
@@ -43,6 +45,11 @@ class About:
     base: str | None = None
     """Digest of the frozen model that adapters belong to."""
     format_version: int = FORMAT_VERSION
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several processes have written the tensors, each its share."""
+        return self.format_version == SHARDED_VERSION
 
     @property
     def has_digests(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from surefit import atomic
 from surefit.errors import RunFailedError
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_fingerprint
-from surefit.run.checkpoint_state import FORMAT_VERSION, About, State, read_about, write_about
+from surefit.models.shard_module import is_sharded, own_shard, reshard
+from surefit.processes import is_main, together
+from surefit.run.checkpoint_state import SHARDED_VERSION, About, State, read_about, write_about
 from surefit.run.choose_checkpoint import (
     checkpoint_damage,
     checkpoint_path,
@@ -19,6 +22,7 @@ from surefit.run.choose_checkpoint import (
     list_checkpoints,
 )
 from surefit.run.optimizer_state import flatten_state, unflatten_state
+from surefit.run.sharded_checkpoints import load_divided, load_sharded, save_sharded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +64,8 @@ class Saver:
         self, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
     ) -> None:
         """Save what a run needs to go on after this step."""
-        self._wait()
+        with together("saving the step before") if is_sharded(module) else nullcontext():
+            self._wait()
         best = state.best_step
 
         def finish(publish: Callable[[], None]) -> None:
@@ -89,27 +94,36 @@ def save_checkpoint(
     """Write one checkpoint, whole or not at all; of a model with adapters, what is trained."""
     from safetensors.torch import save_file, save_model
 
-    check_finite(module, optimizer, state.step)
-    if not folder.is_dir():
-        raise RunFailedError(
-            f"{folder} was deleted while the run was training, so step {state.step} cannot be "
-            "saved.",
-            "Start the run again, and leave its folder where it is while it trains.",
-        )
-    tensors, rest = flatten_state(optimizer.state_dict())
+    sharded = is_sharded(module)
+    with together("checking what is to be saved") if sharded else nullcontext():
+        check_finite(module, optimizer, state.step)
+        _refuse_deleted(folder, state.step)
     path, adapted = checkpoint_path(folder, state.step), is_adapted(module)
+    base = base_fingerprint(module) if adapted else None
+    if sharded:
+        save_sharded(path, module, optimizer, About(state, {}, scaler, base), later)
+        return
+    tensors, rest = flatten_state(optimizer.state_dict())
     with atomic.new_folder(path, later, sealed=True) as temporary:
         if adapted:
             save_file(_trained(module), str(temporary / "model.safetensors"))
         else:
             save_model(module, str(temporary / "model.safetensors"))
         save_file(tensors, str(temporary / "optimizer.safetensors"))
-        base = base_fingerprint(module) if adapted else None
         write_about(temporary, About(state, rest, scaler, base))
+
+
+def _refuse_deleted(folder: Path, step: int) -> None:
+    if not folder.is_dir():
+        raise RunFailedError(
+            f"{folder} was deleted while the run was training, so step {step} cannot be saved.",
+            "Start the run again, and leave its folder where it is while it trains.",
+        )
 
 
 def check_finite(module: nn.Module, optimizer: Optimizer, step: int) -> None:
     """Refuse to save trained weights, or optimizer state, with NaN or infinite values."""
+    reshard(module)
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     states = [
         (f"{key} of {name}", value)
@@ -131,6 +145,7 @@ def _is_finite(value: Any) -> bool:
     """Whether all values are finite; a finite sum says so in one pass without a copy."""
     import torch
 
+    value = own_shard(value)
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_meta:
         return True
     with torch.no_grad():
@@ -143,30 +158,50 @@ def load_checkpoint(
 ) -> tuple[State, dict[str, Any]]:
     """Put a checkpoint's weights and optimizer state back; return its State and scaler.
 
-    Damaged files are refused; `choose_checkpoint` finds a checkpoint that is whole.
+    Damaged files are refused; `choose_checkpoint` finds a checkpoint that is whole. A checkpoint of
+    one process may be read by several that divide the model, and the other way round.
     """
-    from safetensors.torch import load_file, load_model
+    sharded = is_sharded(module)
+    with together("reading a checkpoint") if sharded else nullcontext():
+        if is_main() or not sharded:
+            _refuse_damaged(path)
+    saved = read_about(path)
+    if saved.format_version > SHARDED_VERSION:
+        raise RunFailedError(
+            f"{path} has format {saved.format_version}; this version reads up to "
+            f"{SHARDED_VERSION}.",
+            "Resume with the version of surefit that wrote it.",
+        )
+    if is_adapted(module):
+        _refuse_other_base(path, module, saved.base)
+    if saved.is_sharded:
+        load_sharded(path, module, optimizer, saved)
+    elif sharded:
+        load_divided(path, module, optimizer, saved)
+    else:
+        _load_whole(path, module, optimizer, saved)
+    return saved.state, saved.scaler
 
+
+def _refuse_damaged(path: Path) -> None:
     damage = checkpoint_damage(path)
     if damage:
         raise RunFailedError(
             f"The checkpoint {path.name} is damaged: {damage[0]}.",
             f"Resume from the checkpoint before it: surefit train --resume {path.parents[1]}",
         )
-    saved = read_about(path)
-    if saved.format_version > FORMAT_VERSION:
-        raise RunFailedError(
-            f"{path} has format {saved.format_version}; this version reads up to {FORMAT_VERSION}.",
-            "Resume with the version of surefit that wrote it.",
-        )
+
+
+def _load_whole(path: Path, module: nn.Module, optimizer: Optimizer | None, saved: About) -> None:
+    from safetensors.torch import load_file, load_model
+
     if is_adapted(module):
-        _load_trained(path, module, saved.base)
+        _load_trained(path, module)
     else:
         load_model(module, str(path / "model.safetensors"))
     if optimizer is not None:
         tensors = load_file(str(path / "optimizer.safetensors"))
         optimizer.load_state_dict(unflatten_state(tensors, saved.optimizer))
-    return saved.state, saved.scaler
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Any]:
@@ -190,15 +225,18 @@ def _trained(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _load_trained(path: Path, module: nn.Module, base: str | None) -> None:
-    from safetensors.torch import load_file
-
+def _refuse_other_base(path: Path, module: nn.Module, base: str | None) -> None:
     found = base_fingerprint(module)
     if base != found:
         raise RunFailedError(
             f"{path} belongs to another base model (digest {base}, found {found}).",
             "Put back the model that the run was begun with.",
         )
+
+
+def _load_trained(path: Path, module: nn.Module) -> None:
+    from safetensors.torch import load_file
+
     tensors = load_file(str(path / "model.safetensors"))
     missing = set(_trained(module)) ^ set(tensors)
     if missing:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from surefit.checks.machine import usable_precision
 from surefit.kernels.aligned_weights import align_weights
 from surefit.kernels.compiling import compile_layers
+from surefit.models.frozen_precision import frozen_as_trained
 from surefit.models.lora_files import has_named_base
 from surefit.training.engine import deterministic_algorithms, make_accelerator
 
@@ -34,7 +35,9 @@ def as_in_training(run: Run, module: nn.Module, exactly: bool = False) -> Iterat
         align_weights(module)
     if exactly and plan.get("choices", {}).get("compile", {}).get("compiled"):
         compile_layers(module)
-    with deterministic_algorithms(run.config.deterministic):
+    frozen = plan.get("choices", {}).get("frozen") if exactly and precision != "fp32" else None
+    dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(frozen or "")
+    with deterministic_algorithms(run.config.deterministic), frozen_as_trained(module, dtype):
         if precision == "fp32" and not torch.accelerator.is_available():
             yield precision
             return

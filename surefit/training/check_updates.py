@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from surefit.errors import RunFailedError
+from surefit.models.shard_module import own_shard
+from surefit.processes import gather
 from surefit.run.events import Event, Observer
 from surefit.training.after_steps import after_steps
 
@@ -40,10 +42,11 @@ def watch_moves(
 ) -> Observer:
     """`emit`, which also requires that two steps with a rate above zero move each parameter."""
     named = {name: p for name, p in module.named_parameters() if name in meant}
-    before: dict[str, torch.Tensor] = {name: p.detach().clone() for name, p in named.items()}
+    before: dict[str, torch.Tensor] = {n: own_shard(p.detach()).clone() for n, p in named.items()}
 
     def require_moves(event: Event) -> None:
-        still = [name for name, start in before.items() if start.equal(named[name])]
+        moved = {n for n, start in before.items() if not start.equal(own_shard(named[n]))}
+        still = sorted(before.keys() - set().union(*gather(moved)))
         before.clear()
         if still:
             raise RunFailedError(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.machine import resolve_precision
+from surefit.models.frozen_precision import lower_frozen
+from surefit.models.gathered_model import Skeleton
 from surefit.pipeline.evaluation import Group
 from surefit.processes import on_cpu
+from surefit.training.divide_model import Divided
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
     from torch import nn
 
@@ -27,6 +31,28 @@ class Engine:
     optimizer: Any
     """Accelerate's wrapper where it scales fp16 gradients, else the plain optimizer."""
     plain_optimizer: Any
+    divided: Divided | None = None
+    """What is known of a module that was divided over processes."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether processes hold shares of the model: then each forward pass is one of all."""
+        return self.divided is not None
+
+    @property
+    def skeleton(self) -> Skeleton | None:
+        """What a divided module was; it is gathered into it to be saved."""
+        return self.divided.skeleton if self.divided is not None else None
+
+    def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
+        """A micro-batch of a step; gradients are summed over processes in the last one."""
+        if self.is_sharded:
+            self.model.set_requires_gradient_sync(is_last)
+            return nullcontext()
+        found: AbstractContextManager[Any] = (
+            nullcontext() if is_last else self.accelerator.no_sync(self.model)
+        )
+        return found
 
     @property
     def group(self) -> Group:
@@ -44,12 +70,25 @@ class Engine:
         return Group(index, size, reduce, gather_object)
 
 
-def make_engine(accelerator: Accelerator, module: nn.Module, optimizer: Any) -> Engine:
-    """Let Accelerate prepare model and optimizer."""
-    model, prepared = accelerator.prepare(module, optimizer)
+def make_engine(
+    accelerator: Accelerator,
+    module: nn.Module,
+    optimizer: Any,
+    divided: Divided | None = None,
+    frozen: torch.dtype | None = None,
+) -> Engine:
+    """Let Accelerate prepare model and optimizer; a divided model stays as it is.
+
+    `frozen` is the precision that frozen matrices are cast to.
+    """
+    lower_frozen(module, frozen)
+    if divided is not None:
+        model, prepared = module, accelerator.prepare_optimizer(optimizer)
+    else:
+        model, prepared = accelerator.prepare(module, optimizer)
     # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
     stepped = prepared if accelerator.scaler is not None else prepared.optimizer
-    return Engine(accelerator, model, stepped, optimizer)
+    return Engine(accelerator, model, stepped, optimizer, divided)
 
 
 @contextmanager
@@ -72,8 +111,12 @@ def make_accelerator(
     precision: str = "auto",
     trackers: Sequence[str] = (),
     folder: Path | None = None,
+    may_skip: bool = True,
 ) -> Accelerator:
-    """Accelerate with everything it would do to batches, losses and schedules left to us."""
+    """Accelerate with everything it would do to batches, losses and schedules left to us.
+
+    `may_skip` is whether a parameter may get no gradient in some micro-batch.
+    """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
@@ -87,8 +130,9 @@ def make_accelerator(
         project_dir=str(folder) if folder is not None else None,
         kwargs_handlers=[
             DistributedDataParallelKwargs(
-                find_unused_parameters=True,
+                find_unused_parameters=may_skip,
                 gradient_as_bucket_view=True,  # else gradients are held twice
+                broadcast_buffers=False,  # the loop does so after each step
             )
         ],
     )

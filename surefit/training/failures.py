@@ -20,6 +20,7 @@ from surefit import __version__, atomic
 from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
 from surefit.models.call import compute_losses
+from surefit.peers.signs_of_life import NOTES
 from surefit.plan.plan import Plan
 from surefit.processes import process_index
 from surefit.request import PythonObjects, Request
@@ -70,6 +71,7 @@ class Watch:
         import torch
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
+        NOTES.note("training" if self.is_training else "evaluating")
 
     def note_rows(self, rows: Rows) -> None:
         """These rows of the training Store are in work."""

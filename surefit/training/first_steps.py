@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.errors import RunFailedError
 from surefit.findings import rule
+from surefit.models.shard_module import own_shard
+from surefit.processes import gather
 from surefit.run.events import Event, Observer
 from surefit.training.after_steps import after_steps
 from surefit.training.run_warnings import warning_event
@@ -43,12 +45,19 @@ class _Seen:
         """Called by the optimizer before each of the first steps."""
         self.before = self.before or {n: fingerprint(p) for n, p in self.named.items()}
         for name, weight in self.named.items():
-            if name not in self.reached and weight.grad is not None and bool(weight.grad.any()):
+            if (
+                name not in self.reached
+                and weight.grad is not None
+                and own_shard(weight.grad).any()
+            ):
                 self.reached.add(name)
 
-    def still(self) -> list[str]:
-        """Weights with a gradient that are as they were."""
-        return sorted(n for n in self.reached if fingerprint(self.named[n]) == self.before[n])
+    def conclude(self) -> list[str]:
+        """Weights with a gradient that are as they were; those of all processes, all call it."""
+        moved = {n for n in self.named if fingerprint(self.named[n]) != self.before[n]}
+        told = gather((self.reached, moved))
+        self.reached = set().union(*(reached for reached, _ in told))
+        return sorted(self.reached.difference(*(moved for _, moved in told)))
 
 
 def watch_first_steps(
@@ -69,13 +78,13 @@ def watch_first_steps(
 
 
 def _conclude(seen: _Seen, event: Event, emit: Observer) -> None:
+    still = seen.conclude()
     if not seen.reached:
         raise RunFailedError(
             f"The gradients of all {len(seen.named)} trainable weights were 0 in the first {STEPS} "
             "steps, so nothing can be learned.",
             "Check that the loss depends on the model's outputs and the outputs on its weights.",
         )
-    still = seen.still()
     if len(still) == len(seen.reached):
         raise RunFailedError(
             f"No weight has moved in the first {STEPS} steps (lr {event['lr']:.3g}).",
@@ -94,4 +103,5 @@ def fingerprint(weight: torch.Tensor) -> int:
     import torch
 
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return int(weight.detach().view(whole[weight.dtype.itemsize]).sum(dtype=torch.int64))
+    own = own_shard(weight.detach())
+    return int(own.view(whole[own.dtype.itemsize]).sum(dtype=torch.int64))

@@ -26,9 +26,12 @@ def keeping_good_model(run: Run, state: State, save_step: Callable[[int], None])
         if step is None:
             kept = "No step was saved before that, so there is no model."
         else:
-            save_step(step)
             how = "the best evaluation" if step == state.best_step else "the last step saved before"
             kept = f"{run.model_path} holds the model of step {step}, {how}."
+            try:
+                save_step(step)
+            except RunFailedError as unsaved:
+                kept = unsaved.message
         raise RunFailedError((*error.lines, kept), error.fix) from error
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, message_of
 from surefit.kernels.clipping import make_clipper
+from surefit.peers.signs_of_life import NOTES
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
 from surefit.run.checkpoint_state import State
@@ -120,6 +121,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     steps = _coming_steps(engine, job, feed, pace, state)
     while (step := next(steps, None)) is not None:
         began, place = time.perf_counter(), step.place
+        NOTES.note_step(place.step)
         seed_step(job.pipeline.seed, place.step, accelerator.process_index)
         sums, exceeded = None, ""
         try:

@@ -19,7 +19,7 @@ def find_nonfinite(loss: float, norm: Any) -> str:
     """What of a step is not finite; empty where all is."""
     if not math.isfinite(loss):
         return f"The loss became {loss}"
-    value = 0.0 if norm is None else float(getattr(norm, "full_tensor", lambda: norm)())
+    value = 0.0 if norm is None else float(norm)
     if not math.isfinite(value):
         return f"The gradient norm became {value} (with a loss of {loss:.6g})"
     return ""

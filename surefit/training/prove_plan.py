@@ -16,6 +16,7 @@ from surefit.memory.prove import NotEnoughMemoryError, prove
 from surefit.models.optimizer import make_optimizer
 from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
+from surefit.processes import gather, together
 from surefit.training.engine import (
     Engine,
     deterministic_algorithms,
@@ -47,11 +48,23 @@ def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
             deterministic_algorithms(config.deterministic),
             guard.enforced(),
         ):
-            engine = make_engine(accelerator, module, optimizer)
+            engine = make_engine(accelerator, module, optimizer, frozen=plan.job.frozen_dtype)
             plan = replace(plan, fit=prove_plan(plan, engine, fresh=True))
             return plan.found(trial(plan, engine)) if trial is not None else plan
     except FindingError as error:
         return plan.found(error.findings)
+
+
+def prove_together(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
+    """Measure peak and time in all processes; if the run does not fit in one, none trains.
+
+    Each process measures for itself, but a divided model is run by all together: if one of them
+    fails then, its end is what ends the others.
+    """
+    if not engine.is_sharded:
+        with together("measuring the largest micro-batch"):
+            return prove_plan(plan, engine, fresh=fresh)
+    return prove_plan(plan, engine, fresh=fresh)
 
 
 def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
@@ -68,6 +81,8 @@ def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     if proof is None:
         gc.collect()  # the tensors of the step that failed, before options are traced
         raise FindingError(refuse(fit, job, None)[1])
+    if engine.is_sharded:  # all refuse, or none
+        proof = replace(proof, peak_bytes=max(gather(proof.peak_bytes)))
     proved = replace(
         fit,
         measured_bytes=proof.peak_bytes,

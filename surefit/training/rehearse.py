@@ -24,11 +24,12 @@ from surefit.findings import Finding, accept_findings, rule
 from surefit.memory.prove import create_optimizer_state, restoring_state
 from surefit.models.optimizer import make_optimizer
 from surefit.models.save_model import load_model, save_merged, save_model
+from surefit.models.shard_module import own_shard
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.choose_rehearsal import FEW_TOKENS, Rehearsal
 from surefit.plan.plan import Plan
-from surefit.processes import is_main
+from surefit.processes import gather, is_main
 from surefit.progress import Progress, silent
 from surefit.report.page import write_report
 from surefit.run.checkpoint_state import State
@@ -37,6 +38,7 @@ from surefit.run.choose_checkpoint import checkpoint_path
 from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.run.scratch_folder import scratch_folder
+from surefit.run.sharded_checkpoints import saved_state
 from surefit.training.disk_failures import as_disk_failure
 from surefit.training.engine import Engine
 from surefit.user_code import RunCode
@@ -107,21 +109,35 @@ def rehearse(
         nullcontext() if plan.rehearsal.is_whole else atomic.without_waiting(),
         restoring_state(plan.job.pipeline.module, engine.plain_optimizer, fresh=False),
     ):
-        stage = Stage(plan, engine, prepare(folder) if is_main() else Run(folder))
+        run = prepare(folder) if is_main() else Run(folder)
+        if engine.is_sharded:  # all write into the folder of the first
+            run = run if (place := gather(run.path)[0]) == run.path else Run(place)
+        stage = Stage(plan, engine, run)
         for phase in phases:
-            if phase != "evaluation" and not is_main():
+            if not _takes_part(phase, engine):
                 continue
-            try:
-                found = _PHASES[phase](stage, settings)
-            except FindingError as error:
-                found = list(error.findings)
-            except Exception as error:
-                if as_disk_failure(error, stage.run) is not None:
-                    raise  # not a fault of the phase
-                found = [_failed(phase, error)]
+            found = _try_phase(phase, stage, settings)
+            if engine.is_sharded and phase in TOGETHER:
+                found = next((each for each in gather(found) if each), [])
             if found:
                 return list(accept_findings(found, plan.config.accept))
     return []
+
+
+def _takes_part(phase: str, engine: Engine) -> bool:
+    """Whether this process does the phase."""
+    return is_main() or phase == "evaluation" or (engine.is_sharded and phase in TOGETHER)
+
+
+def _try_phase(phase: str, stage: Stage, settings: EvaluationSettings) -> list[Finding]:
+    try:
+        return _PHASES[phase](stage, settings)
+    except FindingError as error:
+        return list(error.findings)
+    except Exception as error:
+        if as_disk_failure(error, stage.run) is not None:
+            raise  # not a fault of the phase
+        return [_failed(phase, error)]
 
 
 def _failed(phase: str, error: Exception) -> Finding:
@@ -201,16 +217,30 @@ def _checkpoint(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     )
     if passed is None:
         create_optimizer_state(module, optimizer)
-    stage.run.checkpoints.mkdir(exist_ok=True)
+    stage.run.checkpoints.mkdir(parents=True, exist_ok=True)
     state = State(step=1, evaluated_step=1, best=0.5, best_step=1)
     save_checkpoint(stage.run.checkpoints, module, optimizer, {}, state)
     path = checkpoint_path(stage.run.checkpoints, 1)
-    wrong = _compare(path, module, "saved as another value")
+    sharded = stage.engine.is_sharded
+    before = _copy_shares(module) if sharded else {}
+    wrong = "" if sharded else _compare(path, module, "saved as another value")
     if not wrong:
         loaded, _ = load_checkpoint(path, module, None if is_object else optimizer)
         assert loaded == state
-        wrong = _compare(path, module, "another value after loading")
+        how = "another value after loading"
+        wrong = _compare_shares(before, module, how) if sharded else _compare(path, module, how)
     return [NOT_RESTORED.finding(wrong)] if wrong else []
+
+
+def _copy_shares(module: nn.Module) -> dict[str, Any]:
+    return {n: own_shard(t).detach().clone() for n, (t, _) in saved_state(module).items()}
+
+
+def _compare_shares(before: Mapping[str, Any], module: nn.Module, how: str) -> str:
+    """The first weight or buffer of which this process has another share than before."""
+    now = _copy_shares(module)
+    wrong = (name for name, share in before.items() if not _same(now[name], share))
+    return next((f"{name} of the module is {how}." for name in wrong), "")
 
 
 def _compare(path: Path, module: nn.Module, how: str) -> str:
@@ -241,7 +271,11 @@ def _model(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     """Save the model with its tokenizer, as the end of the run does."""
     assert stage.plan.model is not None
     source, pipeline = stage.plan.model.source, stage.job.pipeline
-    save_model(pipeline.module, pipeline.encoder, source, stage.run.model_path)
+    module, skeleton = pipeline.module, stage.engine.skeleton
+    if skeleton is not None:
+        module = skeleton.gather(module, stage.run.path)
+    if is_main():
+        save_model(module, pipeline.encoder, source, stage.run.model_path)
     return []
 
 
@@ -293,6 +327,8 @@ def _report(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     return []
 
 
+TOGETHER = ("evaluation", "checkpoint", "model")
+"""Phases that all processes of a divided model do together."""
 Phase = Callable[[Stage, EvaluationSettings], list[Finding]]
 _PHASES: Mapping[str, Phase] = {
     "evaluation": _evaluate,

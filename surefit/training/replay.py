@@ -23,7 +23,7 @@ from surefit.training.engine import (
 )
 from surefit.training.loop import Hooks, Pace, train
 from surefit.training.restore import restore
-from surefit.training.resume import plan_of_run
+from surefit.training.resume import plan_of_run, spread_steps
 from surefit.training.schedule import lr_by_step
 from surefit.training.start import make_feed, refuse_errors
 
@@ -69,7 +69,7 @@ def open_replay(
     run: Run, step: int, objects: PythonObjects = NO_OBJECTS, progress: Progress = silent
 ) -> Replay:
     """The run as it was at the newest whole checkpoint before `step`."""
-    request = Request(run.config, objects, run.code)
+    request = Request(spread_steps(run, run.config), objects, run.code)
     plan = plan_of_run(run, request, progress)
     refuse_errors(plan)
     assert plan.job is not None
@@ -85,7 +85,7 @@ def open_replay(
     state.stopped_early = False
     if plan.choices.get("compile", {}).get("compiled"):
         compile_layers(module)
-    engine = make_engine(accelerator, module, optimizer)
+    engine = make_engine(accelerator, module, optimizer, frozen=plan.job.frozen_dtype)
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
     return Replay(plan, run, engine, state)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import RunConfig
+from surefit.data.remote.remote_url import is_url
 from surefit.encode.text.templates import is_file_name
 from surefit.plan.plan import Plan
 
@@ -32,6 +33,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Local paths in full, so that the run can be used from any folder."""
 
     def full(name: str) -> str:
+        if is_url(name):
+            return name
         if has_magic(name):
             return str(Path(name).absolute())
         return str(Path(name).resolve()) if Path(name).exists() else name

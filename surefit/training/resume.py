@@ -24,6 +24,7 @@ from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.run.run_lock import lock_run
 from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
 from surefit.training.changed_rows import describe_changed_rows
+from surefit.training.common_folder import check_common_folder
 from surefit.training.extend_run import describe_changes, describe_extension, extend_spans
 from surefit.training.moved_data import find_moved
 from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
@@ -58,6 +59,8 @@ def resume_run(
     What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run. With
     another output, a copy of the run goes on there.
     """
+    if num_processes() > 1:
+        check_common_folder(Path(path))
     run = _in_output(open_run(path, trust_code), request.config.output)
     with _locked(run):
         code = _with_named(run.code, request, named)
@@ -88,7 +91,7 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
         return run
     config, moved = find_moved(run, config)
     changes = changes_of(run, config)
-    spread = _spread(run, stored, config)
+    spread = spread_steps(run, config)
     plan = plan_of_run(run, replace(request, config=spread), listeners.progress).found(moved)
     other_rows = _changed_rows(run, plan)
     plan = plan.found(accept_findings(other_rows, config.accept))
@@ -207,9 +210,9 @@ def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
         )
 
 
-def _spread(run: Run, stored: Mapping[str, Any], config: RunConfig) -> RunConfig:
+def spread_steps(run: Run, config: RunConfig) -> RunConfig:
     """The config with the micro-batches of a step spread over the processes that are there now."""
-    count, before = num_processes(), int(stored["num_processes"])
+    count, before = num_processes(), int(run.plan["num_processes"])
     in_step = config.grad_accum * before
     if in_step % count == 0:
         return config.model_copy(update={"grad_accum": in_step // count})

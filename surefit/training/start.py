@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
 from surefit.batches.loading import from_workers, prefetch
 from surefit.config import RunConfig
 from surefit.data.cache import use_cache
@@ -20,26 +19,34 @@ from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.models.optimizer import make_optimizer
-from surefit.models.save_model import save_model
-from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
 from surefit.pipeline.job import Job
-from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.choose_parallel import KEY as PARALLEL
 from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.processes import is_main, together
+from surefit.processes import (
+    from_main,
+    gather,
+    is_main,
+    num_processes,
+    together,
+    watched_run,
+)
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoint_state import State
-from surefit.run.checkpoints import Saver, load_checkpoint, prune_checkpoints
-from surefit.run.choose_checkpoint import checkpoint_path
+from surefit.run.checkpoints import Saver, prune_checkpoints
+from surefit.run.choose_checkpoint import Chosen
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
-from surefit.run.run_folder import EXAMPLES, Run, choose_folder
+from surefit.run.run_folder import Run, choose_folder
 from surefit.run.run_lock import lock_run
 from surefit.tasks.task_spec import better_of
 from surefit.training.begin_run import begin_run
 from surefit.training.check_updates import check_trained, watch_moves
+from surefit.training.common_folder import check_common_folder
 from surefit.training.disk_failures import as_disk_failure, report_disk
+from surefit.training.divide_model import divide, with_shards
 from surefit.training.engine import (
     Engine,
     deterministic_algorithms,
@@ -51,16 +58,17 @@ from surefit.training.first_steps import watch_first_steps
 from surefit.training.judge_by_trees import judge_by_trees
 from surefit.training.keep_good_model import keeping_good_model
 from surefit.training.loop import Hooks, Pace, note_evaluation
-from surefit.training.prove_plan import prove_plan
+from surefit.training.prove_plan import prove_together
 from surefit.training.rehearse import REHEARSAL_FAILED, copy_beginning, rehearse
 from surefit.training.remember_code import remember_code
 from surefit.training.restore import find_checkpoint, go_on, restore
 from surefit.training.run_warnings import warning_event
+from surefit.training.save_step import save_model_of_step, save_state
 from surefit.training.schedule import lr_by_step
 from surefit.training.signals import report_interrupt, stop_on_signal
 from surefit.training.step_gradients import Feed
 from surefit.training.stop_at_limit import StepInWork, report_limit, stop_at_limit
-from surefit.training.stream_position import note_position, train_rows
+from surefit.training.stream_position import train_rows
 from surefit.training.verify_resume import refuse_unverifiable, verify_resume
 from surefit.training.watch_loss import LossWatch
 
@@ -93,7 +101,7 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
             f"scan={config.scan} is for check; training reads every row.", "Leave scan out."
         )
     refuse_unverifiable(request)
-    folder = choose_folder(config.output, "run")
+    folder = _agree_on_folder(config)
     plan = fit_on_disk(make_plan(request, listeners.progress), folder)
     listeners.on_plan(plan, folder)
     refuse_errors(plan)
@@ -118,11 +126,22 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
         raise
 
 
+def _agree_on_folder(config: RunConfig) -> Path:
+    """The folder of a new run, as process 0 chooses it; one that all can write to if they must."""
+    with together("choosing the run's folder"):
+        folder = choose_folder(config.output, "run")
+    folder = gather(folder)[0]
+    if config.parallel == "fsdp" and num_processes() > 1:
+        check_common_folder(folder)
+    return folder
+
+
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
     assert plan.fit is not None
     guard = MemoryGuard(plan.fit.limit, workers=plan.config.workers)
     with (
+        watched_run(str(run.path)),
         use_cache(plan.config.cache),
         deterministic_algorithms(plan.config.deterministic),
         guard.enforced(),
@@ -140,18 +159,10 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
     pipeline = plan.job.pipeline
     pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
     job, module = replace(plan.job, pipeline=pipeline), pipeline.module
-    accelerator = make_accelerator(config.precision, config.trackers, run.path)
-    optimizer = make_optimizer(
-        module, plan.model.lr, config.weight_decay, plan.objects.optimizer, config.lr_by
-    )
     chosen = find_checkpoint(run, listeners.notice)
-    state, scaler = restore(chosen, module, optimizer, plan.model.lr)
+    engine, state = _make_engine(plan, run, chosen)
+    accelerator, optimizer = engine.accelerator, engine.plain_optimizer
     go_on(state, run, config.early_stopping.patience)
-    if plan.choices.get("compile", {}).get("compiled"):
-        compile_layers(module)
-    engine = make_engine(accelerator, module, optimizer)
-    if scaler and accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(scaler)
     if is_main():
         cut_events(run.events_path, state.step)
         prune_checkpoints(run.checkpoints, config.keep, state.best_step)  # a kill may prevent it
@@ -161,24 +172,21 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         losses = LossWatch(emit, job.num_steps, _prior_loss(job))
         for event in read_events(run.events_path):
             losses.remember(event)
-        with bundled(watch, plan, run, state), together("measuring the largest micro-batch"):
-            fit = prove_plan(replace(plan, job=job), engine, fresh=chosen.path is None)
+        with bundled(watch, plan, run, state):
+            fit = prove_together(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         if chosen.path is None:
             _rehearse(plan, engine, run, listeners)
         guard.free()  # what planning and the measured step have freed
         pace = _pace(plan, run)
-        evaluate = None
-        if len(job.validation):
-            settings, progress = evaluation_settings(config), listeners.progress
-            evaluate = partial(pipeline.evaluate, job.validation, settings, engine.group, progress)
+        evaluate = _evaluator(job, engine, evaluation_settings(config), listeners.progress)
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
         saver = Saver(run.checkpoints, config.keep)
-        save = partial(_save, saver, pipeline, optimizer, accelerator)
-        save_step = partial(_save_step, plan, run)
+        save = partial(save_state, saver, pipeline, optimizer, accelerator)
+        save_step = partial(save_model_of_step, plan, run, engine.skeleton)
         with (
-            keeping_good_model(run, state, save_step),
+            keeping_good_model(run, state, partial(save_step, alone=True)),
             stop_on_signal(listeners.on_stop) as asked,
             bundled(watch, plan, run, state),
             saver,
@@ -200,12 +208,44 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
             train_rows(engine, job, feed, pace, hooks, state, listeners.progress)
             _judge(plan, run, state, emit)
-    if is_main():
-        best = state.best_step
-        save_step(best if best is not None and best != state.step else None)
+    best = state.best_step
+    save_step(best if best is not None and best != state.step else None)
     accelerator.wait_for_everyone()
-    accelerator.end_training()
-    return Run(run.path, plan.task, module, plan.objects.collate_fn)
+    for tracker in accelerator.trackers:
+        tracker.finish()  # and not end_training: further runs of this process use its group
+    kept = None if engine.is_sharded else module  # a share alone computes nothing
+    return Run(run.path, plan.task, kept, plan.objects.collate_fn)
+
+
+def _make_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
+    """Model and optimizer, divided over processes if so planned, as the checkpoint left them."""
+    assert plan.job is not None
+    assert plan.model is not None
+    config, module = plan.config, plan.job.pipeline.module
+    shared = plan.choices.get(PARALLEL, {})
+    accelerator = make_accelerator(
+        config.precision, config.trackers, run.path, shared.get("unused", True)
+    )
+    passed = plan.objects.optimizer
+    with with_shards(passed, module):
+        divided = divide(accelerator, module, config.parallel, shared, config.seed)
+    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, passed, config.lr_by)
+    state, scaler = restore(chosen, module, optimizer, plan.model.lr)
+    if plan.choices.get("compile", {}).get("compiled"):
+        compile_layers(module)
+    engine = make_engine(accelerator, module, optimizer, divided, plan.job.frozen_dtype)
+    if scaler and accelerator.scaler is not None:
+        accelerator.scaler.load_state_dict(scaler)
+    return engine, state
+
+
+def _evaluator(
+    job: Job, engine: Engine, settings: EvaluationSettings, progress: Progress
+) -> Callable[[], Evaluation] | None:
+    """What evaluates the model as it is; None without validation rows."""
+    if not len(job.validation):
+        return None
+    return partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
 
 
 def _rehearse(plan: Plan, engine: Engine, run: Run, listeners: Listeners) -> None:
@@ -229,25 +269,6 @@ def rehearse_check(plan: Plan, engine: Engine) -> list[Finding]:
         message = f"The rehearsal could not be written: {describe_error(error)}."
         fix = "Free some space, or choose another --output."
         return [REHEARSAL_FAILED.finding(message, fix=fix)]
-
-
-def _save_step(plan: Plan, run: Run, step: int | None) -> None:
-    """Save the run's model with its report: that of a saved step, or the one in memory."""
-    from surefit.report.mask_examples import make_mask_examples
-    from surefit.report.page import write_report
-
-    assert plan.job is not None
-    assert plan.model is not None
-    pipeline, source = plan.job.pipeline, plan.model.source
-    module, encoder = pipeline.module, pipeline.encoder
-    if step is not None:
-        load_checkpoint(checkpoint_path(run.checkpoints, step), module)
-    remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
-    save_model(module, encoder, source, run.model_path, remember)
-    examples = make_mask_examples(plan.job)
-    if examples:
-        atomic.write_json(run.path / EXAMPLES, examples)
-    write_report(run)
 
 
 def _judge(plan: Plan, run: Run, state: State, emit: Observer) -> None:
@@ -308,7 +329,7 @@ def _pace(plan: Plan, run: Run) -> Pace:
         best,
         config.early_stopping.patience,
         config.clip,
-        lr_by_step(run.spans(job.num_steps), config.warmup, config.schedule),
+        lr_by_step(from_main(lambda: run.spans(job.num_steps)), config.warmup, config.schedule),
         config.on_nonfinite == "skip",
         better_of(job.pipeline.task, best),
     )
@@ -352,7 +373,7 @@ def refuse_errors(plan: Plan) -> None:
 
 def refuse_weightless(plan: Plan) -> None:
     """Refuse to train a model whose folder holds a config and no weights."""
-    if plan.model is not None and plan.model.source.weightless:
+    if plan.model is not None and plan.model.source.weightless and not plan.model.source.late:
         raise UsageError(
             f"{plan.model.source.name} holds no weights, so there is nothing to train.",
             "Put the weights into the folder, or start from fresh ones with --from-scratch.",
@@ -391,13 +412,3 @@ def _track(accelerator: Accelerator, event: Event) -> None:
         if isinstance(value, int | float) and name != "step"
     }
     accelerator.log(numbers, step=event["step"])
-
-
-def _save(
-    saver: Saver, pipeline: Pipeline, optimizer: Any, accelerator: Accelerator, state: State
-) -> None:
-    note_position(pipeline, state)
-    if is_main():
-        scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
-        saver.save(pipeline.module, optimizer, scaler, state)
-    accelerator.wait_for_everyone()

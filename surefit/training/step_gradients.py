@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import tee
 from typing import Any
@@ -16,6 +15,7 @@ from surefit.models.call import compute_losses
 from surefit.pipeline.job import Job
 from surefit.pipeline.live_batch import DIVISOR
 from surefit.training.engine import Engine
+from surefit.training.last_buffers import unchanged_buffers
 from surefit.training.schedule import Place, places
 
 Rows = npt.NDArray[np.integer[Any]]
@@ -102,11 +102,14 @@ def add_gradients(
     added: Any = None
     if pipeline.call.clock is not None:
         pipeline.call.clock.epoch, pipeline.call.clock.step = step.place.epoch, step.place.step
+    own = len(share.micro_batches)
+    passes = own
+    if engine.is_sharded:  # each pass gathers the model, which all processes do together
+        passes = batches.most_micro_batches(step.place.epoch, step.place.index)
     for number, micro_batch in enumerate(share.micro_batches):
         batch = next(step.loaded)
         on_rows(micro_batch)
-        is_last = number == len(share.micro_batches) - 1
-        with nullcontext() if is_last else accelerator.no_sync(model):
+        with engine.accumulating(number == passes - 1):
             loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
             scaled = loss_sum * factor
             if extra is not None:  # a mean over tokens, not a sum over targets
@@ -116,5 +119,11 @@ def add_gradients(
                 added = extra.detach() if added is None else added + extra.detach()
             backward(scaled)
         total = loss_sum.detach() if total is None else total + loss_sum.detach()
+    for number in range(own, passes):  # a pass that counts nothing
+        with engine.accumulating(number == passes - 1), unchanged_buffers(pipeline.module):
+            loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
+            backward((loss_sum if extra is None else loss_sum + extra) * 0.0)
+    if engine.divided is not None and engine.divided.used is not None:
+        engine.divided.used.drop_others()
     mean = float(total) * (share.weight / divisor)
     return Sums(mean, None if added is None else float(added), num_tokens)

@@ -101,6 +101,7 @@ def test_the_prediction_is_what_the_allocator_counts(
     assert tensors(plan) == pytest.approx(counted(plan), rel=0.03)
 
 
+@pytest.mark.slow
 def test_checkpointing_holds_less_and_learns_the_same(tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": "tiny:llama", "task": "sft", "data": echo_rows(30)}
     runs = [
@@ -203,10 +204,10 @@ def test_the_proof_leaves_no_trace(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proved: list[Any] = []
-    real = surefit.training.start.prove_plan
+    real = surefit.training.start.prove_together
 
     def train(name: str, prove: Any) -> Any:
-        monkeypatch.setattr(surefit.training.start, "prove_plan", prove)
+        monkeypatch.setattr(surefit.training.start, "prove_together", prove)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)

@@ -40,6 +40,7 @@ def test_a_second_check_traces_nothing(tmp_path: Path, traces: list[int]) -> Non
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     mostly_slow(

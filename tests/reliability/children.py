@@ -315,7 +315,7 @@ def follow_phases(page: mmap.mmap) -> None:
     mark(checkpoints, "prune_checkpoints", "saving")
     mark(atomic, "_publish", "saving")
     mark(Pipeline, "evaluate", "evaluation")
-    mark(starting, "_save_step", "end")
+    mark(starting, "save_model_of_step", "end")
 
 
 def operations(folder: Path) -> Iterator[tuple[int, str, str]]:

@@ -22,7 +22,7 @@ from surefit.run.events import cut_events, read_events
 from surefit.run.run_folder import Run
 from surefit.run.run_lock import lock_run
 from surefit.run.verify_run import verify_files
-from surefit.training import start
+from surefit.training import save_step, start
 from surefit.training.resume import resume_run
 from surefit.training.start import Listeners
 
@@ -254,6 +254,7 @@ def test_code_is_recorded_before_what_needs_it_gets_its_name(
         remember(*arguments)
 
     monkeypatch.setattr(start, "remember_code", noted)
+    monkeypatch.setattr(save_step, "remember_code", noted)
     train(run, epochs=1)
     assert there == [(False, False), (True, False)]  # killed there, the run can be resumed
 

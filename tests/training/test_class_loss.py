@@ -16,7 +16,7 @@ import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import UsageError
-from surefit.tasks.class_loss import ClassLoss, weighted_loss
+from surefit.tasks.class_loss import ClassLoss, read_class_loss, weighted_loss
 from surefit.tasks.classes import class_scores
 
 WEIGHTS = {"0": 0.25, "1": 3.0}  # class 2 has 1
@@ -182,13 +182,49 @@ def test_refused_where_it_has_no_effect() -> None:
     assert "the model computes its own loss" in refused(
         data=features, model=OwnLoss(), loss=smooths
     )
-    several = [{"x": float(n), "label": ["a", "b"][: 1 + n % 2]} for n in range(20)]
-    assert "these rows may have several" in refused(
-        data=[{"text": f"word {row['x']}", "label": row["label"]} for row in several],
-        model="tiny:bert",
-        task="text-classification",
-        loss={"class_weights": "balanced"},
+
+
+def test_several_classes_per_row_are_weighted_as_torch_does() -> None:
+    rows = [
+        {
+            "vector": [float(n % 5), 1.0],
+            "label": ["a", "b"] if n % 5 == 0 else ["a"] if n % 2 else [],
+        }
+        for n in range(40)
+    ]
+    options = {"class_weights": "balanced", "label_smoothing": 0.2}
+    plan = surefit.check(data=rows, model=torch.nn.Linear(2, 2), loss=options)
+    assert plan.job is not None, plan.findings
+    pipeline, train = plan.job.pipeline, plan.job.train
+    labels = train.values("labels").reshape(-1, 2)
+    balance = (1 - labels).sum(0) / labels.sum(0)
+    kept = read_class_loss(pipeline.encoder.settings).class_weights
+    assert kept == pytest.approx(tuple(balance))
+    batch = pipeline.batch(train, [0, 1, 2, 3, 4])
+    outputs = pipeline.outputs(batch)
+    total, count = pipeline.loss(outputs, batch)
+    assert count == 5 == pipeline.divisor(train, [0, 1, 2, 3, 4])
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        outputs.logits, batch["labels"] * 0.8 + 0.1, pos_weight=torch.tensor(balance)
     )
+    torch.testing.assert_close(total / count, expected)
+    bias = torch.nn.Parameter(torch.zeros(2))
+    best = torch.optim.LBFGS([bias], line_search_fn="strong_wolfe", max_iter=50)
+    every = torch.from_numpy(np.array(plan.job.validation.values("labels"))).reshape(-1, 2)
+
+    def mean_loss(of: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            bias.expand_as(of), of * 0.8 + 0.1, pos_weight=torch.tensor(balance)
+        )
+
+    def closure() -> torch.Tensor:
+        best.zero_grad()
+        mean_loss(torch.from_numpy(labels.copy())).backward()
+        return mean_loss(torch.from_numpy(labels.copy()))
+
+    best.step(closure)
+    baseline = plan.baselines["majority class"]["loss"]
+    assert baseline == pytest.approx(mean_loss(every).item(), rel=1e-3)
 
 
 def test_unknown_classes_and_wrong_values() -> None:

@@ -24,8 +24,8 @@ def large_loss(outputs: Any, batch: Any) -> tuple[Any, int]:
 def test_a_step_that_overflows_is_skipped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_scaler(accelerator: Any, module: Any, optimizer: Any) -> Engine:
-        engine = make_engine(accelerator, module, optimizer)
+    def with_scaler(accelerator: Any, module: Any, optimizer: Any, *more: Any) -> Engine:
+        engine = make_engine(accelerator, module, optimizer, *more)
         # float32 overflows with this scale, as fp16 does with the usual one
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=10**6)
         accelerator.native_amp, accelerator.state._mixed_precision = True, "fp16"

@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError, RunFailedError, UsageError
 from surefit.tasks.metrics.own_metric import make_own_metric
 
 ROWS = feature_rows(120)
@@ -103,6 +103,29 @@ def test_several_processes_bring_their_predictions_together() -> None:
     assert metric.measure.updates == 0
     other = [(torch.eye(3), torch.tensor([0, 1, 2]))]
     assert collected.figure(lambda kept: [*kept, *other]) == pytest.approx(5 / 6)
+
+
+def test_several_numbers_are_reported_by_name(tmp_path: Path) -> None:
+    def by_class(predictions: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
+        right = (predictions.argmax(-1) == labels).float()
+        each = torch.stack([right[labels == number].mean() for number in (0, 1)])
+        return {"all": right.mean(), "each": each}
+
+    share = {"share": {"function": by_class, "better": "higher"}}
+    run = train(tmp_path / "run", metrics=share)
+    assert run.metrics["share"]["all"] == pytest.approx(run.metrics["accuracy"])
+    assert len(run.metrics["share"]["each"]) == 2
+    with pytest.raises(FindingError, match="which gives several numbers"):
+        train(tmp_path / "watched", metrics=share, early_stopping={"metric": "share"})
+
+
+def test_predictions_and_words_are_no_figures() -> None:
+    plan = surefit.check(data=ROWS, model=MeanPool(), metrics={"word": lambda p, y: "good"})
+    assert "gave a str" in plan.findings[-1].message
+    collected = make_own_metric("all", lambda predictions, labels: predictions).start()
+    collected.add(torch.zeros(20_000, 3), torch.zeros(20_000))
+    with pytest.raises(RunFailedError, match=r"gave a Tensor of shape \[20000, 3\]"):
+        collected.figure()
 
 
 def test_a_state_that_is_a_list_keeps_all() -> None:
@@ -240,7 +263,7 @@ def test_numbers_are_in_the_units_of_the_data() -> None:
 
 @pytest.mark.parametrize(
     "metric",
-    [lambda predictions, labels: 1 / 0, lambda predictions, labels: [1, 2]],
+    [lambda predictions, labels: 1 / 0, lambda predictions, labels: ["a", "b"]],
     ids=["raises", "gives a list"],
 )
 def test_a_metric_that_fails_is_found_before_training(metric: Any) -> None:
@@ -261,3 +284,31 @@ def test_probabilities_are_refused_without_classes(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="predicts no classes"):
         surefit.predict(run, numbers, probabilities="all")
+
+
+def test_a_binary_metric_gets_the_second_class() -> None:
+    from torchmetrics.classification import BinaryAUROC
+
+    scores = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    labels = torch.tensor([0, 1, 1, 0])
+    collected = make_own_metric("auc", BinaryAUROC()).start()
+    collected.add(scores[:2], labels[:2])
+    collected.add(scores[2:], labels[2:])
+    assert collected.figure() == 0.75  # 3 of 4 pairs are in order
+
+    def whole(predictions: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(predictions.shape[1])
+
+    collected = make_own_metric("width", whole).start()
+    collected.add(scores, labels)
+    assert collected.figure() == 2
+
+
+def test_a_metric_that_fails_in_both_forms_is_named_with_its_error() -> None:
+    def wrong(predictions: torch.Tensor, labels: torch.Tensor) -> float:
+        raise KeyError(f"of {list(predictions.shape)}")
+
+    collected = make_own_metric("wrong", wrong).start()
+    collected.add(torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(RunFailedError, match=r"wrong' failed: KeyError: .*of \[3, 2\]"):
+        collected.figure()

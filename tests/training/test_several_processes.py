@@ -20,7 +20,7 @@ from surefit.errors import UsageError
 from surefit.memory.limit import find_limit
 from surefit.plan.make_plan import compare_facts
 from surefit.processes import OtherProcessError
-from surefit.training.resume import _spread
+from surefit.training.resume import spread_steps
 
 ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
@@ -127,7 +127,6 @@ def test_the_end_of_one_process_is_told_by_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("USE_FSDP", "true", "FSDP"),
         ("USE_DEEPSPEED", "1", "DeepSpeed"),
         ("USE_SOMETHING_NEW", "yes", "USE_SOMETHING_NEW"),
         ("MIXED_PRECISION", "bf16", "--set precision=bf16"),
@@ -156,16 +155,19 @@ def test_the_memory_of_a_host_is_for_all_its_processes(monkeypatch: pytest.Monke
     assert find_limit().free_bytes == pytest.approx(alone / 4, rel=0.2)
 
 
-def test_micro_batches_are_spread_evenly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batches_are_spread_evenly_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from surefit.config import make_config
     from surefit.run.run_folder import Run
 
-    config, run = make_config({"grad_accum": 3}), Run(Path("run"))
+    (tmp_path / "plan.json").write_text('{"model": {}, "steps": 1, "num_processes": 2}')
+    config, run = make_config({"grad_accum": 3}), Run(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert _spread(run, {"num_processes": 2}, config).grad_accum == 6
+    assert spread_steps(run, config).grad_accum == 6
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError) as raised:
-        _spread(run, {"num_processes": 2}, config)
+        spread_steps(run, config)
     assert raised.value.fix == "Launch it with 1 or 2 or 3 or 6 processes."
 
 

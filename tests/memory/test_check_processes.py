@@ -1,0 +1,130 @@
+"""`check --processes N --device D`: what each process needs, sends, and what would fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import feature_rows, save_ragged
+from surefit.cli import run
+from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.memory.devices import DEVICES
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options of a small model on 60 rows of features."""
+    data = tmp_path_factory.mktemp("data") / "data.npz"
+    save_ragged(data, feature_rows(60))
+    return ["check", "--data", str(data), "--model", "tiny:bert", "--batch-size", "2", "--json"]
+
+
+def plan_of(arguments: list[str], capsys: Any, code: int = 0) -> dict[str, Any]:
+    assert run(arguments) == code
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plan
+
+
+def codes(plan: dict[str, Any]) -> set[str]:
+    return {found["code"] for found in plan["findings"]}
+
+
+def test_a_divided_model_on_devices_that_are_not_here(asked: list[str], capsys: Any) -> None:
+    more = ["--processes", "4", "--device", "a100-40gb", "--set", "parallel=fsdp"]
+    plan = plan_of([*asked, *more], capsys)
+    shared, memory = plan["processes"], plan["memory"]
+    assert shared["parallel"] == "fsdp"
+    assert shared["exchanged_by"].keys() == {"all_gather", "reduce_scatter"}
+    assert shared["exchanged_bytes_per_step"] == sum(shared["exchanged_by"].values())
+    seconds = shared["exchanged_bytes_per_step"] / 300e9
+    assert shared["exchange_seconds_at_least"] == pytest.approx(seconds)
+    assert shared["save_gather_bytes"] > 0
+    assert memory["predicted_peak_bytes"] == sum(memory["parts"].values())
+    trained = 4 * plan["model"]["trainable_parameters"]
+    assert memory["parts"]["optimizer"] == pytest.approx(2 * trained / 4, rel=0.05)
+    assert memory["parts"]["gathers"] > 0
+    assert "SF448" in codes(plan)  # so small a model fits whole
+
+
+def test_one_process_divides_nothing(asked: list[str], capsys: Any) -> None:
+    plan = plan_of([*asked, "--set", "parallel=fsdp"], capsys)
+    assert "SF446" in codes(plan)
+    assert "processes" not in plan
+    assert "gathers" not in plan["memory"]["parts"]
+
+
+def test_more_processes_than_micro_batches(asked: list[str], capsys: Any) -> None:
+    plan = plan_of([*asked, "--processes", "40"], capsys)
+    found = next(each for each in plan["findings"] if each["code"] == "SF447")
+    assert "27 micro-batches" in found["message"]  # 54 training rows, two at a time
+    assert "13 of them" in found["message"]
+
+
+def test_wrong_devices_are_refused_with_those_that_are_known(asked: list[str], capsys: Any) -> None:
+    refused = plan_of([*asked, "--device", "a100"], capsys, 2)["error"]
+    assert all(name in refused["fix"] for name in DEVICES)
+    for figure in ("memory_gb=0", "memory_gb=x", "memory_gb=nan", "bf16=1", "speed"):
+        refused = plan_of([*asked, "--device", f"a100-80gb,{figure}"], capsys, 2)["error"]
+        assert figure in refused["message"]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> list[str]:
+    """A config without weights, of 170 million parameters."""
+    folder = tmp_path / "llama"
+    train_tokenizer(["red blue green " * 9], 300).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    rows = [json.dumps({"text": "red blue green " * 40}) for _ in range(64)]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    asked = ["check", "--data", str(tmp_path / "data.jsonl"), "--model", str(folder)]
+    return [*asked, "--task", "causal-lm", "--batch-size", "1", "--json", "--set", "keep=1"]
+
+
+@pytest.mark.slow
+def test_the_cheapest_setting_that_fits(large: list[str], capsys: Any) -> None:
+    device = ["--device", "t4-16gb,memory_gb=3"]
+    ddp = plan_of([*large, *device, "--processes", "4"], capsys, 1)
+    found = next(each for each in ddp["findings"] if each["code"] == "SF400")
+    assert "parallel=fsdp" in found["fix"]
+    options = ddp["memory"]["advice"]
+    first = next(option for option in options if option["fits"])
+    assert first["set"] == {"parallel": "fsdp"}
+    fsdp = plan_of([*large, *device, "--processes", "4", "--set", "parallel=fsdp"], capsys)
+    assert fsdp["memory"]["predicted_peak_bytes"] == first["predicted_peak_bytes"]
+    assert "SF448" not in codes(fsdp)
+    assert fsdp["memory"]["planning_peak_bytes"] < 2_000_000_000
+
+    tight = ["--device", "t4-16gb,memory_gb=1.6"]
+    refused = plan_of([*large, *tight, "--processes", "2", "--set", "parallel=fsdp"], capsys, 1)
+    found = next(each for each in refused["findings"] if each["code"] == "SF400")
+    fitting = [option for option in refused["memory"]["advice"] if option["fits"]]
+    count = fitting[0]["set"]["processes"]
+    assert f"--processes {count}" in found["fix"]
+    more = plan_of([*large, *tight, "--processes", str(count), "--set", "parallel=fsdp"], capsys)
+    assert more["memory"]["fits"]
+
+
+@pytest.mark.slow
+def test_the_disk_of_this_machine_is_not_that_of_the_device(
+    large: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from surefit.plan import predict_disk
+
+    monkeypatch.setattr(predict_disk, "free_bytes", lambda folder: 1000)
+    assert "SF860" in codes(plan_of(large, capsys, 1))
+    elsewhere = plan_of([*large, "--device", "a100-80gb"], capsys)
+    assert "SF449" in codes(elsewhere)

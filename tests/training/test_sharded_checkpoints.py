@@ -1,0 +1,149 @@
+"""Models that are divided over processes: saved, killed, resumed in other numbers, gathered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from surefit.api import load
+from surefit.run.run_folder import open_run
+from surefit.training.verify_step import verify_step
+
+pytestmark = pytest.mark.processes
+
+TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent), str(TESTS.parent / "bench")])
+
+
+def _script(name: str, *arguments: object) -> str:
+    """The output of a script that forks its processes."""
+    command = [sys.executable, str(TESTS / name), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_weights_and_optimizer_state_are_the_same_bits_in_2_4_1_2_3_1_processes(
+    tmp_path: Path,
+) -> None:
+    lines = _script("reshard_script.py", tmp_path).splitlines()
+    counts = [line.split()[1] for line in lines]
+    assert counts == ["2", "4", "1", "2", "3", "1"]
+    held = [line.split()[2:] for line in lines]
+    shards = [sum(name.startswith("shard-") for name in names) for names in held]
+    assert shards == [2, 4, 0, 2, 3, 0]  # one process writes the format it always wrote
+    known = {"digests.json", "replicated.safetensors", "shards", "state.json"}
+    assert {name for name in held[0] if not name.startswith("shard-")} == known  # no pickle
+
+
+def test_kills_and_damage_leave_the_last_whole_checkpoint(tmp_path: Path) -> None:
+    told = _script("sharded_kills_script.py", tmp_path)
+    parts = {part.splitlines()[0]: part.splitlines()[1:] for part in told.split("== ")[1:]}
+    assert len(parts) == 7
+    for name, lines in parts.items():
+        found = dict(line.split(" ", 1) for line in lines if not line.startswith("failed"))
+        assert found["resumes"] == "from step-00000001", name
+        is_damaged = name.startswith("damaged")
+        assert found["left"].endswith("step-00000002") == is_damaged, name
+    assert parts["killed_in_save 0"][0] == "codes -9 1"
+    assert parts["killed_in_save 1"][0] == "codes 1 -9"
+    assert parts["left_alone 1"][0] == "codes 0 0"
+    assert parts["killed_in_gather 1"][0] == "codes 1 -9"
+    assert sum("embed.weight. They are not saved." in line for line in parts["not_finite 1"]) == 2
+    assert sum("No space left on device" in line for line in parts["full_disk 1"]) == 2
+    assert sum("step-00000002 is damaged" in line for line in parts["damaged 1"]) == 3
+
+
+def _train(folder: Path, *options: str, kill_at: int = 0) -> int:
+    """Train with two processes that divide the model; kill the second after a step."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": PATHS,
+        "OMP_NUM_THREADS": "1",
+        "SUREFIT_CACHE": str(folder.parent / "cache"),
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "surefit", "train", *options]
+    child = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    if kill_at:
+        _kill_after(child.pid, folder / "events.jsonl", kill_at)
+    said = child.communicate(timeout=600)[1]
+    assert kill_at or child.returncode == 0, said[-3000:]
+    return child.returncode
+
+
+def _kill_after(launcher: int, events: Path, step: int) -> None:
+    import psutil
+
+    while not events.is_file() or f'"step": {step},' not in events.read_text(encoding="utf-8"):
+        assert psutil.Process(launcher).status() != psutil.STATUS_ZOMBIE, "ended before"
+        time.sleep(0.01)
+    workers = psutil.Process(launcher).children()
+    os.kill(workers[-1].pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run twice: `whole`, and `killed` with kill -9 and resumed."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [{"text": f"{n} and {n + 1} " + "x " * (n % 5)} for n in range(40)]
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = ["--data", str(data), "--model", "tiny:llama", "--batch-size", "2"]
+    settings += ["--grad-accum", "2", "--max-steps", "16", "--set", "parallel=fsdp"]
+    settings += ["--set", "save_every=2", "--set", "keep=20"]
+    _train(folder / "whole", *settings, "--output", str(folder / "whole"))
+    assert _train(folder / "killed", *settings, "--output", str(folder / "killed"), kill_at=5)
+    _train(folder / "killed", "--resume", str(folder / "killed"))
+    return folder
+
+
+def _events(run: Path) -> list[dict[str, object]]:
+    lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(runs: Path) -> None:
+    assert _events(runs / "killed") == _events(runs / "whole")
+    one, two = (load_file(runs / name / "model" / "model.safetensors") for name in _NAMES)
+    assert one.keys() == two.keys()
+    assert all(one[name].equal(two[name]) for name in one)
+
+
+_NAMES = ("whole", "killed")
+
+
+def test_the_gathered_model_loads_in_plain_transformers(runs: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(runs / "whole" / "model")
+    assert type(plain).__name__ == "LlamaForCausalLM"
+    own = load(runs / "whole").state_dict()
+    assert all(own[name].equal(value) for name, value in plain.state_dict().items())
+
+
+def test_a_step_of_two_processes_is_verified_by_one_up_to_rounding(runs: Path) -> None:
+    found = verify_step(open_run(runs / "whole"), 6)
+    assert [each.code for each in found] == ["SF871"]
+    events = runs / "whole" / "events.jsonl"
+    text = events.read_text(encoding="utf-8")
+    step = next(line for line in text.splitlines() if '"step": 6,' in line)
+    edited = json.loads(step)
+    edited["loss"] *= 1.001
+    try:
+        events.write_text(text.replace(step, json.dumps(edited)), encoding="utf-8")
+        found = verify_step(open_run(runs / "whole"), 6)
+    finally:
+        events.write_text(text, encoding="utf-8")
+    assert [each.code for each in found] == ["SF806"]

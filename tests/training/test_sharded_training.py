@@ -1,0 +1,182 @@
+"""Several processes, data parallel or with a divided model, have the losses of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharded_cases
+import torch
+from same_curves import TASKS, largest_difference, run_bounded, train_curves, write_data
+from torch import nn
+
+from surefit.checks.launcher import take_fsdp
+from surefit.checks.probes.parameter_use import find_use
+from surefit.errors import FindingError, UsageError
+from surefit.models.shard_module import find_units
+from surefit.plan.choose_parallel import check_divisible
+from surefit.plan.make_plan import make_plan
+from surefit.request import make_request
+
+TIME_LIMIT = 400
+"""Seconds after which processes that wait for each other are killed."""
+LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("curves")
+    write_data(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, list[float]]:
+    return train_curves(folder, 1, "fsdp", TASKS, TIME_LIMIT)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("processes", "parallel"), [(2, "ddp"), (2, "fsdp"), (4, "fsdp")])
+def test_processes_have_the_losses_of_one(
+    folder: Path, alone: dict[str, list[float]], processes: int, parallel: str
+) -> None:
+    names = list(TASKS) if processes == 2 else ["sft, LoRA"]
+    found = train_curves(folder, processes, parallel, names, TIME_LIMIT)
+    for name in names:
+        assert len(found[name]) == 9  # seven steps, two evaluations
+        assert largest_difference(alone[name], found[name]) < 1e-5, name
+
+
+def run_cases(folder: Path, processes: int, parallel: str, *names: str) -> dict[str, Any]:
+    made = folder / f"cases-{parallel}-{processes}"
+    made.mkdir()
+    script = [sharded_cases.__file__, str(made), str(processes), parallel, *names]
+    launch = [*LAUNCH, str(processes)] if processes > 1 else []
+    run_bounded([sys.executable, *launch, *script], TIME_LIMIT)
+    found: dict[str, Any] = json.loads((made / "found.json").read_text())
+    return found
+
+
+@pytest.mark.processes
+def test_modules_that_are_hard_to_divide(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    names = ["chosen", "shared", "live", "skipping"]
+    one = run_cases(folder, 1, "ddp", *names)
+    two = run_cases(folder, 2, "fsdp", *names, "counting")
+    for name in names:
+        assert largest_difference(one[name]["losses"], two[name]["losses"]) < 1e-5, name
+    assert one["skipping"]["skipped"] == two["skipping"]["skipped"] == 1
+    assert two["chosen"]["choice"] == {"unused": True, "whole": True}
+    assert two["shared"]["choice"]["whole"]
+    assert not two["counting"]["choice"]["whole"]
+    first, second = two["counting"]["buffers"]
+    assert first == second  # each process has seen other rows
+    # Both processes skip the step that overflows in one of them, and lower the scale.
+    assert two["overflow"] == [[[4.0, False], [4.0, True]]] * 2
+
+
+def blocks_of(module: nn.Module) -> dict[str, nn.Module]:
+    names = {id(part): name for name, part in module.named_modules()}
+    return {names[id(unit)]: unit for unit in find_units(module)}
+
+
+def test_units_are_the_blocks_that_own_their_parameters() -> None:
+    assert [*blocks_of(sharded_cases.Chosen())] == ["experts.0", "experts.1", "experts.2"]
+    assert [*blocks_of(sharded_cases.Shared())] == ["outer.0", "outer.1"]  # not those that share
+    assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))) == {}
+    attention = nn.Sequential(nn.MultiheadAttention(8, 2), nn.Sequential(nn.Conv1d(8, 8, 3)))
+    assert [*blocks_of(attention)] == ["1"]  # its out_proj is read without a call
+
+
+def test_units_of_a_model_with_tied_embeddings() -> None:
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 9}
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=2, **sizes))
+    assert [*blocks_of(model)] == ["bert.encoder.layer.0", "bert.encoder.layer.1"]
+
+
+def use_of(module: nn.Module, lengths: list[int]) -> Any:
+    def loss(length: int) -> Any:
+        rows, mask = torch.ones(2, length, 4), torch.ones(2, length)
+        return module(rows, mask).sum()
+
+    return find_use(module, blocks_of(module), lengths, loss)
+
+
+def test_what_differs_from_batch_to_batch_is_found() -> None:
+    chosen = sharded_cases.Chosen()
+    same = use_of(chosen, [2, 2])  # 4 tokens each: always the first expert
+    assert not same.uneven
+    assert all(name.startswith(("experts.1", "experts.2")) for name in same.unused)
+    module = nn.Module()
+    module.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
+    module.forward = lambda rows, mask: module.blocks[: int(rows.shape[1])][-1](rows)
+    assert use_of(module, [1, 2]).uneven
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_a_parameter_that_is_read_outside_of_its_block_is_found() -> None:
+    use = use_of(sharded_cases.Shared(), [2])
+    assert use.outside == {"outer.0", "outer.1"}
+    assert not use.unused
+
+
+@pytest.mark.parametrize(
+    ("parameter", "expected"),
+    [
+        (torch.tensor(1.0), "scale is of shape ()"),
+        (torch.ones(3, dtype=torch.float64), "scale is not torch.float32"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(parameter: Any, expected: str) -> None:
+    module = nn.Linear(2, 2)
+    check_divisible(module)
+    module.scale = nn.Parameter(parameter)
+    with pytest.raises(FindingError) as raised:
+        check_divisible(module)
+    assert raised.value.findings[0].code == "SF440"
+    assert expected in raised.value.findings[0].message
+
+
+@pytest.fixture
+def check_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.chdir(folder)
+    shared = {"data": "series.npz", "batch_size": 2, "parallel": "fsdp"}
+    return lambda **asked: make_plan(replace(make_request(shared | asked), processes=2))
+
+
+def test_compiled_layers_are_not_divided(check_two: Callable[..., Any]) -> None:
+    plan = check_two(model=sharded_cases.Chosen(), compile="on")
+    assert "SF442" in [found.code for found in plan.findings]
+    assert not plan.ok
+
+
+def test_a_plan_reports_a_model_that_is_gathered_as_a_whole(check_two: Callable[..., Any]) -> None:
+    plan = check_two(model=sharded_cases.Shared())
+    assert [found.severity for found in plan.findings if found.code == "SF441"] == ["info"]
+    assert plan.choices["parallel"] == {"unused": True, "whole": True}
+    assert not plan.choices["compile"]["compiled"]
+
+
+def test_fsdp_of_accelerate_is_translated_or_refused() -> None:
+    asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "false"}
+    asked["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"  # transformers acts on both
+    assert take_fsdp({}) is None
+    assert take_fsdp(asked) == "fsdp"
+    assert take_fsdp(asked) is None  # nobody else acts on it
+    for name, value in {
+        "FSDP_OFFLOAD_PARAMS": "true",
+        "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP",
+        "FSDP_RESHARD_AFTER_FORWARD": "false",
+        "FSDP_ACTIVATION_CHECKPOINTING": "true",
+    }.items():
+        with pytest.raises(UsageError, match=name.lower()):
+            take_fsdp({"ACCELERATE_USE_FSDP": "true", name: value})
