@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from surefit.own_loop.torch_loaders import loaders
     from surefit.tasks.task_spec import TaskSpec
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _HOMES = {
     "AdaptiveProjection": "surefit.models.feature_model",

@@ -107,11 +107,11 @@ def new_folder(path: Path, later: Later | None = None, sealed: bool = False) -> 
 
 
 @contextmanager
-def resumable_folder(path: Path) -> Iterator[Path]:
+def resumable_folder(path: Path, passing: type[Exception] | None = None) -> Iterator[Path]:
     """Like `new_folder`; what a killed process left half filled is given to the next one.
 
-    After an error the half-filled folder is deleted: it would be the same error again. While
-    another process fills it, a folder of one's own is given.
+    After an error the half-filled folder is deleted: it would be the same error again, unless it
+    is a `passing` one. While another process fills it, a folder of one's own is given.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
@@ -126,8 +126,9 @@ def resumable_folder(path: Path) -> Iterator[Path]:
         try:
             yield half
             _publish(half, path)
-        except Exception:
-            shutil.rmtree(half, ignore_errors=True)
+        except Exception as error:
+            if passing is None or not isinstance(error, passing):
+                shutil.rmtree(half, ignore_errors=True)
             raise
         finally:
             lock.unlink(missing_ok=True)

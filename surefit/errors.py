@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from surefit.shown_places import as_shown
+
 if TYPE_CHECKING:
     from surefit.findings import Finding
 
@@ -27,10 +29,11 @@ class SurefitError(Exception):
     exit_code = 1
 
     def __init__(self, message: str | Sequence[str], fix: str = "") -> None:
-        self.lines = (message,) if isinstance(message, str) else tuple(message)
+        lines = (message,) if isinstance(message, str) else tuple(message)
+        self.lines = tuple(as_shown(line) for line in lines)
         self.message = "\n".join(self.lines)
         super().__init__(self.message)
-        self.fix = fix
+        self.fix = as_shown(fix)
 
 
 class UsageError(SurefitError):

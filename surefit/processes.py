@@ -7,15 +7,21 @@ dies.
 
 from __future__ import annotations
 
+import atexit
 import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
+from itertools import count
 from typing import Any, TypeVar
 
 from surefit.errors import SurefitError, describe_error
+from surefit.peers.closed_connection import is_closed_connection
+from surefit.peers.process_names import name_process
+from surefit.peers.rendezvous import knows_address, meet, refuse_to_meet
+from surefit.peers.signs_of_life import NOTES
+from surefit.peers.watchdog import Watchdog, start_watchdog
 
 Value = TypeVar("Value")
 WAIT = timedelta(days=2)
@@ -60,13 +66,24 @@ def gather(value: Value) -> list[Value]:
         return [value]
     from torch import distributed
 
-    group, values = _talk(), [value] * num_processes()
-    distributed.all_gather_object(values, value, group=group)
+    group, values = talk_group(), [value] * num_processes()
+    try:
+        distributed.all_gather_object(values, value, group=group)
+    except RuntimeError as error:
+        if not is_closed_connection(error):
+            raise
+        raise lost_process_error() from error
     return values
 
 
-def _talk() -> Any:
-    """The group that processes talk through; made anew if the one before was closed."""
+def from_main(make: Callable[[], Value]) -> Value:
+    """What process 0 makes, in all processes: the run's folder may be on its host only."""
+    value = make() if is_main() else None
+    return gather(value)[0]  # type: ignore[return-value]
+
+
+def talk_group() -> Any:
+    """The group on the CPU that processes talk through; made anew if the one before was closed."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -76,11 +93,76 @@ def _talk() -> Any:
 
 @lru_cache(maxsize=1)
 def _make_group() -> Any:
+    """Meet the other processes, and begin to watch them."""
     from accelerate import PartialState
     from torch import distributed
+    from torch._C._distributed_c10d import PrefixStore
 
-    PartialState(cpu=on_cpu())
+    attempt, rank, size = _next_attempt(), process_index(), num_processes()
+    if distributed.is_initialized():  # the caller's own group (Ray Train) is the caller's to close
+        PartialState(cpu=on_cpu())
+    else:
+        PartialState._reset_state()  # of a group that was closed
+        store = PrefixStore(attempt, meet(rank, size, attempt))
+        # Slow processes are not for torch to end: the watchdog knows them from stuck ones.
+        PartialState(cpu=on_cpu(), store=store, rank=rank, world_size=size, timeout=WAIT)
+        atexit.register(_close_group)
+    if knows_address():
+        _watch.append(start_watchdog(rank, size, attempt))
     return distributed.new_group(backend="gloo", timeout=WAIT)
+
+
+_meetings = count(1)
+_watch: list[Watchdog] = []
+"""One watchdog per meeting; the last one is awake."""
+
+
+def report_early_failure(message: str, fix: str) -> None:
+    """Tell the processes that wait for this one that it failed before it came to them."""
+    if num_processes() == 1 or _watch or not knows_address():
+        return
+    with suppress(SurefitError, RuntimeError):
+        refuse_to_meet(process_index(), f"0-{next(_meetings)}", message, fix)
+
+
+def _next_attempt() -> str:
+    """A name for this meeting that all its processes know: torchrun's restart, and its number."""
+    return f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_meetings)}"
+
+
+def set_stall_seconds(seconds: float | None) -> None:
+    """A run is planned: how long a process may be stuck; None: the default, 0: for ever."""
+    talk_group()
+    for each in _watch[-1:]:
+        each.wake(seconds)
+
+
+@contextmanager
+def watched_run(path: str) -> Iterator[None]:
+    """A run in this folder; when it is over, processes end one by one, or do something else."""
+    NOTES.note(run=path)
+    try:
+        yield
+    except RuntimeError as error:
+        if num_processes() == 1 or not is_closed_connection(error):
+            raise
+        raise lost_process_error() from error
+    finally:
+        for each in _watch:
+            each.rest()
+
+
+def describe_missing() -> str:
+    """Which processes do not answer any more, and what they did last."""
+    return _watch[-1].describe_missing() if _watch else ""
+
+
+def _close_group() -> None:
+    """At the end of the process: several runs in it use one group, which cannot be made twice."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @contextmanager
@@ -93,6 +175,17 @@ def main_first() -> Iterator[None]:
     finally:
         if is_main():
             gather(None)
+
+
+def lost_process_error() -> SurefitError:
+    """The error about a process that ended; it has printed its own."""
+    missing = describe_missing()
+    return SurefitError(
+        f"Another process ended or does not answer any more{f' ({missing})' if missing else ''}; "
+        "what ended that process, it has printed itself.",
+        "When it is mended, run the command again, or with a run that had begun: surefit train "
+        "--resume RUN.",
+    )
 
 
 class OtherProcessError(SurefitError):
@@ -112,6 +205,7 @@ def together(stage: str) -> Iterator[None]:
     Processes must not wait for each other inside the block.
     """
     failed: Exception | None = None
+    NOTES.note(stage)
     try:
         yield
     except Exception as error:
@@ -125,20 +219,6 @@ def together(stage: str) -> Iterator[None]:
             message, fix, exit_code = other
             what = f"{name_process(rank)} failed while {stage}: {message}"
             raise OtherProcessError(what, fix, exit_code)
-
-
-def name_process(rank: int, host: str = "") -> str:
-    """A process as messages name it.
-
-    >>> name_process(3, "node-7")
-    'Process 3 of host node-7'
-    """
-    return f"Process {rank} of host {host}" if host else f"Process {rank}"
-
-
-def host_name() -> str:
-    """The name of this host."""
-    return socket.gethostname()
 
 
 def _tell(error: Exception) -> tuple[str, str, int]:

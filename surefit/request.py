@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import RunConfig, make_config
+from surefit.data.remote.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate, NamedCode
@@ -78,7 +79,7 @@ def make_request(
             objects[name] = settings.pop(name)
     for name in ("data", "eval_data"):
         if name in settings:
-            settings[name] = _as_paths(settings[name])
+            settings[name] = tuple(map(_without_secrets, _as_paths(settings[name]) or ()))
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
@@ -182,6 +183,11 @@ def _as_paths(data: Any) -> tuple[str, ...] | None:
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         return tuple(str(item) for item in data)
     return None
+
+
+def _without_secrets(name: str) -> str:
+    """A name of data as the config, the plan and messages may have it."""
+    return clean_url(name) if is_url(name) else name
 
 
 def _name(value: Any) -> str:

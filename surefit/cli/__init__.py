@@ -22,6 +22,7 @@ from surefit.cli import (
     inspect,
     predict,
     report,
+    selftest,
     tasks,
     train,
     verify,
@@ -62,6 +63,7 @@ for module in (
     export,
     report,
     verify,
+    selftest,
     tasks,
     demo,
     cache_command,
@@ -128,8 +130,11 @@ def _explained(error: Exception) -> tuple[list[str], str]:
 
 def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool, is_told: bool = False) -> int:
     """Print what ended a command; of several processes, those that have not told the first one."""
-    from surefit.processes import is_main, name_process, process_index
+    from surefit.peers.process_names import name_process
+    from surefit.processes import is_main, process_index, report_early_failure
 
+    if not is_told:
+        report_early_failure(lines[0], fix)
     if not is_main():
         if is_told or code == 130:
             return code

@@ -40,16 +40,18 @@ def command(
     from surefit.cli.guarded_console import to_stderr
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
+    from surefit.data.remote.remote_copy import reading_once
     from surefit.errors import UsageError
 
     settings = nest(dict(parse_setting(text) for text in set_ or []))
     config = make_config(settings)
     if row is None:
-        with Display() as display:
+        with Display() as display, reading_once(display.progress, config.cache_limit_gb):
             report = _report(data, config, model, task, json, display)
         print_json(report.as_dict()) if json else print(report)
         return 0
-    table = open_table(data, config.read, config.on_bad_file)
+    with Display() as display, reading_once(display.progress, config.cache_limit_gb):
+        table = open_table(data, config.read, config.on_bad_file)
     show_findings(table.findings, to_stderr())
     if not 0 <= row < table.num_rows:
         raise UsageError(
@@ -124,6 +126,10 @@ def _plain_value(value: Any) -> Any:
         return f"{value.dtype} array {list(value.shape)}"
     if isinstance(value, list):
         return [_plain_value(item) for item in value]
+    if isinstance(value, str):
+        from surefit.shown_places import as_shown
+
+        return as_shown(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

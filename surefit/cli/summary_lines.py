@@ -9,7 +9,6 @@ from rich.text import Text
 
 from surefit.cli.guarded_console import as_line
 from surefit.gigabytes import show_gb, show_size
-from surefit.memory.devices import find_device
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
@@ -23,6 +22,12 @@ if TYPE_CHECKING:
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
 NO_BASELINES: Mapping[str, Mapping[str, Any]] = {}
+SENT = {
+    "all_gather": "gathered weights",
+    "reduce_scatter": "gradients",
+    "all_reduce": "gradients",
+}
+"""What processes send to each other, by collective."""
 SHOWN_SAMPLES = 3
 SHOWN_CLASSES = 8
 WIDTH = 100
@@ -177,7 +182,9 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
         share, by_chance = batches.padding_share(), batches.random_padding_share()
         otherwise = f" ({by_chance:.1%} in random batches)" if by_chance > share else ""
         size += f" × {length} {unit}, {share:.1%} padding{otherwise}"
-    yield "batches", f"{batches.num_micro_batches():,} per epoch, {size}"
+    about = "about " if batches.is_sampled and batches.max_tokens is not None else ""
+    size += " (estimated)" if batches.is_sampled else ""
+    yield "batches", f"{about}{batches.num_micro_batches():,} per epoch, {size}"
     in_all = f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
     yield "steps", f"{in_all}; order: {batches.chosen_order}"
 
@@ -187,14 +194,21 @@ def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     shared = plan.processes_dict()
     if not shared:
         return
-    sent = shared["exchanged_bytes_per_step"]
+    holds = "a shard of the model (fsdp)" if shared["parallel"] == "fsdp" else "the whole model"
     text = (
-        f"{shared['count']}, each with the whole model; {shared['imbalance']:.1%} of their time "
-        f"is waiting for the slowest; each sends {show_size(sent)} of gradients in a step"
+        f"{shared['count']}, each with {holds}; {shared['imbalance']:.1%} of their time "
+        "is waiting for the slowest"
     )
-    if plan.request.device is not None:
-        seconds = find_device(plan.request.device).seconds_to_send(sent)
-        text += f", {seconds:.2g} s on one host of {plan.request.device}"
+    sent = shared["exchanged_bytes_per_step"]
+    if sent is not None:
+        kinds = " and ".join(SENT[name] for name in shared["exchanged_by"])
+        text += f"; each sends {show_size(sent)} in a step ({kinds})"
+        seconds = shared["exchange_seconds_at_least"]
+        if seconds is not None:
+            text += (
+                f", at least {seconds:.2g} s at the full rate between devices of one host "
+                f"({plan.request.device}), and longer between hosts"
+            )
     yield "processes", text
 
 
@@ -209,6 +223,10 @@ def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
     layout = "padding-free batches" if padding_free else "padded batches"
     if choices.get("rows_reason"):
         layout += f" ({choices['rows_reason']})"
+    if "attention" in choices:
+        layout += f" by {choices['attention']}"
+    if "frozen" in choices:
+        layout += f"; frozen matrices in {choices['frozen']}"
     compiled = "compiled" if choices["compile"]["compiled"] else "not compiled"
     why = choices["compile"]["why"]
     return f"{loss}{layout}; {compiled} ({why})"
@@ -300,12 +318,19 @@ def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[
     planning = f"; planning {show_gb(planning_bytes)}" if planning_bytes is not None else ""
     if fit is not None and fit.peak_bytes is not None:
         measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
+        each = " in each process" if fit.exchange is not None else ""
         lines.append(
             (
                 "memory",
-                f"peak {show_gb(fit.peak_bytes)}{measured}; limit {fit.limit}{planning}",
+                f"peak {show_gb(fit.peak_bytes)}{each}{measured}; limit {fit.limit}{planning}",
             )
         )
+        if fit.exchange is not None:
+            named = (f"{name} {show_size(size)}" for name, size in fit.parts.items() if size)
+            lines.append(("of it", ", ".join(named)))
+        if fit.exchange is not None and fit.exchange.save_gather_bytes:
+            saved = show_size(fit.exchange.save_gather_bytes)
+            lines.append(("saving", f"gathers the model tensor by tensor, in up to {saved}"))
     if fit is not None and fit.total_seconds is not None:
         lines.append(
             (

@@ -19,12 +19,18 @@ from surefit.config.training_options import LossOptions, MetricChoice, join_name
 
 
 class FeatureShape(_Section):
-    """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
+    """How rows of features and their labels are read, and how they are augmented."""
 
     steps: int | None = Field(None, ge=1)
     """Sequence length of an array saved as [rows, steps*width]."""
     width: int | None = Field(None, ge=1)
     """Feature size of an array saved as [rows, steps*width]."""
+    labels: Literal["step", "row"] | None = None
+    """Whether a list of labels has a class for each time step, or classes of the whole row;
+    inferred from the length of the lists if not set."""
+    stride: int = Field(1, ge=1)
+    """Time steps that share one output of a module that downsamples, where each step has a
+    class."""
     augment: SeriesAugment = SeriesAugment()
     """Changes of training series or vectors, drawn anew for each row in each epoch."""
 
@@ -243,7 +249,7 @@ class Lora(_Section):
     dora: bool = False
     """DoRA: train the magnitude of the weights apart from their direction."""
     quantize: Literal["4bit"] | None = None
-    """4bit: keep the frozen weights in 4 bits (QLoRA); needs CUDA and bitsandbytes."""
+    """4bit: keep the frozen weights in 4 bits (QLoRA), on CUDA or a CPU; needs bitsandbytes."""
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -266,7 +272,8 @@ class RunConfig(_Section):
     """Everything that decides a run, apart from Python objects passed in."""
 
     data: tuple[str, ...] = ()
-    """Training data: a file, a folder or a hub id. Several: a YAML list, or repeat the option."""
+    """Training data: a file, a folder, a URL (s3://, gs://, hf://, https:// …) or a hub id.
+    Several: a YAML list, or repeat the option."""
     eval_data: tuple[str, ...] = ()
     """Validation data, as for data. Default: a share of the training data (eval_share)."""
     model: str = ""
@@ -284,7 +291,7 @@ class RunConfig(_Section):
     read: Reading = Reading()
     """How data files are read, where it cannot be inferred."""
     features: FeatureShape = FeatureShape()
-    """How flat rows of features are reshaped to [sequence length, feature size], and augmented."""
+    """How rows of features and their labels are read, and how they are augmented."""
 
     audio: Audio = Audio()
     """How audio is read and augmented."""
@@ -360,6 +367,12 @@ class RunConfig(_Section):
     rows apart."""
     compile: Switch = "auto"
     """torch.compile for the model's layers; auto: where it saves time."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Several processes: each holds the whole model (ddp), or a share of its weights, gradients
+    and optimizer state (fsdp, torch's fully_shard)."""
+    stall_seconds: float | None = Field(None, ge=0)
+    """Several processes: how long one may be stuck or silent before the others end with its name;
+    0: for ever. Default: 300, or 20 times the longest step if that is more."""
     deterministic: bool = False
     """Deterministic kernels on CUDA: a resumed run equals an uninterrupted one bit for bit."""
     from_scratch: bool = False

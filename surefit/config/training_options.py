@@ -15,7 +15,8 @@ class LossOptions(Section):
 
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     """Weight of each class in the loss, by class name; classes that are not named have 1. balanced:
-    all classes count the same, however many rows they have. Default: all rows count the same."""
+    all classes count the same, however many rows they have. Where rows may have several classes, it
+    counts the rows with the class against those without. Default: all rows count the same."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Label smoothing of the cross-entropy: this share of the target is spread over all classes."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from surefit.errors import FindingError, UsageError
+from surefit.shown_places import as_shown
 
 Severity = Literal["error", "warning", "fixed", "info"]
 Place = Mapping[str, str | int | None]
@@ -54,8 +55,13 @@ class Rule:
     ) -> Finding:
         """A Finding of this rule; `at` and `more` say where, `fix` replaces the usual one."""
         where = {**(at or {}), **more}
-        known = {key: value for key, value in where.items() if value is not None}
-        return Finding(self.code, self.severity, message, known, fix or self.fix, self.why)
+        known = {
+            key: as_shown(value) if isinstance(value, str) else value
+            for key, value in where.items()
+            if value is not None
+        }
+        message, fix = as_shown(message), as_shown(fix or self.fix)
+        return Finding(self.code, self.severity, message, known, fix, self.why)
 
     def error(
         self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from surefit.config import Reading
 from surefit.data.data_rules import STRAY_AXIS_DROPPED
 from surefit.data.formats.array_shards import SHARD_RESHAPED
-from surefit.data.open_data import as_paths, files_of, open_table, opener_of
+from surefit.data.locate_data import locate
+from surefit.data.open_data import files_of, open_table, opener_of
+from surefit.data.remote.remote_copy import reading_once
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
@@ -48,8 +50,9 @@ ANYTHING = AskedReading()
 def inspect_data(data: Any, source: ModelSource | None = None) -> DataReport:
     """Report on data; with a model, also on what it expects of feature sequences."""
     reading = Reading()
-    arrays = look_at_files(data, reading)
-    return inspect_opened(open_table(data, reading), arrays, source)
+    with reading_once():
+        arrays = look_at_files(data, reading)
+        return inspect_opened(open_table(data, reading), arrays, source)
 
 
 def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> list[ArrayReport]:
@@ -57,7 +60,7 @@ def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> l
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
-    files = [file for file in files_of(as_paths(paths))[0] if not file.is_dir()]
+    files = [file for file in files_of(locate(paths).paths)[0] if not file.is_dir()]
     return inspect_arrays(files, opener_of, reading, progress)
 
 

@@ -14,6 +14,7 @@ from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
 from surefit.printable import one_line
 from surefit.progress import Progress, silent
+from surefit.shown_places import as_shown
 from surefit.tasks.column_account import describe_unused
 
 BAR_WIDTH = 24
@@ -145,7 +146,7 @@ def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
                 counter[key] = counter.get(key, 0) + 1
     progress("reading rows", table.num_rows, table.num_rows)
     return DataReport(
-        [source.file for source in table.sources],
+        [as_shown(source.file) for source in table.sources],
         table.num_rows,
         table.num_rows - len(np.unique(hashes)),
         [

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
 from surefit.batches.order import Batches
+from surefit.batches.window_order import choose_windows
 from surefit.data.cell_files import with_files
 from surefit.data.roles import get_role
 from surefit.data.row_parts import RowParts
@@ -51,11 +52,10 @@ class EpochOrder:
         return self.batches.num_micro_batches()
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self.batches.epoch(self.epoch if self.shuffle else 0)
-        places, first = order.micro_starts, self.first
+        epoch, first = self.epoch if self.shuffle else 0, self.first
         self.epoch, self.first = self.epoch + 1, 0
-        for start, end in zip(places[first:-1], places[first + 1 :], strict=True):
-            yield self.rows[order.rows[start:end]].tolist()
+        for batch in range(first, self.batches.num_steps(epoch)):
+            yield self.rows[self.batches.step_rows(epoch, batch)].tolist()
 
     def seek(self, epoch: int, batch: int = 0) -> None:
         """Start the next pass at a batch of an epoch."""
@@ -134,7 +134,9 @@ def loaders(
 def _loader(
     data: OnDisk, rows: Rows, lengths: Any, batch_size: int, seed: int, workers: int, shuffle: bool
 ) -> DataLoader[Any]:
-    order = EpochOrder(Batches(lengths, seed, batch_size), rows, shuffle)
+    order = EpochOrder(
+        Batches(lengths, seed, batch_size, windows=choose_windows(lengths)), rows, shuffle
+    )
     return DataLoader(
         Batched(data),
         batch_sampler=order,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from surefit.encode.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.models.shard_module import gathered, is_sharded, reshard
 from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
+from surefit.tasks.generation import own_config
 from surefit.tasks.task_spec import Metric, Sample, SumAndCount, TaskSpec
 
 if TYPE_CHECKING:
@@ -82,6 +85,7 @@ def evaluate(
             samples = _generate(pipeline, store, settings, group, progress)
     finally:
         module.train(training)
+        reshard(module)
     scores = _text_scores(pipeline.task, samples)
     return Evaluation({**metrics, **scores}, [s.as_dict() for s in samples[:SHOWN_SAMPLES]])
 
@@ -102,10 +106,10 @@ def _measure(
     together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
     groups = group_store(store, together)
     chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
-    mine = chunks[group.index :: group.size][: settings.max_batches]
-    weight = 1 if mine else 0  # a process without rows still takes part in the sums
-    for done, batch in enumerate(prefetch(mine or chunks[:1], partial(pipeline.batch, store))):
-        progress("evaluating", done, len(mine))
+    mine, passes = _share(chunks, group, settings.max_batches, is_sharded(pipeline.module))
+    for done, batch in enumerate(prefetch(passes, partial(pipeline.batch, store))):
+        progress("evaluating", min(done, len(mine)), len(mine))
+        weight = 1 if done < len(mine) else 0
         outputs = pipeline.outputs(batch)
         for name, metric in metrics.items():
             if name == "loss" or not has_module_loss(outputs):
@@ -122,6 +126,24 @@ def _measure(
             reduced = {key: group.reduce(value) for key, value in sums.items()}
             found |= _figures(name, metrics[name], reduced)
     return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
+
+
+def _share(
+    chunks: Sequence[Any], group: Group, max_batches: int | None, sharded: bool
+) -> tuple[Sequence[Any], Iterator[Any]]:
+    """This process's batches; and those it computes, of which the further ones count nothing.
+
+    A process without rows still takes part in the sums. A divided model is gathered in each pass,
+    so that all processes need the same number of passes.
+
+    >>> mine, passes = _share([1, 2, 3], Group(1, 2), None, sharded=True)
+    >>> mine, [*passes]
+    ([2], [2, 3])
+    """
+    mine = chunks[group.index :: group.size][:max_batches]
+    most = len(chunks[:: group.size][:max_batches]) if sharded else 1
+    further = (chunks[-1] for _ in range(most - len(mine)) if len(chunks))
+    return mine, chain(mine, further)
 
 
 def _figures(name: str, metric: Metric, sums: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,14 +169,17 @@ def _generate(
     groups = groups[:wanted] if groups is not None else None
     lengths = store.lengths[:wanted]
     chunks = row_chunks(lengths, settings.batch_size, settings.max_tokens, groups)
-    mine = chunks[group.index :: group.size][: settings.max_batches]
-    for done, rows in enumerate(mine):
-        progress("generating", done, len(mine))
-        with quiet_transformers(), without_router_logits(pipeline.module):
-            samples = generate.answer(
-                pipeline.module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
-            )
-        made += zip(rows.tolist(), samples, strict=True)
+    module = pipeline.module
+    mine, passes = _share(chunks, group, settings.max_batches, is_sharded(module))
+    # transformers lets a divided model go on until all processes have their last token.
+    with gathered(module, everything=own_config(module) is None):
+        for done, rows in enumerate(passes if is_sharded(module) else mine):
+            progress("generating", min(done, len(mine)), len(mine))
+            with quiet_transformers(), without_router_logits(module):
+                samples = generate.answer(
+                    module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
+                )
+            made += zip(rows.tolist(), samples, strict=True) if done < len(mine) else ()
     progress("generating", len(mine), len(mine))
     return [sample for _, sample in sorted(group.gather(made), key=lambda pair: pair[0])]
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.order import Batches
 from surefit.encode.store import Store
+from surefit.models.call import Call
+from surefit.models.frozen_precision import lower_frozen
 from surefit.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from surefit.encode.augment.array_augment import ArrayAugment
 
@@ -34,6 +37,18 @@ class Job:
     """Memory of the predictions that the user's own metrics keep in an evaluation."""
     augment: ArrayAugment | None = None
     """How training rows are changed in each epoch; evaluations and probes have them as they are."""
+
+    parallel: str = "ddp"
+    """How several processes share the model: each has the whole, or a shard (fsdp)."""
+    frozen_dtype: torch.dtype | None = None
+    """What frozen matrices are cast to when training begins; None leaves them."""
+
+    @property
+    def on_meta(self) -> tuple[nn.Module, Call]:
+        """The module on the meta device as it is trained, and its Call; for traces."""
+        module, call = self.pipeline.on_meta
+        lower_frozen(module, self.frozen_dtype)
+        return module, call
 
     def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Training rows as one batch of tensors, augmented as in that epoch."""

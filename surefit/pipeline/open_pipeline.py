@@ -11,10 +11,12 @@ from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
 from surefit.kernels.choose_head import from_choice
 from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import use_varlen_attention
+from surefit.kernels.varlen_kernels import BY_ROW
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import Names, match_arguments, with_module_loss
 from surefit.models.save_model import load_model
-from surefit.pipeline.pipeline import Pipeline, batch_columns, only_read
+from surefit.models.step_scores import StepScores
+from surefit.pipeline.pipeline import Pipeline, batch_columns, num_outputs, only_read
 from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
@@ -39,7 +41,7 @@ def open_pipeline(
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
     names = (plan.get("model") or {}).get("columns") or {}
-    call, _ = match_arguments(module, columns, Names(names))
+    call, _ = match_arguments(module, columns, Names(names, num_outputs=num_outputs(task, encoder)))
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
     encoder = only_read(encoder, call)
@@ -55,11 +57,15 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
     if choices.get("auxiliary_loss"):
         auxiliary = find_auxiliary_loss(pipeline.module)
         pipeline = replace(pipeline, call=replace(pipeline.call, auxiliary=auxiliary))
+    if choices.get("step_scores"):
+        scores = StepScores(**choices["step_scores"])
+        pipeline = replace(pipeline, call=replace(pipeline.call, step_scores=scores))
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
     labelled = labelled if head is not None else None
     wanted = is_padding_free(choices.get("rows", ""))
-    padding_free = wanted and use_varlen_attention(pipeline.module)
+    kernel = choices.get("attention", BY_ROW)
+    padding_free = wanted and use_varlen_attention(pipeline.module, kernel)
     varlen = find_varlen(pipeline.module) if padding_free else pipeline.call.varlen
     return replace(
         pipeline,

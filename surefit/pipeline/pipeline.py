@@ -206,6 +206,12 @@ def only_read(encoder: Encoder, call: Call) -> Encoder:
     return replace(encoder, extras={n: f for n, f in encoder.extras.items() if n in read})
 
 
+def num_outputs(task: TaskSpec, encoder: Encoder) -> int | None:
+    """The scores per row that a task needs of a model; None where it does not say."""
+    head = task.head_for(encoder)
+    return None if head is None or head.size is None else head.size(encoder)
+
+
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:
     """The names of a batch's columns in the data, and the inputs of rows that are tuples."""
     other: dict[str, str] = {}

@@ -92,5 +92,11 @@ def _predict_batch(
         batch = pipeline.collate(rows)
         names = Names(pipeline.call.arguments)
         call, _ = match_arguments(pipeline.module, list(batch), names)  # forward may need labels
-        call = replace(call, clock=pipeline.call.clock)
+        known = pipeline.call
+        call = replace(
+            call,
+            clock=known.clock,
+            step_scores=known.step_scores,
+            num_outputs=known.num_outputs,
+        )
         return task.decode(call(pipeline.module, batch), batch, encoder)

@@ -6,9 +6,10 @@ of equal length only, so that no result depends on the batch size.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -69,12 +70,40 @@ def _numbers(sizes: npt.NDArray[Any], together: Together) -> Numbers:
     return np.unique(sizes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
+@dataclass(frozen=True, eq=False)
+class RowChunks(Sequence[Numbers]):
+    """Rows in chunks: two arrays rather than an array for each chunk."""
+
+    order: Numbers
+    starts: Numbers  # indices into order, and the end
+    chosen: range | None = None
+    """Which of the chunks; None for all."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def _places(self) -> range:
+        return range(len(self.starts) - 1) if self.chosen is None else self.chosen
+
+    @overload
+    def __getitem__(self, place: int) -> Numbers: ...
+    @overload
+    def __getitem__(self, place: slice) -> RowChunks: ...
+    def __getitem__(self, place: int | slice) -> Numbers | RowChunks:
+        """A chunk, or some of them."""
+        if isinstance(place, slice):
+            return RowChunks(self.order, self.starts, self._places[place])
+        number = self._places[place]
+        return self.order[self.starts[number] : self.starts[number + 1]]
+
+
 def row_chunks(
     lengths: npt.NDArray[Any],
     batch_size: int,
     max_tokens: int | None,
     groups: Numbers | None = None,
-) -> list[Numbers]:
+) -> RowChunks:
     """Rows in batches by length, the longest first, so that a lack of memory shows at once.
 
     >>> lengths = np.array([2, 5, 2, 4])
@@ -83,15 +112,19 @@ def row_chunks(
     >>> [rows.tolist() for rows in row_chunks(lengths, 2, None, groups=lengths)]
     [[1], [3], [0, 2]]
     """
-    known = np.zeros(len(lengths), np.int64) if groups is None else groups
-    order = np.lexsort((-np.asarray(lengths, np.int64), -known))
-    ends = np.append(np.flatnonzero(np.diff(known[order])) + 1, len(order))
-    chunks, start = [], 0
+    if groups is None:
+        order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+        ends = np.array([len(order)])
+    else:
+        order = np.lexsort((-np.asarray(lengths, np.int64), -groups))
+        ends = np.append(np.flatnonzero(np.diff(groups[order])) + 1, len(order))
+    if groups is None and max_tokens is None:
+        return RowChunks(order, np.append(np.arange(0, len(order), batch_size), len(order)))
+    starts, start = array("q", [0]), 0
     while start < len(order):
         size = batch_size
         if max_tokens is not None:
             size = max(1, max_tokens // max(1, int(lengths[order[start]])))
-        size = min(size, int(ends[np.searchsorted(ends, start, "right")]) - start)
-        chunks.append(order[start : start + size])
-        start += size
-    return chunks
+        start += min(size, int(ends[np.searchsorted(ends, start, "right")]) - start)
+        starts.append(start)
+    return RowChunks(order, np.array(starts))

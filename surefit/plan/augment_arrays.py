@@ -171,6 +171,11 @@ def _check_mixing(
             f"{key} blends rows, and these are of different lengths ({_lengths(shapes)}).",
             "Leave it out, or give rows of one length.",
         )
+    if pipeline.fields["labels"].time_axis is not None:
+        raise UsageError(
+            f"{key} would give every time step two classes.",
+            "Leave it out; jitter, scale, time_mask and channel_mask keep the class of each step.",
+        )
     if pipeline.fields["labels"].rank == 2 and name == "mixup":
         raise UsageError(
             f"{key} would give every pixel two classes.", "Use cutmix, which pastes the mask, too."

@@ -22,12 +22,12 @@ from surefit.encode.store import Store
 from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.aligned_weights import align_weights
-from surefit.models.call import Call, from_loss_fn, match_arguments, with_module_loss
+from surefit.models.call import Call, Names, from_loss_fn, match_arguments, with_module_loss
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
-from surefit.pipeline.pipeline import Pipeline, batch_columns, known_names
+from surefit.pipeline.pipeline import Pipeline, batch_columns, known_names, num_outputs
 from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def make_pipeline(
     extras = extra_fields(table, {*columns, *encoder.roles.values()})
     if collate_fn is None:
         names = known_names(encoder, columns, table.columns)
+        names = replace(names, num_outputs=num_outputs(task, encoder))
         call, found = match_arguments(module, [*columns, *extras], names)
     else:  # what forward is given is known when the first batch was made
         call = Call({name: name for name in inspect.signature(module.forward).parameters})
@@ -162,6 +163,7 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
             f"collate_fn ({name}) raised {describe_error(error)}"[:300],
             fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
         ) from error
-    call, notes = match_arguments(pipeline.module, list(batch))
+    known = Names(num_outputs=num_outputs(pipeline.task, pipeline.encoder))
+    call, notes = match_arguments(pipeline.module, list(batch), known)
     made = OWN_COLLATE_FN.finding(f"{name} makes the batches; it gives {', '.join(batch)}.")
     return replace(pipeline, call=call), [*notes, made]

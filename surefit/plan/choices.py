@@ -23,14 +23,17 @@ from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import (
     find_attention_limit,
     find_pretrained,
+    observed_layers,
     restore_attention,
     use_varlen_attention,
 )
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.choose_attention import choose_attention
 from surefit.plan.prove_layout import why_layout_differs
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 HEAD_EVERYWHERE = rule(
@@ -63,18 +66,24 @@ NOT_COMPILED = rule(
 PROBED_TOKENS = 24
 MOST_PROBED_TOKENS = 1024
 """Rows that show the limit of a model's attention are not tested beyond this length."""
-CHOSEN = ("head", "rows", "rows_reason")
+CHOSEN = ("head", "rows", "rows_reason", "attention")
 """The choices of `choose_layout` in plan.json."""
 Rows = Sequence[Mapping[str, Any]]
 Choices = dict[str, Any]
 
 
 def choose_layout(
-    pipeline: Pipeline, train: Store, longest: int, may_join: bool, earlier: Mapping[str, Any]
+    pipeline: Pipeline,
+    train: Store,
+    longest: int,
+    may_join: bool,
+    earlier: Mapping[str, Any],
+    dtype: torch.dtype | None = None,
 ) -> tuple[tuple[Pipeline, Choices], list[Finding]]:
     """The Pipeline with the chosen head and batch layout, and the choices.
 
-    `earlier` are the choices of a resumed run; `may_join` allows padding-free batches.
+    `earlier` are the choices of a resumed run; `may_join` allows padding-free batches; `dtype` is
+    the lower precision of mixed precision.
     """
     if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
         return (pipeline, {}), []
@@ -87,12 +96,14 @@ def choose_layout(
     refused = _why_padded_anyway(made, train, longest, may_join)
     if refused is None:
         call = replace(made.call, varlen=find_varlen(made.module))
-        refused = _why_not_padding_free(replace(made, call=call), train, longest, layout)
+        varlen = replace(made, call=call)
+        with observed_layers() as layers:
+            refused = _why_not_padding_free(varlen, train, longest, layout)
         if refused is None:
-            return (
-                replace(made, call=call, layout=layout),
-                {**choices, "rows": PADDING_FREE},
-            ), notes
+            varlen = replace(varlen, layout=layout)
+            refused, attention = choose_attention(made, varlen, train, layers, dtype)
+        if refused is None:
+            return (varlen, {**choices, "rows": PADDING_FREE, **attention}), notes
         notes.append(ROWS_PADDED.finding(f"Batches are padded: {refused}."))
     return (made, {**choices, "rows": "padded", "rows_reason": refused}), notes
 
@@ -129,7 +140,7 @@ def _shown(layout: Layout) -> str:
 
 
 def choose_compiling(
-    module: nn.Module, num_steps: int, wanted: str, earlier: Mapping[str, Any]
+    module: nn.Module, num_steps: int, wanted: str, layout: Layout, earlier: Mapping[str, Any]
 ) -> tuple[Choices, list[Finding]]:
     """Whether the model's layers are compiled, and the reason."""
     import torch
@@ -137,7 +148,7 @@ def choose_compiling(
     if "compile" in earlier:
         return {"compile": earlier["compile"]}, []
     layers, on_cuda = len(repeated_layers(module)), torch.cuda.is_available()
-    compiled, why = choose_compile(wanted, layers, num_steps, on_cuda)
+    compiled, why = choose_compile(wanted, layers, num_steps, on_cuda, layout.padding_free)
     found = []
     if wanted == "on" and not compiled:
         found = [NOT_COMPILED.finding(f"The model is not compiled: {why}.")]

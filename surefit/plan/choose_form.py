@@ -5,9 +5,10 @@ A module does not declare its inputs: its forward has names, and it is tried on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from surefit.data.column_types import array_rank, is_array
+from surefit.data.column_values import is_identifier
 from surefit.data.roles import get_role
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
@@ -21,8 +22,54 @@ def choose_form(
     hints: Hints,
     wanted: TaskSpec | Sequence[TaskSpec] | None,
     chosen: Mapping[str, str],
+    split_by: str | None = None,
 ) -> dict[str, str]:
-    """The columns by role that the user chose, with the one that the module decides."""
+    """The columns by role that the user chose, with those that the module decides."""
+    found = _with_input(table, hints, wanted, chosen)
+    arrays = [name for name in table.columns if _is_input(table, name)]
+    if not arrays or "label" in found or not _may_have(wanted, "label"):
+        return found
+    label = _label_beside(table, {*found.values(), *hints.arguments, *arrays, split_by or ""})
+    if label is None:
+        return found or _inputs_and_targets(table, hints, arrays)
+    if len(arrays) == 1 and not {"image", "features"} & {*found} and _is_flat(table, arrays[0]):
+        found["features"] = arrays[0]
+    return {**found, "label": label}
+
+
+def _inputs_and_targets(table: Table, hints: Hints, arrays: Sequence[str]) -> dict[str, str]:
+    """Of two columns of vectors alone, that which the module reads, and the other as targets."""
+    ranks = [array_rank(table.column_type(name)) for name in arrays]
+    if ranks != [1, 1] or len(table.columns) != 2 or hints.reads_vectors is None:
+        return {}
+    sizes = {name: row_shape(table, name).axes[0].size for name in arrays}
+    read = [name for name, size in sizes.items() if size and hints.reads_vectors(size)]
+    if len(read) != 1:
+        return {}
+    return {"features": read[0], "label": next(name for name in arrays if name != read[0])}
+
+
+def _may_have(wanted: TaskSpec | Sequence[TaskSpec] | None, role: str) -> bool:
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
+    return tasks is None or any(role in task.role_names for task in tasks)
+
+
+def _label_beside(table: Table, read: Collection[str]) -> str | None:
+    """The only column left that may be the label, where others are inputs, ids or groups."""
+    label = get_role("label")
+    may_be = [name for name in table.columns if label.accepts(table.column_type(name), False)]
+    if len(may_be) < 2 or any(name.lower() in label.names for name in table.columns):
+        return None  # the name or the type alone decides
+    left = [name for name in may_be if name not in read and not is_identifier(name)]
+    return left[0] if len(left) == 1 else None
+
+
+def _with_input(
+    table: Table,
+    hints: Hints,
+    wanted: TaskSpec | Sequence[TaskSpec] | None,
+    chosen: Mapping[str, str],
+) -> dict[str, str]:
     tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
     possible = {"image", "features"}
     if tasks is not None:

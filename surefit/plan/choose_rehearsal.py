@@ -39,10 +39,22 @@ class Rehearsal:
 
 
 def choose_rehearsal(
-    job: Job, fit: Fit | None, disk: DiskUse, *, whole: bool, evaluates_first: bool
+    job: Job,
+    fit: Fit | None,
+    disk: DiskUse,
+    *,
+    whole: bool,
+    evaluates_first: bool,
+    divided: bool = False,
 ) -> Rehearsal:
-    """Choose by the predicted time; `evaluates_first` means that step 0 is evaluated anyway."""
+    """Choose by the predicted time; `evaluates_first` means that step 0 is evaluated anyway.
+
+    A model that is divided over processes is not loaded whole to try it.
+    """
     reasons = _needless(job, evaluates_first)
+    if divided:
+        for phase in ("reloading the model", "export"):
+            reasons.setdefault(phase, "the model is divided over processes")
     if not whole:
         step_seconds, total_seconds = 0.0, 0.0
         if fit is not None:

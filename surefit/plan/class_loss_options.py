@@ -42,14 +42,9 @@ def check_loss_options(options: LossOptions, task: TaskSpec, loss_fn: Any) -> No
 
 def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipeline:
     """The Pipeline with its class weights and label smoothing, which its Encoder keeps."""
-    encoder, keys = pipeline.encoder, _keys(options)
-    if not keys:
+    encoder = pipeline.encoder
+    if not _keys(options):
         return pipeline
-    if encoder.fitted.get("multi_label"):
-        raise UsageError(
-            f"{keys[0]} needs one class per row, and these rows may have several.",
-            "Leave it out, or pass your own loss_fn from Python.",
-        )
     weights = options.class_weights
     if weights == "balanced":
         settled: tuple[float, ...] | None = balanced_weights(train, len(encoder.classes))
@@ -67,8 +62,15 @@ def _keys(options: LossOptions) -> list[str]:
 
 
 def balanced_weights(train: Store, num_classes: int) -> tuple[float, ...]:
-    """Weights by which all classes count the same: targets / (classes × targets of the class)."""
+    """Weights by which all classes count the same: targets / (classes × targets of the class).
+
+    Where rows may have several classes: rows without the class / rows with it.
+    """
     labels = train.values("labels")
+    if labels.dtype.kind == "f":
+        having = (labels.reshape(-1, num_classes) > 0.5).sum(0)
+        num_rows = labels.size // num_classes
+        return tuple(float((num_rows - n) / n) if 0 < n < num_rows else 1.0 for n in having)
     counts = np.bincount(labels[labels >= 0], minlength=num_classes)
     weights = counts.sum() / (num_classes * np.maximum(counts, 1))
     return tuple(float(w) for w in np.where(counts > 0, weights, 1.0))

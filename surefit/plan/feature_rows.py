@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.data.column_types import is_array
+from surefit.data.column_types import is_array, is_list, is_number, list_axes
 from surefit.data.row_shapes import Axis, RowShape, row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
@@ -61,6 +62,44 @@ def plan_features(
     if bound is not None:
         _check_batch(bound, steps, width)
     return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
+
+
+def hints_by_labels(
+    table: Table, roles: Mapping[str, str], hints: Hints, asked: str | None
+) -> Hints:
+    """The hints with what labels of time steps say about the axes; `asked` is features.labels.
+
+    Flat rows with a label for each value have feature size 1, unless the model reads vectors. The
+    time is the one of two axes that has as many places as there are labels.
+    """
+    features, labels = (table.arrow[roles[role]] for role in ("features", "label"))
+    axes = len(list_axes(features.type)[0])
+    known = hints.steps is not None or hints.width is not None or asked == "row"
+    if known or not is_list(labels.type) or axes not in (1, 2):
+        return hints
+    sizes = pc.list_value_length(labels).drop_null()
+    longest = pc.max(sizes).as_py() or 0
+    if axes == 1 and longest > 1 and sizes.equals(pc.list_value_length(features).drop_null()):
+        is_vector = hints.reads_vectors is not None and hints.reads_vectors(longest)
+        return hints if is_vector else replace(hints, width=1, labels=True)
+    sides = [axis.size for axis in row_shape(table, roles["features"]).axes]
+    if axes == 1 or pc.min(sizes).as_py() != longest or sides.count(longest) != 1:
+        return hints
+    if asked is None and _are_of_row(labels, as_long_as_first=sides[0] == longest):
+        return hints
+    return replace(hints, steps=longest, labels=True)
+
+
+def _are_of_row(labels: pa.ChunkedArray, as_long_as_first: bool) -> bool:
+    """Whether lists of labels may be classes of the row: 0 and 1, as long as the features are wide,
+    or one-hot."""
+    if is_list(labels.type.value_type) or not is_number(labels.type.value_type):
+        return False
+    values = np.asarray(pc.list_flatten(labels).cast(pa.float64()))
+    if not np.isin(values, (0, 1)).all():
+        return False
+    rows = values.reshape(len(labels) - labels.null_count, -1)
+    return not as_long_as_first or bool((rows.sum(1) == 1).all())
 
 
 @contextmanager

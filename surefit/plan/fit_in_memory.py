@@ -15,7 +15,8 @@ from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 from surefit.gigabytes import show_gb
-from surefit.memory.advise import Trials, advise, largest_batch
+from surefit.memory.advise import Trials, advise, largest_batch, whole_model_peak
+from surefit.memory.devices import find_device
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.job import Job
@@ -30,8 +31,8 @@ DOES_NOT_FIT = rule(
     "error",
     "does not fit in memory",
     why="The run would be killed, or fail with 'out of memory', at its largest micro-batch.",
-    fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, LoRA or a "
-    "shorter max_seq_length.",
+    fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, parallel=fsdp "
+    "with several processes, LoRA or a shorter max_seq_length.",
 )
 
 BATCH_SIZE_CHOSEN = rule(
@@ -49,6 +50,32 @@ MEMORY_NOT_PREDICTED = rule(
     "memory not predicted",
     why="The model's code cannot run on the meta device, which has shapes and no values.",
     fix="Nothing to do; training still starts with a measured step on the largest micro-batch.",
+)
+
+NOTHING_TO_DIVIDE = rule(
+    "SF446",
+    "warning",
+    "parallel=fsdp with one process",
+    why="fsdp divides the model over processes. One process holds all of it, as with ddp.",
+    fix="Start several processes (--processes N), or leave parallel out.",
+)
+
+IDLE_PROCESSES = rule(
+    "SF447",
+    "warning",
+    "more processes than micro-batches",
+    why="A step has fewer micro-batches than there are processes. The others compute a row whose "
+    "loss does not count.",
+    fix="Use fewer processes, or a smaller batch_size.",
+)
+
+WHOLE_MODEL_FITS = rule(
+    "SF448",
+    "info",
+    "ddp fits too",
+    why="parallel=fsdp gathers the weights in each micro-batch; with ddp only gradients are "
+    "exchanged.",
+    fix="Set parallel=ddp, unless the memory is needed for something else.",
 )
 
 DEFAULT_ROWS = 8
@@ -88,14 +115,24 @@ def generation_size(
     return (wanted.rows, wanted.max_new_tokens) if can else None
 
 
-def autocast_dtype(precision: str, device_memory_gb: float | None) -> torch.dtype | None:
+def autocast_dtype(
+    precision: str, device_memory_gb: float | None, device: str | None = None
+) -> torch.dtype | None:
     """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
     name = resolve_precision(precision)
-    if precision == "auto" and device_memory_gb is not None and not torch.cuda.is_available():
-        name = "bf16"  # of a device that is not here
+    is_elsewhere = device_memory_gb is not None and not torch.cuda.is_available()
+    if precision == "auto" and (device is not None or is_elsewhere):
+        name = "bf16" if device is None or find_device(device).bf16 else "fp16"
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+
+
+def plans_gpu(device_memory_gb: float | None) -> bool:
+    """Whether a run is planned for a GPU, which may be elsewhere."""
+    import torch
+
+    return device_memory_gb is not None or torch.cuda.is_available()
 
 
 def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
@@ -119,15 +156,48 @@ def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
 
 def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
     """Predict peak memory and time; if the run does not fit, find options that would."""
-    fit = predict(job, limit)
+    fit, found = predict(job, limit), check_processes(job)
     if fit.unknown:
         message = f"Memory and time are not predicted: {fit.unknown}"
-        return fit, [MEMORY_NOT_PREDICTED.finding(message)]
+        return fit, [*found, MEMORY_NOT_PREDICTED.finding(message)]
     if fit.fits is not False:
-        return fit, []
+        return fit, [*found, *_compare_with_ddp(fit, job)]
     assert fit.peak_bytes is not None
     fit, refusal = refuse(fit, job, fit.peak_bytes)
-    return fit, [refusal]
+    return fit, [*found, refusal]
+
+
+def check_processes(job: Job) -> list[Finding]:
+    """Whether each process has a share of the model and of each step."""
+    count = job.batches.num_processes
+    if count == 1:
+        found = NOTHING_TO_DIVIDE.finding("parallel is fsdp, and there is one process.")
+        return [found] if job.parallel == "fsdp" else []
+    num_micro_batches = len(job.batches.epoch(0).micro_batches(0))
+    if num_micro_batches >= count:
+        return []
+    rows = len(job.train)
+    message = (
+        f"The first step has {num_micro_batches} micro-batches of up to {job.batches.batch_size} "
+        f"rows for {count} processes: {count - num_micro_batches} of them have nothing to train "
+        f"on. There are {rows:,} training rows."
+    )
+    return [IDLE_PROCESSES.finding(message)]
+
+
+def _compare_with_ddp(fit: Fit, job: Job) -> list[Finding]:
+    """The finding that each process could hold the whole model."""
+    if job.parallel == "ddp" or job.batches.num_processes == 1:
+        return []
+    peak = whole_model_peak(job, fit.limit)
+    if peak is None or peak > fit.limit.bytes:
+        return []
+    assert fit.peak_bytes is not None
+    message = (
+        f"Each process needs {show_gb(peak)} with ddp and {show_gb(fit.peak_bytes)} with fsdp; the "
+        f"limit is {fit.limit}."
+    )
+    return [WHOLE_MODEL_FITS.finding(message)]
 
 
 def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
@@ -164,7 +234,9 @@ def _suggest(options: list[dict[str, Any]]) -> str:
 
 def _describe(option: Mapping[str, Any]) -> str:
     settings = " and ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        f"--processes {value}"
+        if key == "processes"
+        else f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in option["set"].items()
     )
     return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"

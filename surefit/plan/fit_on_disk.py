@@ -44,6 +44,14 @@ TIGHT_ON_DISK = rule(
     accept="The run starts.",
 )
 
+NOT_ON_THIS_DISK = rule(
+    "SF449",
+    "warning",
+    "does not fit on the disk of this machine",
+    why="The plan is for another machine (--device), whose disk is not known here.",
+    fix="See that the machine that trains has this much space, or set keep=1.",
+)
+
 TIGHT_SHARE = 0.9
 """A run that takes more than this share of what is free is reported."""
 ADVISED_RANK = 8
@@ -54,7 +62,7 @@ def fit_on_disk(plan: Plan, folder: Path) -> Plan:
     if plan.job is None or plan.model is None:
         return plan
     config, source = plan.config, plan.model.source
-    saving = Saving(config.keep, config.save_every)
+    saving = Saving.of(config, plan.job)
     with use_cache(config.cache):
         use = predict_disk(plan.job, source, saving, folder)
         rehearsal = choose_rehearsal(
@@ -63,16 +71,18 @@ def fit_on_disk(plan: Plan, folder: Path) -> Plan:
             use,
             whole=config.rehearse,
             evaluates_first=config.eval_at_start and not config.rehearse,
+            divided=saving.gathers,
         )
         plan = replace(plan, rehearsal=rehearsal)
         if use.predicted_bytes <= TIGHT_SHARE * use.free_bytes:
             return replace(plan, disk=use)
         use = replace(use, advice=tuple(_advise(plan, use)))
     plan = replace(plan, disk=use)
-    return plan.found(accept_findings([_describe(use)], config.accept))
+    found = _describe(use, elsewhere=plan.request.device is not None)
+    return plan.found(accept_findings([found], config.accept))
 
 
-def _describe(use: DiskUse) -> Finding:
+def _describe(use: DiskUse, elsewhere: bool) -> Finding:
     parts = {name: size for name, size in use.parts.items() if size}
     listed = ", ".join(
         f"{name.replace('_', ' ')} {show_size(size)}" for name, size in parts.items()
@@ -82,6 +92,8 @@ def _describe(use: DiskUse) -> Finding:
         f"The run writes up to {show_size(use.predicted_bytes)} to {use.folder}, where "
         f"{show_size(use.free_bytes)} are free ({listed}{existing})."
     )
+    if elsewhere:
+        return NOT_ON_THIS_DISK.finding(message)
     broken = DOES_NOT_FIT_ON_DISK if not use.fits else TIGHT_ON_DISK
     return broken.finding(message, fix=_suggest(use))
 
@@ -120,11 +132,11 @@ def _smaller(plan: Plan, use: DiskUse) -> Iterator[tuple[dict[str, Any], dict[st
     job, config = plan.job, plan.config
     assert job is not None
     assert plan.model is not None
-    saving = Saving(config.keep, config.save_every)
+    saving = Saving.of(config, job)
     saves, module = num_saves(job, saving), job.pipeline.module
     one = use.parts["checkpoints"] // max(use.num_kept, 1)
     rest = {k: v for k, v in use.parts.items() if k not in ("checkpoints", "temporary")}
-    fewer = Saving(1, config.save_every)
+    fewer = replace(saving, keep=1)
     if config.keep > 1:
         yield {"keep": 1}, spread_checkpoints(rest, one, saves, job, fewer)
     if is_adapted(module) or use.existing_bytes:

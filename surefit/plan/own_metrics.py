@@ -27,7 +27,7 @@ METRIC_FAILED = rule(
     "your own metric failed",
     why="It was tried on the labels of the validation rows with random predictions, and would fail "
     "at each evaluation.",
-    fix="Let it take (predictions, labels) and return a number.",
+    fix="Let it take (predictions, labels) and return a number, or numbers by name.",
 )
 
 METRIC_KEEPS_PREDICTIONS = rule(
@@ -62,7 +62,9 @@ def choose_metrics(
     return with_metrics(task, every, own), found
 
 
-def try_metrics(task: TaskSpec, validation: Store, encoder: Encoder) -> tuple[int, list[Finding]]:
+def try_metrics(
+    task: TaskSpec, validation: Store, encoder: Encoder, watched: str | None
+) -> tuple[int, list[Finding]]:
     """Bytes that the user's own metrics keep in an evaluation; those that fail are raised."""
     if not task.own_metrics or not len(validation):
         return 0, []
@@ -70,8 +72,11 @@ def try_metrics(task: TaskSpec, validation: Store, encoder: Encoder) -> tuple[in
     size = head.size(encoder) if head is not None and head.size is not None else 1
     values = _random_values(task, validation, encoder, size)
     if values is not None:
-        for metric in task.own_metrics.values():
-            _try(metric, *values)
+        for name, metric in task.own_metrics.items():
+            figure = _try(metric, *values)
+            if name == watched and not isinstance(figure, float):
+                message = f"early_stopping.metric is {name!r}, which gives several numbers."
+                raise METRIC_FAILED.error(message, fix="Watch a metric that gives one number.")
     keeping = [name for name, each in task.own_metrics.items() if _keeps(each)]
     if not keeping:
         return 0, []
@@ -88,11 +93,11 @@ def _keeps(metric: OwnMetric) -> bool:
     return metric.keeps_all or num_processes() > 1
 
 
-def _try(metric: OwnMetric, predictions: Any, labels: Any) -> None:
+def _try(metric: OwnMetric, predictions: Any, labels: Any) -> Any:
     tried = metric.start()
     try:
         tried.add(predictions, labels)
-        tried.figure()
+        return tried.figure()
     except RunFailedError as error:
         raise METRIC_FAILED.error(error.message, fix=error.fix) from error
 

@@ -11,10 +11,12 @@ from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
 from surefit.config import RunConfig
 from surefit.findings import Finding, has_errors, without_covered
+from surefit.memory.devices import find_device
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.models.parameter_patterns import describe_patterns
+from surefit.models.quantize import num_weights
 from surefit.pipeline.job import Job
 from surefit.plan.augment_arrays import describe_augment
 from surefit.plan.choose_rehearsal import Rehearsal
@@ -96,14 +98,23 @@ class Plan:
         """How processes share a step and what they exchange in it; empty for one process."""
         if self.job is None or self.job.batches.num_processes == 1:
             return {}
-        batches, count = self.job.batches, self.job.batches.num_processes
-        trained = (p for p in self.job.pipeline.module.parameters() if p.requires_grad)
-        gradients = sum(p.numel() * p.element_size() for p in trained)
-        return {
-            "count": count,
+        batches, exchange = self.job.batches, self.fit.exchange if self.fit else None
+        shared = {
+            "count": batches.num_processes,
+            "parallel": self.job.parallel,
             "imbalance": round(batches.imbalance(), 6),
-            # a ring sends each gradient twice, but for the share that stays
-            "exchanged_bytes_per_step": round(2 * (count - 1) / count * gradients),
+        }
+        if exchange is None:
+            return {**shared, "exchanged_bytes_per_step": None}
+        sent, device = exchange.step_bytes, self.request.device
+        return {
+            **shared,
+            "exchanged_bytes_per_step": sent,
+            "exchanged_by": exchange.as_dict(),
+            "exchange_seconds_at_least": find_device(device).seconds_to_send(sent)
+            if device is not None
+            else None,
+            "save_gather_bytes": exchange.save_gather_bytes,
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -115,7 +126,7 @@ class Plan:
             "findings": [found.as_dict() for found in self.findings],
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "columns": dict(self.columns) if self.columns is not None else None,
-            "batches": _batches_dict(self.job.batches) if self.job else None,
+            "batches": batches_dict(self.job.batches) if self.job else None,
             **({"processes": shared} if (shared := self.processes_dict()) else {}),
             "memory": {
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
@@ -149,12 +160,14 @@ def _stores_dict(job: Job) -> dict[str, str]:
     return {"train": job.train.folder.name, "validation": job.validation.folder.name}
 
 
-def _batches_dict(batches: Batches) -> dict[str, Any]:
+def batches_dict(batches: Batches) -> dict[str, Any]:
+    """The sizes of an epoch's batches as plan.json has them."""
     return {
         "count": batches.num_micro_batches(),
         "longest": list(batches.longest()),
         "padding_share": round(batches.padding_share(), 6),
         "order": batches.chosen_order,
+        **({"estimated_from_rows": len(batches.epoch(0).rows)} if batches.is_sampled else {}),
     }
 
 
@@ -177,7 +190,7 @@ def _model_dict(job: Job, model: ModelChoice, config: RunConfig) -> dict[str, An
         "name": model.source.name,
         "kind": model.source.kind,
         "code": model.source.code,
-        "parameters": sum(p.numel() for p in parameters),
+        "parameters": sum(num_weights(p) for p in parameters),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "max_length": job.pipeline.encoder.max_length,
         "lr": model.lr,

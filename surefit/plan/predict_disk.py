@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit.config import RunConfig
 from surefit.data.cache import cache_folder
 from surefit.disk_space import free_bytes, size_of
 from surefit.encode.encoder import Encoder
@@ -90,6 +91,14 @@ class Saving:
 
     keep: int
     save_every: int | None = None
+    gathers: bool = False
+    """Whether a divided model is gathered on the disk before it is saved."""
+
+    @classmethod
+    def of(cls, config: RunConfig, job: Job) -> Saving:
+        """How a run of this config saves."""
+        gathers = config.parallel == "fsdp" and job.batches.num_processes > 1
+        return cls(config.keep, config.save_every, gathers)
 
 
 def predict_disk(job: Job, source: ModelSource, saving: Saving, folder: Path) -> DiskUse:
@@ -122,7 +131,10 @@ def spread_checkpoints(
     stay = num_kept(saves, job, saving)
     at_once = min(saves, stay + 1)
     after = parts["model"] + parts["tokenizer"] + parts["report"]
-    temporary = max((at_once - stay) * one - after, 0)
+    whole = 0
+    if saving.gathers:
+        whole = sum(p.numel() * p.element_size() for p in job.pipeline.module.parameters())
+    temporary = max((at_once - stay) * one - after, whole, 0)
     return {"checkpoints": stay * one, **parts, "temporary": temporary}
 
 

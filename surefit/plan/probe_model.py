@@ -15,12 +15,14 @@ import numpy as np
 
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import Field, well_known_fields
+from surefit.checks.device_code import check_device_code
 from surefit.checks.probes import run_probes
 from surefit.checks.probes.batched_generation import (
     NEW_TOKENS,
     NOT_BATCHED,
     choose_generation,
 )
+from surefit.checks.probes.class_axis import describe_axes, find_step_scores
 from surefit.checks.probes.first_batch import OWN_LOSS, ExpectedOutputs, find_unreached, probe
 from surefit.checks.probes.model_loss import compare_losses
 from surefit.checks.probes.padding_effect import padding_effect
@@ -34,9 +36,12 @@ from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import with_module_loss
+from surefit.models.feature_model_files import is_feature_model
 from surefit.models.gradient_checkpointing import is_checkpointing
+from surefit.models.quantize import num_weights
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.models.save_model import load_model, save_model
+from surefit.models.step_scores import StepScores
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
@@ -81,7 +86,7 @@ def perturbed_pipeline(built: Built, train: Store) -> Iterator[Pipeline]:
     """The Pipeline that probes use: for an untrained model, a copy with perturbed weights."""
     pipeline = built.pipeline
     untrained = built.source.untrained or built.source.kind == "object"
-    size = sum(weight.numel() for weight in pipeline.module.parameters())
+    size = sum(num_weights(weight) for weight in pipeline.module.parameters())
     if not untrained or size > MAX_COPIED_WEIGHTS:
         yield pipeline
         return
@@ -105,6 +110,37 @@ def _is_finite(pipeline: Pipeline, train: Store) -> bool:
     return bool(torch.as_tensor(total).isfinite().all())
 
 
+def choose_step_scores(
+    pipeline: Pipeline, train: Store, stride: int
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Where a module of one's own has the time, if steps have classes, as a choice of the plan."""
+    head = pipeline.task.head_for(pipeline.encoder)
+    if head is None or head.body != "step_classes" or is_feature_model(pipeline.module):
+        return {}, []
+    batch, _ = _probe_batch(pipeline, train)
+    if "inputs_embeds" not in batch:  # of one's own collate_fn
+        return {}, []
+
+    def run(batch: Any, known: StepScores | None = None) -> Any:
+        import torch
+
+        tried = replace(pipeline, call=replace(pipeline.call, step_scores=known))
+        try:
+            with preserved_state(pipeline.module), torch.no_grad():
+                return tried.outputs(batch).logits
+        except Exception:  # reported by the probe of the first batch, if it is a fault
+            return None
+
+    turned = StepScores(reads_time_last=True)
+    time_last = run(batch) is None and run(batch, turned) is not None
+    found = find_step_scores(partial(run, known=turned) if time_last else run, batch, stride)
+    if found is not None and time_last:
+        found = replace(found, reads_time_last=True)
+    if found is None or found == StepScores():
+        return {}, []
+    return {"step_scores": found.as_choice()}, [describe_axes(found)]
+
+
 def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     """The longest and the shortest training row go through the model together, and back."""
     pipeline = built.pipeline
@@ -124,6 +160,13 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
             "Let forward return logits, or leave them out.",
         )
     return found
+
+
+def probe_device_code(built: Built, train: Store, dtype: Any) -> list[Finding]:
+    """What code of the user's own would do on a GPU, whether one is here or not."""
+    pipeline = built.pipeline
+    batch, _ = _probe_batch(pipeline, train)
+    return check_device_code(pipeline.module, pipeline.call, batch, dtype)
 
 
 def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]:

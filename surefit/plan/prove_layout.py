@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import Layout
-from surefit.kernels.choose_head import CLOSE_GRADIENT, CLOSE_LOSS
 from surefit.kernels.preserve_state import preserved_state
 from surefit.kernels.tensor_difference import largest_difference
+from surefit.kernels.tolerances import tolerance_of
 from surefit.kernels.varlen_attention import same_logits
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _same(expected: Any, found: Any, varlen: Mapping[str, Any]) -> bool:
     if expected.ndim > 2 and expected.shape[:2] == varlen["attention_mask"].shape:
         kept = varlen["kept_positions"]
         expected, found = (each.flatten(0, 1)[kept] for each in (expected, found))
-    return _close(found, expected, CLOSE_GRADIENT, 1.0)
+    return _close(found, expected, tolerance_of(found, expected).values, 1.0)
 
 
 def _same_gradients(
@@ -90,7 +90,8 @@ def _same_gradients(
         wanted = expected.pop(weight, None)
         assert found is not None
         wanted = torch.zeros_like(found) if wanted is None else wanted
-        same.append(_close(found, wanted, CLOSE_GRADIENT, SMALL_GRADIENT * largest))
+        close = tolerance_of(found, wanted).gradients
+        same.append(_close(found, wanted, close, SMALL_GRADIENT * largest))
 
     before = [weight.grad for weight in trained]
     hooks = []
@@ -106,7 +107,8 @@ def _same_gradients(
         for weight, gradient in zip(trained, before, strict=True):
             weight.grad = gradient
     none_left = all(not bool(gradient.any()) for gradient in expected.values())
-    return none_left and all(same) and _close(other, loss, CLOSE_LOSS, 1e-12)
+    close = tolerance_of(*(weight.dtype for weight in trained)).loss
+    return none_left and all(same) and _close(other, loss, close, 1e-12)
 
 
 def _loss(pipeline: Pipeline, batch: Mapping[str, Any]) -> torch.Tensor:

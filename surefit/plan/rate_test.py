@@ -19,6 +19,7 @@ from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import restoring_state
 from surefit.models.call import compute_losses
 from surefit.models.optimizer import make_optimizer
+from surefit.models.quantize import num_weights
 from surefit.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
         return "the optimizer passed in already has a state"
     if fit.limit.source == "max_memory_gb":
         return "max_memory_gb bounds the run, and the test comes before it"
-    size = sum(weight.numel() for weight in job.pipeline.module.parameters())
+    size = sum(num_weights(weight) for weight in job.pipeline.module.parameters())
     if fit.limit.on_device and size > MAX_WEIGHTS_BESIDE_DEVICE:
         return "the model is too large to be tried on the CPU before the run"
     if fit.step_seconds is None or fit.total_seconds is None:

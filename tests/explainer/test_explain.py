@@ -232,7 +232,7 @@ def test_there_are_enough_causes_and_unrelated_texts() -> None:
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.code)
 def test_every_cause_is_complete(cause: Cause) -> None:
-    assert re.fullmatch(r"SF[68]\d\d", cause.code)
+    assert re.fullmatch(r"SF[689]\d\d", cause.code)
     assert cause.messages
     assert cause.title[-1] not in ".:;"
     sentences = (cause.why, cause.fix, *([cause.in_surefit] if cause.in_surefit else []))

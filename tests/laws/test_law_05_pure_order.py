@@ -17,6 +17,7 @@ from torch import nn
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
 from surefit.batches.order import Batches
+from surefit.batches.window_order import Windows
 from surefit.run.checkpoints import latest_checkpoint
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=200)
@@ -96,6 +97,31 @@ def test_a_step_is_a_random_draw_of_lengths(
     batches = Batches(lengths, 0, *shape, padding_free=padding_free)
     steps = [batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.num_steps(0))]
     size = batches.batch_size * batches.micro_per_step
+    means = [lengths[rows].mean() for rows in steps if len(rows) == size]
+    assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
+
+
+@given(LENGTHS, st.integers(0, 5), st.integers(0, 3), st.sampled_from(SHAPES))
+def test_windows_have_every_row_once_and_the_same_steps_for_all_processes(
+    lengths: list[int], seed: int, epoch: int, shape: tuple[int, int, int]
+) -> None:
+    array = np.array(lengths, np.int32)
+    windows = Windows(array, 32, 8)
+    alone = order(Batches(array, seed, 16, windows=windows), epoch)
+    assert sorted(row for step in alone for row in step) == list(range(len(lengths)))
+    shared = order(Batches(array, seed, *shape, windows=Windows(array, 32, 8)), epoch)
+    assert [sorted(step) for step in shared] == [sorted(step) for step in alone]
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (8, 4, 1), (8, 1, 16)])
+def test_a_step_of_a_window_is_a_random_draw_even_of_sorted_rows(
+    shape: tuple[int, int, int],
+) -> None:
+    """Rows sorted by length are the worst case: those of a shard are alike."""
+    lengths = np.sort(np.tile(RAGGED, 8))
+    batches = Batches(lengths, 0, *shape, windows=Windows(lengths, 4096, 256))
+    steps = [batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.num_steps(0))]
+    size = batches.effective_rows
     means = [lengths[rows].mean() for rows in steps if len(rows) == size]
     assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
 

@@ -15,6 +15,7 @@ from surefit.batches import order
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
+from surefit.batches.window_order import Windows, find_edges, make_window, sample_steps
 from surefit.encode.store import Store, new_store
 
 FIELDS = {"input_ids": Field(("time",), "int64", 0)}
@@ -72,3 +73,25 @@ def test_memory_per_further_row_is_at_most_sixteen_bytes(
     order._make_epoch.cache_clear()  # epochs of other data
     small, large = (peak_bytes(store, **shape) for store in stores)
     assert (large - small) / (MANY - FEW) <= 16
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [{"grad_accum": 4}, {"max_tokens": 4096, "padding_free": True}, {"order": "grouped"}],
+    ids=str,
+)
+def test_windows_take_sixteen_bytes_a_row_of_theirs(shape: dict[str, Any]) -> None:
+    """A step in the middle of an epoch takes the memory of its window, whatever the rows."""
+    window, peaks = 1 << 16, []
+    for num_rows in (1 << 20, 1 << 23):
+        lengths = np.broadcast_to(np.int32(50), num_rows)
+        for cached in (find_edges, make_window, sample_steps):
+            cached.cache_clear()
+        gc.collect()
+        tracemalloc.start()
+        batches = Batches(lengths, 0, 8, windows=Windows(lengths, window, 64), **shape)
+        batches.share(0, batches.num_steps(0) // 2)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) <= 16 * window + 300_000  # lengths that are summed a block at a time
+    assert peaks[1] <= 1.1 * peaks[0] + 50_000

@@ -9,7 +9,11 @@ import pytest
 
 import surefit
 from builders import MeanPool, feature_rows
+from http_server import serve
 from surefit import atomic
+from surefit.data.open_data import open_table
+from surefit.data.remote import download
+from surefit.errors import FindingError
 
 
 class PowerCutError(Exception):
@@ -94,3 +98,13 @@ def test_a_flipped_bit_is_seen_when_a_checkpoint_is_read(tmp_path: Path) -> None
     assert str(weights) in chosen.notices[0]
     with pytest.raises(surefit.RunFailedError, match="is damaged"):
         checkpoints.load_checkpoint(weights.parent, module)
+
+
+def test_half_a_download_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(download, "BACK_OFF_SECONDS", 0.01)
+    rows = b'{"text": "a whole line"}\n' * 80
+    with serve({"rows.jsonl": rows}, cut=len(rows) // 2, etags="none") as site:
+        with pytest.raises(FindingError, match="ends after"):  # at the end of a line
+            open_table(f"{site.url}/rows.jsonl")
+        assert not list((tmp_path / "cache").rglob("rows.jsonl"))

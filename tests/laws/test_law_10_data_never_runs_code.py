@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import pytest
 import surefit
 from builders import MeanPool, feature_rows, write_jsonl
 from surefit.cli import run as command
+from surefit.data.open_data import open_table
+from surefit.errors import FindingError, UsageError
 from surefit.report.page import render
 from surefit.user_code import RunCode
 from surefit.user_code.code_records import CodeRecord, remember
+from tar_files import tar_of
 
 
 class Bomb:
@@ -116,3 +121,27 @@ def test_rows_are_data_even_where_they_look_like_templates(tmp_path: Path) -> No
     assert plan.job is not None
     row = plan.job.train.row(0)
     assert plan.job.pipeline.encoder.tokenizer.decode(row["input_ids"]).startswith(text)
+
+
+def test_pickles_in_tar_files_are_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "it-ran"
+    array = io.BytesIO()
+    np.save(array, np.array([Bomb(trace)], dtype=object), allow_pickle=True)
+    bomb = pickle.dumps(Bomb(trace))
+    others = [("0.pyd", bomb), ("0.pickle", bomb), ("0.pth", bomb)]
+    (tmp_path / "a.tar").write_bytes(tar_of([("0.txt", b"text"), *others]))
+    assert open_table(tmp_path / "a.tar").columns == ("text",)
+    (tmp_path / "b.tar").write_bytes(tar_of([("0.npy", array.getvalue())]))
+    with pytest.raises(FindingError) as caught:
+        open_table(tmp_path / "b.tar")
+    assert caught.value.findings[0].code == "SF104"
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("url", ["zip://rows.jsonl::{}", "simplecache::file://{}", "dir::{}"])
+def test_urls_lead_to_the_files_they_name(url: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    with zipfile.ZipFile(tmp_path / "rows.zip", "w") as archive:
+        archive.write(tmp_path / "rows.jsonl", "rows.jsonl")
+    with pytest.raises(UsageError, match="Data cannot be read through"):
+        open_table(url.format(tmp_path / ("rows.zip" if "zip" in url else "rows.jsonl")))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import surefit
 from faults.columns import PAIRS, asked
+from surefit.data.open_data import open_table
+from tar_files import tar_of
 
 TABLE = [
     {"note": f"no. {n}", "size": n * 13 % 29, "kind": "ab"[n % 2], "price": n * 3.5 % 17}
@@ -71,3 +74,10 @@ def test_what_would_be_misread_is_refused(rows: list[dict[str, Any]], code: str)
     plan = surefit.check(data=rows, model="tiny:llama")
     assert not plan.ok
     assert code in [found.code for found in plan.findings if found.severity == "error"]
+
+
+def test_members_of_a_tar_file_that_are_not_read_are_named(tmp_path: Path) -> None:
+    members = [("0.txt", b"text"), ("0.mp4", b"film"), ("0.pkl", b"pickle"), ("note", b"about")]
+    (tmp_path / "a.tar").write_bytes(tar_of(members))
+    said = " ".join(found.message for found in open_table(tmp_path / "a.tar").findings)
+    assert all(name in said for name, _ in members[1:])

@@ -44,6 +44,7 @@ def codes(plan: Any) -> set[str]:
     return {found.code for found in plan.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "task", "groups", "code"),
     [
@@ -94,6 +95,7 @@ def test_evaluation_does_not_depend_on_the_batch_size() -> None:
     assert padded["loss"] != pytest.approx(one["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_choice_and_its_evaluation_generates_by_it(tmp_path: Path) -> None:
     surefit.train(
         data=echo_rows(40),

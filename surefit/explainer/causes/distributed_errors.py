@@ -241,4 +241,56 @@ CAUSES = (
         in_surefit="surefit tokenises rows once, before the first batch.",
         is_warning=True,
     ),
+    Cause(
+        "SF901",
+        "a host did not come to the rendezvous",
+        messages=(Message(r"RendezvousTimeoutError", seen="facebookresearch/av_hubert#19"),),
+        why="torchrun waits until --nnodes hosts have come to --rdzv-endpoint with the same "
+        "--rdzv-id, and gave up. The command does not run on all hosts, hosts have another "
+        "--rdzv-id or --nnodes, or they meet at different endpoints.",
+        fix="Start the same command on every host, with the same --nnodes, --rdzv-id and "
+        "--rdzv-endpoint. Hosts that start late: --rdzv-conf timeout=1800.",
+        in_surefit="Once torchrun has started its processes, missing ones are named by number and "
+        "host (docs/guides.md).",
+    ),
+    Cause(
+        "SF902",
+        "the rendezvous cannot be reached",
+        messages=(
+            Message(
+                r"client socket has timed out after [\d.]+ ?m?s while trying to connect to",
+                seen="pytorch/pytorch#79388",
+            ),
+            Message(
+                r"RendezvousConnectionError: The connection to the C10d store has failed",
+                seen="pytorch/pytorch#107021",
+            ),
+        ),
+        why="Nobody listens at the address and port, or a firewall drops the packets. The first "
+        "host has not started or has ended, its name resolves to another address, or "
+        "--rdzv-endpoint is not an address of one of the hosts.",
+        fix="From the other host, try the port: nc -vz HOST PORT. Use an address that all hosts "
+        "reach, open the port, and start the host of the endpoint first. If its own name does "
+        "not resolve to that address: --rdzv-conf is_host=1 there.",
+        in_surefit="Its processes name the address, the port and the reason of the system, after "
+        "SUREFIT_JOIN_SECONDS (600).",
+    ),
+    Cause(
+        "SF903",
+        "Gloo uses the wrong network interface",
+        messages=(
+            Message(
+                r"Gloo connectFullMesh failed",
+                seen="vllm-project/vllm#5094",
+            ),
+            Message(r"ifa != nullptr\. Unable to find (?:address|interface) for: (?P<name>\S+)"),
+        ),
+        why="Gloo listens at the address that the name of the host resolves to, often 127.0.0.1 "
+        "or an address that the other hosts do not reach; or GLOO_SOCKET_IFNAME names an interface "
+        "that is not there. It takes one name, and no list or pattern such as NCCL_SOCKET_IFNAME.",
+        fix="Set GLOO_SOCKET_IFNAME, and NCCL_SOCKET_IFNAME with NCCL, to the interface that "
+        "reaches the other hosts: ip route get ADDRESS-OF-THE-FIRST-HOST shows it after dev.",
+        in_surefit="With several hosts, the interface that reaches the first host is chosen where "
+        "none is set.",
+    ),
 )

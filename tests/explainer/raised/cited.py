@@ -285,6 +285,25 @@ CITED: tuple[tuple[str, str, str], ...] = (
         "SF664",
         "port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use.",
     ),
+    ("facebookresearch/av_hubert#19", "SF901", '"message": "RendezvousTimeoutError: ",'),
+    (
+        "pytorch/pytorch#79388",
+        "SF902",
+        "[E socket.cpp:793] [c10d] The client socket has timed out after 60s while trying to "
+        "connect to (IP1, 2222).",
+    ),
+    (
+        "pytorch/pytorch#107021",
+        "SF902",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the "
+        "C10d store has failed. See inner exception for details.",
+    ),
+    (
+        "vllm-project/vllm#5094",
+        "SF903",
+        "RuntimeError: Gloo connectFullMesh failed with "
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+    ),
     (
         "deepspeedai/DeepSpeed#6914",
         "SF665",

@@ -327,6 +327,10 @@ RAISED: dict[str, tuple[str, Call]] = {
     ),
     "cut file": ("SF674", lambda _: torch.load(io.BytesIO(saved(zeros(1000))[:2000]))),
     "pointer as safetensors": ("SF674", lambda _: safe_load(b"version https://git-lfs")),
+    "no such interface": (
+        "SF903",
+        lambda _: torch.distributed.ProcessGroupGloo.create_device(interface="none0"),
+    ),
     "shared": ("SF675", lambda folder: safe_save(folder, a=(one := zeros(4)), b=one)),
     "not contiguous": ("SF675", lambda folder: safe_save(folder, a=zeros(4, 3).t())),
 }

@@ -1,0 +1,175 @@
+"""How several processes share a model: tried on a few micro-batches, and stored in the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.order import Batches
+from surefit.checks.probes.parameter_use import ParameterUse, find_use
+from surefit.config import RunConfig
+from surefit.encode.store import Store
+from surefit.findings import Finding, rule
+from surefit.kernels.preserve_state import preserved_state
+from surefit.models.call import compute_losses
+from surefit.models.shard_module import find_units
+from surefit.pipeline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NOT_DIVISIBLE = rule(
+    "SF440",
+    "error",
+    "this model cannot be divided over processes",
+    why="parallel=fsdp gives each process a share of the rows of every parameter.",
+    fix="Change the parameters that the message names, or train with parallel=ddp.",
+)
+
+GATHERED_WHOLE = rule(
+    "SF441",
+    "info",
+    "the model is gathered as a whole",
+    why=(
+        "With parallel=fsdp, the blocks of a model are gathered one at a time. This needs blocks "
+        "that are called in the same order for all rows, and whose parameters only they read."
+    ),
+    fix=(
+        "Nothing to do; each process holds all parameters during a forward and backward pass, and "
+        "its share of gradients and optimizer state. To gather blocks one at a time, call each "
+        "block of the model in every forward pass."
+    ),
+)
+
+NO_COMPILED_SHARDS = rule(
+    "SF442",
+    "error",
+    "compile=on with parallel=fsdp",
+    why="Compiled layers of a model that is divided over processes are not tested.",
+    fix="Leave compile out, or train with parallel=ddp.",
+)
+
+PROBED_BATCHES, PROBED_ROWS = 3, 2
+SHOWN = 3
+KEY = "parallel"
+"""The name of this choice in plan.json."""
+
+
+def choose_parallel(
+    pipeline: Pipeline,
+    train: Store,
+    batches: Batches,
+    config: RunConfig,
+    earlier: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[Finding]]:
+    """What several processes need to know of the model; nothing for one process.
+
+    `unused` is whether a parameter may get no gradient in some micro-batch, `whole` whether a
+    divided model is gathered as a whole. Where either cannot be known, it is the safe one.
+    """
+    if batches.num_processes == 1:
+        return {}, []
+    module, divides = pipeline.module, config.parallel == "fsdp"
+    fixed: dict[str, Any] = {}
+    if divides:
+        check_divisible(module)
+        if config.compile == "on":
+            raise NO_COMPILED_SHARDS.error("compile=on and parallel=fsdp are both set.")
+        why = "compiled layers of a divided model are not tested"
+        fixed = {"compile": {"compiled": False, "why": why}}
+    if KEY in earlier:
+        return {KEY: earlier[KEY], **fixed}, []
+    names = {id(part): name for name, part in module.named_modules()}
+    blocks = {names[id(unit)]: unit for unit in find_units(module)}
+    if any(parameter.is_meta for parameter in module.parameters()):  # too large to try
+        return {KEY: {"unused": True, "whole": False}, **fixed}, []
+    use = _try_batches(pipeline, train, batches, blocks)
+    unused = bool(use.unused) or not _is_static(module)
+    why = _why_whole(module, use) if blocks else ""
+    found = []
+    if why and divides:
+        found = [GATHERED_WHOLE.finding(f"The model is gathered as a whole: {why}.")]
+    return {KEY: {"unused": unused, "whole": bool(why)}, **fixed}, found
+
+
+def _try_batches(
+    pipeline: Pipeline, train: Store, batches: Batches, blocks: Mapping[str, nn.Module]
+) -> ParameterUse:
+    """Forward and backward on the first micro-batches, in training mode."""
+    first = batches.micro_batches(0, 0)[:PROBED_BATCHES]
+    tried = [pipeline.batch(train, rows[:PROBED_ROWS]) for rows in first]
+
+    def loss(batch: Any) -> Any:
+        total, _, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
+        return total if added is None else total + added
+
+    with preserved_state(pipeline.module):
+        pipeline.module.train()
+        return find_use(pipeline.module, blocks, tried, loss)
+
+
+def _is_static(module: nn.Module) -> bool:
+    """Whether all micro-batches are known to use the same parameters.
+
+    Only known of classes of transformers, peft and torch without experts, dropped layers and
+    learned masks; code of the user's own may do anything.
+    """
+    known = ("transformers.", "peft.", "torch.nn.", "surefit.models.")
+    for name, part in module.named_modules():
+        kind = type(part).__module__
+        if not kind.startswith(known) or kind.startswith("transformers_modules"):
+            return False
+        if "expert" in name.rsplit(".", 1)[-1] or _drops_layers(part):
+            return False
+    return not any("mask" in name for name, _ in module.named_parameters())
+
+
+def _drops_layers(module: nn.Module) -> bool:
+    """Whether whole layers are left out at random, by an attribute or by the model's config."""
+    config = getattr(module, "config", None)
+    known = {**vars(module), **(vars(config) if hasattr(config, "to_dict") else {})}
+    rates = (v for n, v in known.items() if "layerdrop" in n.replace("_", "").lower())
+    return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
+
+
+def _why_whole(module: nn.Module, use: ParameterUse) -> str:
+    """Why blocks cannot be gathered one at a time; empty where they can."""
+    if use.outside:
+        shown = ", ".join(sorted(use.outside)[:SHOWN])
+        return f"parameters of {shown} are read outside of its forward"
+    if use.uneven:
+        return "not every forward pass calls the same blocks"
+    if any(_drops_layers(part) for part in module.modules()):
+        return "the model leaves out layers at random (layerdrop)"
+    return ""
+
+
+def check_divisible(module: nn.Module) -> None:
+    """Refuse a model with parameters that torch's fully_shard cannot divide."""
+    scalars = [name for name, p in module.named_parameters() if p.ndim == 0]
+    if scalars:
+        raise NOT_DIVISIBLE.error(
+            f"{_list(scalars)} of shape () and cannot be divided.",
+            fix="Give it the shape (1,): torch.ones(1); or train with parallel=ddp.",
+        )
+    whole = [n for n, p in module.named_parameters() if not p.is_floating_point()]
+    if whole:
+        raise NOT_DIVISIBLE.error(
+            f"{_list(whole)} quantized ({module.get_parameter(whole[0]).dtype}), and cannot be "
+            "divided.",
+            fix="Leave lora.quantize out, or train with parallel=ddp.",
+        )
+    dtypes = Counter(p.dtype for p in module.parameters() if p.requires_grad)
+    if len(dtypes) > 1:
+        most = dtypes.most_common(1)[0][0]
+        others = [n for n, p in module.named_parameters() if p.requires_grad and p.dtype != most]
+        raise NOT_DIVISIBLE.error(
+            f"Trainable parameters have several dtypes: {_list(others)} not {most}.",
+            fix="Use one dtype for all trainable parameters, or train with parallel=ddp.",
+        )
+
+
+def _list(names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"
