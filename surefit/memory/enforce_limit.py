@@ -106,6 +106,12 @@ class MemoryGuard:
         self._trim()
         self.is_near = False
 
+    def use_reserve(self) -> None:
+        """Let the run have what was kept free below its limit, to save its last step."""
+        self.reserve_bytes = 0
+        if self._status >= 0:
+            self.read()
+
     @contextmanager
     def enforced(self) -> Iterator[None]:
         """While the block runs, allocations beyond the limit fail; without a limit, do nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,9 @@ class Saver:
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-save")
+        self._pool.submit(int)  # starts the thread, which has no room to start near a memory limit
         self._waiting: Future[None] | None = None
+        self._at_once = False
 
     def __enter__(self) -> Saver:
         return self
@@ -73,9 +75,21 @@ class Saver:
             prune_checkpoints(self._folder, self._keep, best)
 
         def later(publish: Callable[[], None]) -> None:
-            self._waiting = self._pool.submit(finish, publish)
+            if self._at_once:
+                finish(publish)
+            else:
+                self._waiting = self._pool.submit(finish, publish)
 
         save_checkpoint(self._folder, module, optimizer, scaler, state, later)
+
+    def save_at_once(self) -> None:
+        """From now on, save in the calling thread, as a process does that is short of memory.
+
+        An earlier save that failed is forgotten, because the next one replaces it.
+        """
+        with suppress(Exception):
+            self._wait()
+        self._at_once = True
 
     def _wait(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -193,7 +193,7 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             stop_at_limit(
                 guard,
                 StepInWork(run, module, engine.plain_optimizer, state, watch),
-                save,
+                partial(_save_at_once, saver, save),
                 lambda: asked.value,
             ),
         ):
@@ -237,6 +237,11 @@ def _make_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
     return engine, state
+
+
+def _save_at_once(saver: Saver, save: Callable[[State], None], state: State) -> None:
+    saver.save_at_once()
+    save(state)
 
 
 def _evaluator(

@@ -51,7 +51,7 @@ class _LastStep:
 def stop_at_limit(
     guard: MemoryGuard,
     work: StepInWork,
-    save: Callable[[State], None],
+    save_at_once: Callable[[State], None],
     was_interrupted: Callable[[], bool],
 ) -> Iterator[None]:
     """Turn a failed allocation, or a stop near the limit, into a saved run and its message."""
@@ -78,11 +78,11 @@ def stop_at_limit(
         for weight in work.module.parameters():
             weight.grad = None
         guard.free()
+        guard.use_reserve()
         if can_save:
             last.buffers.restore()
-            save(state)
-    saved = f"Step {state.step} is saved." if can_save else "The last checkpoint is kept."
-    raise _stopped(guard, run, failed, saved if state.step else "No step was finished.")
+            save_at_once(state)
+    raise _stopped(guard, run, failed, f"Step {state.step} is saved." if can_save else _kept(run))
 
 
 @contextmanager
@@ -93,7 +93,12 @@ def report_limit(guard: MemoryGuard, run: Run) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, MemoryLimitError) or not guard.ran_out(error):
             raise
-        raise _stopped(guard, run, "An allocation failed", "The last checkpoint is kept.") from None
+        raise _stopped(guard, run, "An allocation failed", _kept(run)) from None
+
+
+def _kept(run: Run) -> str:
+    step = run.saved_step
+    return f"The checkpoint of step {step} is kept." if step else "No step was saved."
 
 
 def _stopped(guard: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimitError:

@@ -63,3 +63,20 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OSError, match="No space left"), Saver(tmp_path, keep=1) as saver:
         saver.save(module, optimizer, {}, State(step=1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_short_of_memory_saves_though_its_last_save_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(path: Path) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+
+    module, optimizer = _parts()
+    monkeypatch.setattr(atomic, "_sync", short)
+    with Saver(tmp_path, keep=1) as saver:
+        saver.save(module, optimizer, {}, State(step=1))
+        saver.save_at_once()
+        saver.save(module, optimizer, {}, State(step=2))
+        assert checkpoint_path(tmp_path, 2).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
