@@ -261,6 +261,7 @@ RUNS: tuple[RealRun, ...] = (
         {"text": "text", "label": "label"},
         test_data=("$DATA/trec/TREC.test",),
         repeated=False,
+        tested=False,
     ),
     RealRun(
         "sms-spam, MiniLM",
@@ -428,6 +429,7 @@ RUNS: tuple[RealRun, ...] = (
         (goals.PERPLEXITY_FALLS,),
         {"text": "text"},
         eval_data=("$DATA/wikitext-2/test.txt",),
+        tested=False,
     ),
     RealRun(
         "wikitext-2, tiny:bert, masked",
