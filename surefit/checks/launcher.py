@@ -80,6 +80,13 @@ not train.
         for name, value in given.items()
         if name.startswith(PREFIX)
     }
+    # Of several processes on CPUs it starts one, and leaves the others to mpirun.
+    if asked and given.get("MASTER_ADDR") and "WORLD_SIZE" not in given:
+        raise UsageError(
+            "accelerate launch was asked for several processes on CPUs, but has not said how many, "
+            "so that each would train alone.",
+            "Launch with surefit train --processes N, or with torchrun.",
+        )
     for name, value in sorted(asked.items()):
         if name.startswith("USE_") and name not in HARMLESS and value in ON:
             raise UsageError(

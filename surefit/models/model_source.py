@@ -30,6 +30,16 @@ class Built:
 
 
 @dataclass(frozen=True)
+class WeightLimits:
+    """How many bytes of weights one process loads."""
+
+    divided: int | None = None
+    """Of a model that is divided over processes: a larger one is read share by share."""
+    host: int | None = None
+    """Of any model: a larger one is planned from its config."""
+
+
+@dataclass(frozen=True)
 class ModelSource:
     """Where a model comes from.
 

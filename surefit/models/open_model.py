@@ -7,9 +7,11 @@ from typing import Any
 from surefit.data.remote.remote_url import is_url
 from surefit.errors import UsageError
 from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp, trained_module
-from surefit.models.model_source import ModelSource
+from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
+
+NO_LIMITS = WeightLimits()
 
 
 def open_model(
@@ -18,14 +20,11 @@ def open_model(
     from_scratch: bool = False,
     trust_remote_code: bool = False,
     quantize: str | None = None,
-    most_bytes: int | None = None,
+    limits: WeightLimits = NO_LIMITS,
     code: CodeGate,
 ) -> ModelSource:
-    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module.
-
-    A folder with more than `most_bytes` of weights is for a model that is divided over processes.
-    """
-    source = _open(model, from_scratch, trust_remote_code, quantize, most_bytes, code)
+    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
+    source = _open(model, from_scratch, trust_remote_code, quantize, limits, code)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
             f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
@@ -39,7 +38,7 @@ def _open(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None,
-    most_bytes: int | None,
+    limits: WeightLimits,
     code: CodeGate,
 ) -> ModelSource:
     if not isinstance(model, str):
@@ -66,4 +65,4 @@ def _open(
     if is_code_name(model):
         return custom_modules.open_function(model, code)
     trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
-    return pretrained.open_pretrained(model, from_scratch, trusted, quantize, most_bytes)
+    return pretrained.open_pretrained(model, from_scratch, trusted, quantize, limits)

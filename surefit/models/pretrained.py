@@ -13,7 +13,7 @@ from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import SurefitError, UsageError
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 from surefit.gigabytes import show_size
 from surefit.models.audio_inputs import extractor_inputs
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
@@ -22,7 +22,7 @@ from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
 from surefit.models.load_shards import build_late, whole_bytes
 from surefit.models.load_weights import building, fit_embeddings, load_weights
-from surefit.models.model_source import Built, ModelSource
+from surefit.models.model_source import Built, ModelSource, WeightLimits
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.regular_files import refuse_special_inside
@@ -37,6 +37,14 @@ NO_WEIGHTS = rule(
     fix="Add the weights to the folder to train the model.",
 )
 
+
+OVER_THIS_MACHINE = rule(
+    "SF409",
+    "info",
+    "model larger than this machine's memory",
+    why="Rows, memory and time are planned from the config; the model could not be run here.",
+    fix="Nothing to do for a plan. To train it, use a machine with more memory, or parallel=fsdp.",
+)
 
 MAX_LAYERS = 10_000
 
@@ -56,19 +64,22 @@ def open_pretrained(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None = None,
-    most_bytes: int | None = None,
+    limits: WeightLimits = WeightLimits(),  # noqa: B008 - it is frozen
 ) -> ModelSource:
     """A model folder, a run's folder or a hub id, through the Auto class of the task.
 
-    A model in a folder with more than `most_bytes` of weights is built without them, to be divided.
+    A model with more weights than the limits allow is built without them.
     """
     name = model_place(model_folder(name))
     refuse_special_inside(name)
     more = quantization(quantize) if quantize is not None and not from_scratch else {}
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)
-    readable = most_bytes is not None and not from_scratch and quantize is None and not weightless
-    late = readable and whole_bytes(Path(name)) > (most_bytes or 0)
+    size = _weight_bytes(name, config, from_scratch) if limits != WeightLimits() else 0
+    loads = not weightless and quantize is None
+    late = loads and not from_scratch and limits.divided is not None and size > limits.divided
+    too_large = loads and not late and limits.host is not None and size > limits.host
+    weightless = weightless or too_large
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         if head is not None and head.body is not None:
@@ -85,7 +96,8 @@ def open_pretrained(
             if late:
                 built = _late(auto, name, config, trust_remote_code)
             elif weightless:
-                built = _without_weights(auto, name, config, trust_remote_code)
+                found = _too_large(name, size) if too_large else _no_weights(name)
+                built = Built(_on_meta(auto, config, trust_remote_code), (found,))
             elif from_scratch:
                 built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
@@ -144,14 +156,35 @@ def _is_weightless(name: str) -> bool:
     return folder.is_dir() and not any(next(folder.glob(kind), None) for kind in kinds)
 
 
-def _without_weights(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
+def _on_meta(auto: Any, config: Any, trust_remote_code: bool) -> Any:
     """The model on the meta device, from which memory and time can be predicted."""
     import torch
 
     with torch.device("meta"):
-        module = auto.from_config(config, trust_remote_code=trust_remote_code)
-    message = f"{name} has no weights; the plan uses its config alone."
-    return Built(module, (NO_WEIGHTS.finding(message),))
+        return auto.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def _weight_bytes(name: str, config: Any, from_scratch: bool) -> int:
+    """Bytes of the weights in float32; 0 if that is not known before they are loaded."""
+    if not from_scratch:
+        return whole_bytes(Path(name))
+    from transformers import AutoModel
+
+    with quiet_transformers(), building(name):
+        body = _on_meta(AutoModel, config, False)
+    return sum(4 * weight.numel() for weight in body.parameters())
+
+
+def _no_weights(name: str) -> Finding:
+    return NO_WEIGHTS.finding(f"{name} has no weights; the plan uses its config alone.")
+
+
+def _too_large(name: str, size: int) -> Finding:
+    return OVER_THIS_MACHINE.finding(
+        f"The weights of {name} are {show_size(size)} in float32, more than the memory of this "
+        "machine; the plan uses the model's config alone. Not done: probes of the model on its "
+        "rows, padding-free batches, the trial of the learning rate."
+    )
 
 
 def _late(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:

@@ -42,7 +42,7 @@ from surefit.findings import (
 )
 from surefit.memory.limit import Limit, find_limit
 from surefit.memory.process_memory import peak_bytes, reset_peak
-from surefit.models.model_source import ModelSource
+from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.models.open_model import open_model
 from surefit.models.parameter_patterns import freeze_parameters
 from surefit.plan.audio_rows import plan_audio
@@ -134,7 +134,7 @@ def _run(planner: PlanInProgress) -> None:
         from_scratch=config.from_scratch,
         trust_remote_code=config.trust_remote_code,
         quantize=config.lora.quantize,
-        most_bytes=_most_bytes(planner),
+        limits=_weight_limits(planner),
         code=code,
     )
     hints = source.hints()
@@ -285,14 +285,17 @@ def _make_encoder(
     return encoder
 
 
-def _most_bytes(planner: PlanInProgress) -> int | None:
-    """Bytes of weights that one process loads whole, of a model that is then divided."""
-    config = planner.request.config
-    if config.parallel != "fsdp" or (planner.request.processes or num_processes()) == 1:
-        return None
+def _weight_limits(planner: PlanInProgress) -> WeightLimits:
+    """What one process loads: all that host memory holds, half of it where it does not train."""
+    config, request = planner.request.config, planner.request
     limit = planner.limit or find_limit(config.max_memory_gb, config.device_memory_gb)
-    host = find_limit(config.max_memory_gb, host=True)
-    return int(WHOLE_SHARE * min(limit.bytes, host.bytes))
+    host = find_limit(config.max_memory_gb, host=True).bytes
+    is_divided = config.parallel == "fsdp" and (request.processes or num_processes()) > 1
+    divided = int(WHOLE_SHARE * min(limit.bytes, host)) if is_divided else None
+    if config.device_memory_gb is not None:  # planned for another device
+        return WeightLimits(divided, int(WHOLE_SHARE * host))
+    # Onto a device of this machine, weights may be read in fewer bytes.
+    return WeightLimits(divided, None if limit.on_device else host)
 
 
 def _build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ def make_engine(
     if divided is not None:
         model, prepared = module, accelerator.prepare_optimizer(optimizer)
     else:
-        model, prepared = accelerator.prepare(module, optimizer)
+        with warnings.catch_warnings():  # Accelerate knows only torch's old name of the setting
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            model, prepared = accelerator.prepare(module, optimizer)
     # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
     stepped = prepared if accelerator.scaler is not None else prepared.optimizer
     return Engine(accelerator, model, stepped, optimizer, divided)

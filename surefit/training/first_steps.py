@@ -31,6 +31,8 @@ WEIGHTS_DO_NOT_MOVE = rule(
 STEPS = 3
 """Steps with a learning rate above 0 after which weights are looked at."""
 SHOWN = 5
+CHUNK = 1 << 20
+"""Values of a weight that are fingerprinted at once."""
 
 
 class _Seen:
@@ -99,9 +101,20 @@ def _conclude(seen: _Seen, event: Event, emit: Observer) -> None:
 
 
 def fingerprint(weight: torch.Tensor) -> int:
-    """A number that changes with any bit of the weight, but for chance."""
+    """A number that changes with any bit of the weight, but for chance.
+
+    Each bit counts by its place: the two biases of a softmax move by the same amount, one up and
+    one down.
+
+    >>> import torch
+    >>> fingerprint(torch.tensor([1.0, 1.5])) == fingerprint(torch.tensor([1.5, 1.0]))
+    False
+    """
     import torch
 
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     own = own_shard(weight.detach())
-    return int(own.view(whole[own.dtype.itemsize]).sum(dtype=torch.int64))
+    flat = own.view(whole[own.dtype.itemsize]).reshape(-1)
+    places = torch.arange(1, 2 * min(len(flat), CHUNK) + 1, 2, device=flat.device)
+    sums = [(part * places[: len(part)]).sum() for part in flat.split(CHUNK)]
+    return sum(n * int(part) for n, part in enumerate(sums, start=1))

@@ -19,6 +19,7 @@ from surefit.kernels.compiling import compile_layers
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.models.optimizer import make_optimizer
+from surefit.models.pretrained import OVER_THIS_MACHINE
 from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.choose_parallel import KEY as PARALLEL
@@ -377,12 +378,17 @@ def refuse_errors(plan: Plan) -> None:
 
 
 def refuse_weightless(plan: Plan) -> None:
-    """Refuse to train a model whose folder holds a config and no weights."""
-    if plan.model is not None and plan.model.source.weightless and not plan.model.source.late:
-        raise UsageError(
-            f"{plan.model.source.name} holds no weights, so there is nothing to train.",
-            "Put the weights into the folder, or start from fresh ones with --from-scratch.",
-        )
+    """Refuse to train a model that was planned from its config alone."""
+    if plan.model is None or not plan.model.source.weightless or plan.model.source.late:
+        return
+    name, found = plan.model.source.name, {each.code: each for each in plan.findings}
+    if OVER_THIS_MACHINE.code in found:
+        fault = found[OVER_THIS_MACHINE.code]
+        raise UsageError(fault.message, OVER_THIS_MACHINE.fix)
+    raise UsageError(
+        f"{name} holds no weights, so there is nothing to train.",
+        "Put the weights into the folder, or start from fresh ones with --from-scratch.",
+    )
 
 
 @contextmanager

@@ -142,6 +142,14 @@ def test_what_accelerate_was_asked_for_and_would_not_happen(
     assert expected in f"{raised.value.message} {raised.value.fix}"
 
 
+def test_processes_that_accelerate_leaves_to_mpirun_do_not_train_alone() -> None:
+    launched = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    with pytest.raises(UsageError, match="several processes on CPUs"):
+        check_launcher("fp32", launched)
+    check_launcher("fp32", {**launched, "WORLD_SIZE": "2", "RANK": "0"})
+    check_launcher("fp32", {"MASTER_ADDR": "127.0.0.1"})
+
+
 def test_what_accelerate_launch_always_says_is_no_fault() -> None:
     said = {"MIXED_PRECISION": "no", "DYNAMO_BACKEND": "NO", "USE_CPU": "true"}
     said |= {"USE_FSDP": "false", "DYNAMO_USE_DYNAMIC": "False", "CPU_AFFINITY": "False"}
