@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +17,8 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.errors import UsageError, describe_error
-from surefit.models.call import Call, match_arguments
+from surefit.kernels.packed_body import Varlen
+from surefit.models.call import Call
 from surefit.pipeline.pipeline import Pipeline
 
 NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -24,6 +27,7 @@ BATCHES = (2, 3)
 LOOK_AT = 64
 TOLERANCE = 1e-4
 """Largest difference of an output, relative to the largest output."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 ONE_FILE_BYTES = 1 << 30
 """A file of the format holds up to 2 GB; larger weights are put in files beside it."""
 
@@ -49,7 +53,7 @@ def write_onnx(pipeline: Pipeline, table: Table, path: Path) -> float:
     two batches of the table's rows, relative to the largest output.
     """
     batches = [*_batches(pipeline, table)]
-    module, call = pipeline.module.eval(), _call(pipeline, batches[0])
+    module, call = pipeline.module.eval(), _call(pipeline)
     columns = list(dict.fromkeys(call.arguments.values()))
     given = [{name: batch[name] for name in columns if name in batch} for batch in batches]
     expected = [_outputs(module, call, batch) for batch in given]
@@ -78,9 +82,9 @@ def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
         yield predicting.collate([chosen[n % len(chosen)] for n in range(size)])
 
 
-def _call(pipeline: Pipeline, batch: Mapping[str, Any]) -> Call:
-    """Which columns the module's forward is given, without what only training computes."""
-    return match_arguments(pipeline.module, list(batch))[0]
+def _call(pipeline: Pipeline) -> Call:
+    """How the module is called to predict, without what only training adds."""
+    return replace(pipeline.call, head=None, on_batch=None, auxiliary=None, varlen=Varlen())
 
 
 def _outputs(module: Any, call: Call, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def _convert(
 
     num_bytes = sum(w.numel() * w.element_size() for w in module.parameters())
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), _quiet_torch():
             torch.onnx.export(
                 Plain().eval(),
                 tuple(batch.values()),
@@ -136,9 +140,28 @@ def _convert(
             )
     except Exception as error:  # torch raises its own of many kinds
         raise UsageError(
-            f"torch cannot write {type(module).__name__} as ONNX: {describe_error(error)[:300]}",
+            f"torch cannot write {type(module).__name__} as ONNX: {_first_cause(error)}",
             "Replace the operation that it names in the module's forward.",
         ) from error
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Without the log of torch's exporter, which lists operations of libraries that are absent."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _first_cause(error: BaseException) -> str:
+    """The error that the others were raised from, in one line without colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(COLOURS.sub("", describe_error(error)).split())[:300]
 
 
 def _free_axes(name: str, value: Any, pipeline: Pipeline) -> dict[int, Any]:
@@ -155,7 +178,9 @@ def _compare(path: Path, batch: Mapping[str, Any], expected: Mapping[str, Any]) 
     """The largest difference between what the file and the module compute."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # its errors are raised as well
+    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     read = {node.name for node in session.get_inputs()}
     arrays = {name: value.cpu().numpy() for name, value in batch.items() if name in read}
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in arrays.items())
@@ -163,8 +188,9 @@ def _compare(path: Path, batch: Mapping[str, Any], expected: Mapping[str, Any]) 
         made = session.run(list(expected), arrays)
     except Exception as error:
         raise UsageError(
-            f"The ONNX file does not run on {shapes}: {describe_error(error)[:300]}",
-            "Do not fix the batch size or the length in the module's forward.",
+            f"The ONNX file does not run on {shapes}: {_first_cause(error)}",
+            "Do not fix the batch size or the length in the module's forward, and leave out layers "
+            "that torch writes for one size of the input only, such as AdaptiveMaxPool2d.",
         ) from error
     worst = 0.0
     for (name, wanted), got in zip(expected.items(), made, strict=True):
