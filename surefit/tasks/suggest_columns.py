@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from surefit.config import joint_name, joint_parts, set_option
 from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
+from surefit.data.file_columns import kind_named
 from surefit.data.label_columns import (
     describes,
     holds_classes,
@@ -96,9 +97,14 @@ def suggest(
 
 def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
     """Tasks and roles that the types and values of the columns allow."""
-    columns = [name for name in table.columns if not is_identifier(name)]
+    kinds = {name: kind_named(table, name, lambda kind: kind.decoded) for name in table.columns}
+    files = {name: kind.role for name, kind in kinds.items() if kind is not None}
+    columns = [name for name in table.columns if not is_identifier(name) and name not in files]
     prose = [name for name in columns if not is_metadata(name) and is_prose(table, name)]
     labels = _label_columns(table, [name for name in columns if name not in prose])
+    for name, role in files.items():
+        for label in labels:
+            yield _task_for(table, label, role), {role: name, "label": label}
     if prose and labels:
         pair = {"text_pair": prose[1]} if len(prose) == 2 else {}
         text = {"text": max(prose, key=lambda name: _length(table, name))}
@@ -119,7 +125,7 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
     arrays = [name for name in columns if is_array(table.column_type(name))]
     for name in arrays:
         yield from _array_readings(table, name, [n for n in (*labels, *arrays) if n != name])
-    if not prose and not arrays and len(table.columns) > 1:
+    if not prose and not arrays and not files and len(table.columns) > 1:
         for name in labels:
             kind = "regression" if is_continuous(table, name) else "tabular-classification"
             yield kind, {"label": name}

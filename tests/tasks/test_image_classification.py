@@ -295,3 +295,17 @@ def test_run_is_evaluated_from_another_folder(
     loss = run.metrics["loss"]
     monkeypatch.chdir("/")
     assert surefit.evaluate(tmp_path / "run")["loss"] == pytest.approx(loss)
+
+
+def test_paths_beside_two_possible_targets_are_images_in_the_advice(tmp_path: Path) -> None:
+    lines = ["scan_location,diagnosis,exposure"]
+    for n in range(20):
+        Image.new("L", (8, 8), n).save(tmp_path / f"s{n}.png")
+        lines.append(f"s{n}.png,{'good' if n % 2 else 'bad'},{n / 7:.3f}")
+    (tmp_path / "scans.csv").write_text("\n".join(lines))
+    plan = surefit.check(data=tmp_path / "scans.csv", model=torch.nn.Conv2d(1, 2, 3))
+    (found,) = [each for each in plan.findings if each.code == "SF202"]
+    named = "--set columns.image=scan_location --set columns.label="
+    assert f"--task image-classification {named}diagnosis" in found.fix
+    assert f"--task regression {named}exposure" in found.fix
+    assert "tabular" not in found.fix
