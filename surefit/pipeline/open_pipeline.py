@@ -16,7 +16,7 @@ from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import Names, match_arguments, with_module_loss
 from surefit.models.save_model import load_model
 from surefit.models.step_scores import StepScores
-from surefit.pipeline.pipeline import Pipeline, batch_columns, num_outputs, only_read
+from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
@@ -41,7 +41,7 @@ def open_pipeline(
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
     names = (plan.get("model") or {}).get("columns") or {}
-    call, _ = match_arguments(module, columns, Names(names, num_outputs=num_outputs(task, encoder)))
+    call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
     encoder = only_read(encoder, call)
