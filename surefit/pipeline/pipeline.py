@@ -219,11 +219,10 @@ def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
     One score is enough for two classes that exclude each other.
     """
     count, one_score = num_outputs(task, encoder), None
-    head = task.head_for(encoder)
-    if task.class_scores is not None and head is not None and count == 2:
-        if not is_multi_label(encoder):
-            rank = 2 + task.fields_for(encoder)["labels"].rank
-            one_score = OneScore(rank, 1 if head.per_pixel else -1)
+    head, exclusive = task.head_for(encoder), not is_multi_label(encoder)
+    if head is not None and task.class_scores is not None and exclusive and count == 2:
+        rank = 2 + task.fields_for(encoder)["labels"].rank
+        one_score = OneScore(rank, 1 if head.per_pixel else -1)
     return replace(names, num_outputs=count, one_score=one_score)
 
 

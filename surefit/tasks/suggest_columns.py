@@ -9,6 +9,7 @@ from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.label_columns import (
     describes,
+    holds_amounts,
     holds_classes,
     is_binary,
     is_continuous,
@@ -137,7 +138,9 @@ def _array_readings(
         if inner > 1 and rank in (inner, inner + 1):
             yield "image-segmentation", {"image": column, "label": target}
         elif inner <= 1 and rank > 2:
-            yield "image-classification", {"image": column, "label": target}
+            amounts = holds_amounts(table, target, whole=False)
+            task = "regression" if amounts else "image-classification"
+            yield task, {"image": column, "label": target}
         elif inner <= 1 and inner <= rank:
             yield _task_for(table, target, "features"), {"features": column, "label": target}
 
