@@ -19,7 +19,6 @@ from surefit.tasks import TASKS
 from surefit.tasks.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
 from surefit.tasks.task_spec import TaskSpec
 
-
 WEIGHTS, SMOOTHING = "loss.class_weights", "loss.label_smoothing"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np

@@ -53,8 +53,9 @@ def token_loss(select: Select, smoothing: float = 0.0) -> Loss:
         from torch.nn.functional import cross_entropy
 
         if isinstance(outputs, LabelledLoss):
-            unsmoothed = not smoothing and outputs.plain is not None
-            return outputs.plain if unsmoothed else outputs.total, outputs.count
+            if outputs.plain is not None and not smoothing:
+                return outputs.plain, outputs.count
+            return outputs.total, outputs.count
         logits, labels = select(outputs, batch)
         total = cross_entropy(
             full_precision(logits), labels, reduction="sum", label_smoothing=smoothing
