@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.kernels.clipping import make_clipper
 from surefit.kernels.fused_lora import fuse_adapters
 from surefit.kernels.row_lengths import Rows
-from surefit.kernels.sparse_head import LogitTransform, SparseHead, chunked_loss
+from surefit.kernels.sparse_head import Chunks, LogitTransform, SparseHead, chunked_loss
 from surefit.kernels.tensor_difference import relative_difference
 from surefit.kernels.tolerances import tolerance_of
 from surefit.kernels.varlen_kernels import (
@@ -174,7 +174,7 @@ def _sparse_head(device: Any, dtype: Any) -> tuple[Results, Results]:
     labels = torch.randint(50, (11,)).to(device)
     inputs = {"hidden": hidden, "weight": head.weight, "bias": head.bias}
     with _mixed(device, dtype):
-        ours = chunked_loss(hidden, head, labels, transform, 4).total
+        ours = chunked_loss(hidden, head, labels, Chunks(transform, 4)).total
         logits = (head(hidden) * 0.5).float()
     plain = cross_entropy(4.0 * (logits / 4.0).tanh(), labels, reduction="sum")
     return _with_gradients(ours, inputs, dtype), _with_gradients(plain, inputs, dtype)

@@ -32,7 +32,7 @@ from surefit.tasks.task_spec import TaskSpec
 TableSides = tuple[tuple[Table, Rows], tuple[Table, Rows]]
 FEATURES = ("inputs_embeds", "features")
 """The column of features in a batch: sequences, or vectors."""
-INPUTS = ("image", "features", "text")
+INPUTS = ("image", "audio", "features", "text")
 
 
 def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:

@@ -34,6 +34,10 @@ AMOUNTS = word_set("count counts num n length len size date time timestamp url")
 
 MAX_SHARE_OF_CLASSES = 0.5
 """More classes than this share of the rows means that the column is no class label."""
+MOST_CLASSES = 0.2
+"""Share of the rows; more different numbers than that are amounts."""
+ODD_SHARE = 0.1
+"""Fractions in more of the rows than this are no faults."""
 FEW_ROWS = 10
 """Up to so many rows, values need not repeat to be classes."""
 SAMPLE_ROWS = 10_000
@@ -52,6 +56,21 @@ def is_continuous(table: Table, column: str) -> bool:
             return True
     distinct = pc.count_distinct(values).as_py()
     return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+
+
+def holds_amounts(table: Table, column: str, whole: bool = True) -> bool:
+    """Whether a label's numbers are amounts, where a few odd values among classes are faults.
+
+    `whole` is whether many different integers are amounts, too, rather than classes.
+    """
+    values = row_values(table, column)
+    if not is_continuous(table, column):
+        return False
+    many = pc.count_distinct(values).as_py() > MOST_CLASSES * table.num_rows
+    if not pa.types.is_floating(values.type):
+        return whole and bool(many)
+    sample = np.asarray(values.drop_null().slice(0, SAMPLE_ROWS))
+    return bool(many or (sample % 1 != 0).mean() > ODD_SHARE)
 
 
 def row_values(table: Table, column: str) -> Any:

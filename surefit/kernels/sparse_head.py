@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.kernels.lower_precision import lower_precision
 from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
-from surefit.tasks.metrics.token_metrics import LabelledLoss
+from surefit.tasks.metrics.token_metrics import LabelledLoss, smoothed_sums
 from surefit.tasks.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
@@ -33,6 +33,16 @@ class LogitTransform:
 
 
 @dataclass(frozen=True)
+class Chunks:
+    """How the loss is computed chunk by chunk: tokens per chunk, and what becomes of logits."""
+
+    transform: LogitTransform
+    size: int
+    smoothing: float = 0.0
+    """Share of each target that is spread over the vocabulary."""
+
+
+@dataclass(frozen=True)
 class SparseHead:
     """The output embedding of a model, computed at labelled tokens only.
 
@@ -45,6 +55,8 @@ class SparseHead:
     chunk: int = 256
     tied: nn.Embedding | None = field(default=None, repr=False)
     """The input embedding, if it shares its weight with the output embedding."""
+    smoothing: float = 0.0
+    """Label smoothing of the loss."""
 
     def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
         """Run the model on a batch that lists its labelled tokens."""
@@ -58,7 +70,8 @@ class SparseHead:
             picked = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
             if self.transform is None:
                 return (picked[None], *inputs[1:])
-            known.append(chunked_loss(picked, module, labels, self.transform, self.chunk, shared))
+            chunks = Chunks(self.transform, self.chunk, self.smoothing)
+            known.append(chunked_loss(picked, module, labels, chunks, shared))
             return (picked[None, :0], *inputs[1:])
 
         hook = self.embedding.register_forward_pre_hook(gather)
@@ -71,17 +84,16 @@ class SparseHead:
         if self.transform is not None:
             return known[0] if added is None else replace(known[0], auxiliary_loss=added)
         logits = full_precision(outputs.logits[0])  # (N, V)
-        total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        total, plain = smoothed_sums(logits, labels, self.smoothing)
         hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
-        return LabelledLoss(total, hits, len(labels), added)
+        return LabelledLoss(total, hits, len(labels), added, plain)
 
 
 def chunked_loss(
     hidden: torch.Tensor,
     embedding: Any,
     labels: torch.Tensor,
-    transform: LogitTransform,
-    chunk: int,
+    chunks: Chunks,
     shared: SharedGradient | None = None,
 ) -> LabelledLoss:
     """Summed cross-entropy of `hidden` (N, H) projected to the vocabulary, chunk by chunk.
@@ -92,10 +104,11 @@ def chunked_loss(
 
     training = torch.is_grad_enabled()  # always False inside an autograd function
     passed = shared if shared is not None and shared.looked_up else None
-    total, hits = _chunked().apply(
-        hidden, embedding.weight, embedding.bias, labels, transform, chunk, training, passed
+    total, hits, plain = _chunked().apply(
+        hidden, embedding.weight, embedding.bias, labels, chunks, training, passed
     )
-    return LabelledLoss(total, None if training else hits, len(labels))
+    hits, plain = (None, None) if training else (hits, plain if chunks.smoothing else None)
+    return LabelledLoss(total, hits, len(labels), plain=plain)
 
 
 _function: Any = None
@@ -111,13 +124,13 @@ def _chunked() -> Any:
             """Computes the gradients in the forward pass, while a chunk's logits exist."""
 
             @staticmethod
-            def forward(ctx: Any, *given: Any) -> tuple[Any, Any]:
+            def forward(ctx: Any, *given: Any) -> tuple[Any, ...]:
                 *inputs, training, ctx.shared = given
                 wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
-                total, hits, *gradients = _loss_and_gradients(wanted, *inputs)
+                total, hits, plain, *gradients = _loss_and_gradients(wanted, *inputs)
                 ctx.gradients = gradients
-                ctx.mark_non_differentiable(hits)
-                return total, hits
+                ctx.mark_non_differentiable(hits, plain)
+                return total, hits, plain
 
             @staticmethod
             def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
@@ -125,7 +138,7 @@ def _chunked() -> Any:
                 ctx.gradients = None
                 if ctx.shared is not None:
                     ctx.shared.gradient, scaled[1] = scaled[1], None
-                return (*scaled, *[None] * 5)
+                return (*scaled, *[None] * 4)
 
         _function = ChunkedCrossEntropy
     return _function
@@ -137,11 +150,12 @@ def _loss_and_gradients(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
-    transform: LogitTransform,
-    chunk: int,
+    chunks: Chunks,
 ) -> tuple[Any, ...]:
-    """Loss, hits, and the wanted gradients of hidden, weight and bias."""
+    """Loss, hits, loss without smoothing, and the wanted gradients of hidden, weight and bias."""
     import torch
+
+    transform, smoothing = chunks.transform, chunks.smoothing
 
     device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
     low = lower_precision(hidden) or weight.dtype
@@ -150,11 +164,12 @@ def _loss_and_gradients(
     grad_hidden = torch.empty_like(hidden) if wanted[0] else None
     grad_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
     grad_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] and bias is not None else None
-    total = torch.zeros((), dtype=wide, device=hidden.device)
+    plain = torch.zeros((), dtype=wide, device=hidden.device)
+    spread = torch.zeros_like(plain)
     hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):
-        for start in range(0, len(labels), chunk):
-            piece = slice(start, start + chunk)
+        for start in range(0, len(labels), chunks.size):
+            piece = slice(start, start + chunks.size)
             part, targets = hidden[piece].to(low), labels[piece]
             logits = part @ projection.T
             if bias is not None:
@@ -163,10 +178,14 @@ def _loss_and_gradients(
             slope = _apply_transform(logits, transform)
             if not any(wanted):
                 hits += (logits.argmax(-1) == targets).sum()
-            total += _softmax_loss(logits, targets)
+            own, over_all = _softmax_loss(logits, targets, spread=bool(smoothing))
+            plain += own
+            spread += over_all
             if not any(wanted):
                 continue
-            logits[torch.arange(len(targets), device=logits.device), targets] -= 1
+            logits[torch.arange(len(targets), device=logits.device), targets] -= 1 - smoothing
+            if smoothing:
+                logits -= smoothing / logits.shape[-1]
             if slope is not None:
                 logits *= slope
             if transform.factor != 1.0:
@@ -178,7 +197,8 @@ def _loss_and_gradients(
                 _add_product(grad_weight, gradient, part)
             if grad_bias is not None:
                 grad_bias += logits.sum(0)
-    return total, hits, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
+    total = (1 - smoothing) * plain + smoothing * spread
+    return total, hits, plain, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
 
 
 def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
@@ -197,13 +217,18 @@ def _apply_transform(logits: torch.Tensor, transform: LogitTransform) -> torch.T
     return slope
 
 
-def _softmax_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Summed cross-entropy; replaces the logits by their softmax in place."""
+def _softmax_loss(logits: torch.Tensor, targets: torch.Tensor, spread: bool) -> tuple[Any, Any]:
+    """Summed cross-entropy with the targets and, for `spread`, with all tokens alike.
+
+    Replaces the logits by their softmax in place.
+    """
     logits -= logits.amax(-1, keepdim=True)
     picked = logits.gather(1, targets[:, None])
+    means = logits.mean(-1, keepdim=True) if spread else None
     sums = logits.exp_().sum(-1, keepdim=True)
     logits /= sums
-    return (sums.log() - picked).sum()
+    logs = sums.log()
+    return (logs - picked).sum(), 0.0 if means is None else (logs - means).sum()
 
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, part: torch.Tensor) -> None:

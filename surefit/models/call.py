@@ -14,6 +14,7 @@ from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
 from surefit.models.auxiliary_loss import AuxiliaryLoss
 from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.models.one_score import OneScore
 from surefit.models.step_scores import StepScores
 from surefit.tasks.task_spec import Batch, Loss
 
@@ -66,6 +67,8 @@ class Call:
     clock_arguments: tuple[str, ...] = ()
     num_outputs: int | None = None
     """Scores per row that the task needs: which of several unnamed outputs they are."""
+    one_score: OneScore | None = None
+    """How one score for two classes becomes two; None where the task needs each score."""
     step_scores: StepScores | None = None
     """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
 
@@ -90,18 +93,28 @@ class Call:
 
     def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
         if self.auxiliary is None:
-            outputs = as_outputs(model(**given, **self.fixed), self.num_outputs)
-            return outputs if self.step_scores is None else self._by_step(outputs, batch)
+            sizes = (self.num_outputs, None if self.one_score is None else 1)
+            return self._unified(as_outputs(model(**given, **self.fixed), *sizes), batch)
         outputs = as_outputs(self.auxiliary(model, {**given, **self.fixed}, batch))
         outputs.auxiliary_loss, outputs.loss = outputs.loss, None
         return outputs
 
-    def _by_step(self, outputs: Any, batch: Batch) -> Any:
-        assert self.step_scores is not None
-        logits, loss = outputs.logits, getattr(outputs, "loss", None)
-        if logits is not None:
+    def _unified(self, outputs: Any, batch: Batch) -> Any:
+        """The outputs with scores for each time step, and for each of two classes."""
+        found = logits = outputs.logits
+        if logits is None:
+            return outputs
+        if self.one_score is not None:
+            logits = self.one_score.with_axis(logits)
+        if self.step_scores is not None:
             logits = self.step_scores(logits, batch["inputs_embeds"].shape[1])
-        return SimpleNamespace(logits=logits, loss=loss, raw=getattr(outputs, "raw", outputs))
+        if self.one_score is not None:
+            logits = self.one_score.of_both(logits)
+        if logits is found:
+            return outputs
+        raw, loss = getattr(outputs, "raw", outputs), getattr(outputs, "loss", None)
+        one_score = self.one_score is not None and self.one_score.is_alone(found)
+        return SimpleNamespace(logits=logits, loss=loss, raw=raw, one_score=one_score)
 
 
 @dataclass
@@ -117,12 +130,14 @@ class Names:
     """What else is known about the columns of a batch.
 
     `other` has further names of a column: the user's own, and its role. `inputs` are the columns
-    that forward may read, in the order of the data. `num_outputs` is what the task needs.
+    that forward may read, in the order of the data. `num_outputs` is what the task needs;
+    with `one_score`, one will do for two classes.
     """
 
     other: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     num_outputs: int | None = None
+    one_score: OneScore | None = None
 
 
 def match_arguments(
@@ -176,7 +191,7 @@ def match_arguments(
             fix=f"Name an argument {lead}.",
         )
     call = Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock))
-    return replace(call, num_outputs=known.num_outputs), found
+    return replace(call, num_outputs=known.num_outputs, one_score=known.one_score), found
 
 
 def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str]) -> Call:
@@ -196,14 +211,15 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
     return Call({column: column for column in wanted}, fixed)
 
 
-def as_outputs(raw: Any, num_outputs: int | None = None) -> Any:
+def as_outputs(raw: Any, *sizes: int | None) -> Any:
     """The outputs of a model with attributes `logits` and `loss`, either of which may be None.
 
-    Of several outputs without a name, the logits are the first that has `num_outputs` scores.
+    Of several outputs without a name, the logits are the first that has so many scores; of several
+    sizes, the first that an output has.
 
     >>> import torch
     >>> hidden, scores = torch.zeros(4, 8), torch.zeros(4, 3)
-    >>> as_outputs((hidden, scores), num_outputs=3).logits.shape
+    >>> as_outputs((hidden, scores), 3).logits.shape
     torch.Size([4, 3])
     """
     import torch
@@ -217,14 +233,14 @@ def as_outputs(raw: Any, num_outputs: int | None = None) -> Any:
         return raw
     if is_dataclass(raw) and not isinstance(raw, type):
         return _named_outputs(
-            {each.name: getattr(raw, each.name) for each in fields(raw)}, raw, num_outputs
+            {each.name: getattr(raw, each.name) for each in fields(raw)}, raw, sizes
         )
     if isinstance(raw, Mapping):
-        return _named_outputs(raw, raw, num_outputs)
+        return _named_outputs(raw, raw, sizes)
     if isinstance(raw, tuple | list):
         tensors = [part for part in raw if isinstance(part, torch.Tensor)]
         return SimpleNamespace(
-            logits=_scores([part for part in tensors if part.ndim > 0], num_outputs),
+            logits=_scores([part for part in tensors if part.ndim > 0], sizes),
             loss=next((part for part in tensors if part.ndim == 0), None),
             raw=raw,
         )
@@ -235,17 +251,17 @@ def as_outputs(raw: Any, num_outputs: int | None = None) -> Any:
     )
 
 
-def _scores(outputs: Sequence[torch.Tensor], num_outputs: int | None) -> torch.Tensor | None:
+def _scores(outputs: Sequence[torch.Tensor], sizes: Sequence[int | None]) -> torch.Tensor | None:
     """The first output with so many scores on its last axis, or on the second; else the first."""
 
-    def fits(output: torch.Tensor) -> bool:
-        sizes = (output.shape[-1], output.shape[1]) if output.ndim > 1 else (1,)
-        return num_outputs in sizes
+    def found(output: torch.Tensor) -> tuple[int, ...]:
+        return (output.shape[-1], output.shape[1]) if output.ndim > 1 else (1,)
 
-    return next(filter(fits, outputs), next(iter(outputs), None))
+    fitting = (output for size in sizes for output in outputs if size in found(output))
+    return next(fitting, next(iter(outputs), None))
 
 
-def _named_outputs(named: Mapping[str, Any], raw: Any, num_outputs: int | None) -> Any:
+def _named_outputs(named: Mapping[str, Any], raw: Any, sizes: Sequence[int | None]) -> Any:
     """Outputs with names: the scores go by their name; else, without a loss, by their size."""
     import torch
 
@@ -253,7 +269,7 @@ def _named_outputs(named: Mapping[str, Any], raw: Any, num_outputs: int | None) 
     loss = tensors.get("loss")
     by_name = [tensors[name] for name in SCORES if name in tensors and tensors[name].ndim > 0]
     others = [part for part in tensors.values() if part.ndim > 0 and loss is None]
-    logits = by_name[0] if by_name else _scores(others, num_outputs)
+    logits = by_name[0] if by_name else _scores(others, sizes)
     texts = {str(name): part for name, part in named.items()}
     return SimpleNamespace(**{**texts, "logits": logits, "loss": loss, "raw": raw})
 

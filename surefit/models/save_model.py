@@ -17,7 +17,7 @@ from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import open_pretrained
 from surefit.models.quiet_transformers import quiet_transformers
-from surefit.tasks.task_spec import TaskSpec
+from surefit.tasks.task_spec import Head, TaskSpec
 from surefit.user_code import CodeGate
 from surefit.user_code.remote_code import guard_remote
 
@@ -111,7 +111,7 @@ def load_model(
     if feature_model_files.has_feature_layers(folder):
         return feature_model_files.load_feature_model(folder, trusted), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
-        return _load_pretrained(folder, task, trusted), encoder
+        return _load_pretrained(folder, task.head_for(encoder), trusted), encoder
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     if module is None:
         module = _rebuild(recipe, task, encoder, code)
@@ -128,7 +128,7 @@ def _load_base(
     if not custom_base.is_file():
         place = lora_files.find_base(folder)
         source = open_pretrained(place, False, code.allows_remote(place, False))
-        base = source.build(task.head, encoder).module
+        base = source.build(task.head_for(encoder), encoder).module
         if feature_model_files.has_feature_layers(folder):
             feature_model_files.load_feature_layers(base, folder)
         return base
@@ -139,13 +139,13 @@ def _load_base(
     return module
 
 
-def _load_pretrained(folder: Path, task: TaskSpec, trust_remote_code: bool) -> nn.Module:
+def _load_pretrained(folder: Path, head: Head | None, trust_remote_code: bool) -> nn.Module:
     import torch
     import transformers
 
-    assert task.head is not None
-    assert task.head.auto_class is not None
-    auto = getattr(transformers, task.head.auto_class)
+    assert head is not None
+    assert head.auto_class is not None
+    auto = getattr(transformers, head.auto_class)
     with quiet_transformers(), guard_remote(str(folder), trust_remote_code):
         module: Any = auto.from_pretrained(
             folder,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
+from surefit.encode.encoder import Encoder
 from surefit.kernels.choose_head import from_choice
 from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import use_varlen_attention
@@ -16,8 +17,9 @@ from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import Names, match_arguments, with_module_loss
 from surefit.models.save_model import load_model
 from surefit.models.step_scores import StepScores
-from surefit.pipeline.pipeline import Pipeline, batch_columns, num_outputs, only_read
+from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import RowGroups
+from surefit.tasks.class_loss import read_class_loss
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 
@@ -41,7 +43,7 @@ def open_pipeline(
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
     names = (plan.get("model") or {}).get("columns") or {}
-    call, _ = match_arguments(module, columns, Names(names, num_outputs=num_outputs(task, encoder)))
+    call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
     encoder = only_read(encoder, call)
@@ -62,6 +64,8 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
         pipeline = replace(pipeline, call=replace(pipeline.call, step_scores=scores))
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
+    if head is not None:
+        head = replace(head, smoothing=label_smoothing(pipeline.encoder))
     labelled = labelled if head is not None else None
     wanted = is_padding_free(choices.get("rows", ""))
     kernel = choices.get("attention", BY_ROW)
@@ -72,3 +76,8 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
         call=replace(pipeline.call, head=head, varlen=varlen),
         layout=Layout(padding_free, labelled, body_only=padding_free and labelled is None),
     )
+
+
+def label_smoothing(encoder: Encoder) -> float:
+    """How much a run smooths its labels."""
+    return read_class_loss(encoder.settings).label_smoothing

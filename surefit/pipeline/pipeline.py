@@ -28,6 +28,7 @@ from surefit.errors import UsageError
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.call import Call, Names
 from surefit.models.meta_copy import meta_copy
+from surefit.models.one_score import OneScore
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
 from surefit.pipeline.live_batch import ReadAnew, live_batch
@@ -36,7 +37,7 @@ from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.pipeline.stream_windows import StreamWindows
 from surefit.progress import Progress, silent
 from surefit.tasks.class_loss import read_class_loss
-from surefit.tasks.classes import ALL_PROBABILITIES
+from surefit.tasks.classes import ALL_PROBABILITIES, is_multi_label
 from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -210,6 +211,19 @@ def num_outputs(task: TaskSpec, encoder: Encoder) -> int | None:
     """The scores per row that a task needs of a model; None where it does not say."""
     head = task.head_for(encoder)
     return None if head is None or head.size is None else head.size(encoder)
+
+
+def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
+    """The names, with the scores that the task needs of a model.
+
+    One score is enough for two classes that exclude each other.
+    """
+    count, one_score = num_outputs(task, encoder), None
+    head, exclusive = task.head_for(encoder), not is_multi_label(encoder)
+    if head is not None and task.class_scores is not None and exclusive and count == 2:
+        rank = 2 + task.fields_for(encoder)["labels"].rank
+        one_score = OneScore(rank, 1 if head.per_pixel else -1)
+    return replace(names, num_outputs=count, one_score=one_score)
 
 
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:

@@ -98,5 +98,6 @@ def _predict_batch(
             clock=known.clock,
             step_scores=known.step_scores,
             num_outputs=known.num_outputs,
+            one_score=known.one_score,
         )
         return task.decode(call(pipeline.module, batch), batch, encoder)

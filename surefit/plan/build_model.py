@@ -27,7 +27,7 @@ from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
-from surefit.pipeline.pipeline import Pipeline, batch_columns, known_names, num_outputs
+from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
 from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def make_pipeline(
     found: list[Finding] = []
     extras = extra_fields(table, {*columns, *encoder.roles.values()})
     if collate_fn is None:
-        names = known_names(encoder, columns, table.columns)
-        names = replace(names, num_outputs=num_outputs(task, encoder))
+        names = expect_scores(known_names(encoder, columns, table.columns), task, encoder)
         call, found = match_arguments(module, [*columns, *extras], names)
     else:  # what forward is given is known when the first batch was made
         call = Call({name: name for name in inspect.signature(module.forward).parameters})
@@ -163,7 +162,7 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
             f"collate_fn ({name}) raised {describe_error(error)}"[:300],
             fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
         ) from error
-    known = Names(num_outputs=num_outputs(pipeline.task, pipeline.encoder))
+    known = expect_scores(Names(), pipeline.task, pipeline.encoder)
     call, notes = match_arguments(pipeline.module, list(batch), known)
     made = OWN_COLLATE_FN.finding(f"{name} makes the batches; it gives {', '.join(batch)}.")
     return replace(pipeline, call=call), [*notes, made]

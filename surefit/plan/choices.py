@@ -27,7 +27,7 @@ from surefit.kernels.varlen_attention import (
     restore_attention,
     use_varlen_attention,
 )
-from surefit.pipeline.open_pipeline import apply_choices
+from surefit.pipeline.open_pipeline import apply_choices, label_smoothing
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.choose_attention import choose_attention
 from surefit.plan.prove_layout import why_layout_differs
@@ -118,6 +118,7 @@ def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices, lis
     if head is None:
         found = HEAD_EVERYWHERE.finding(f"Logits are computed at every token: {why}.")
         return pipeline, {"head": as_choice(head)}, [found]
+    head = replace(head, smoothing=label_smoothing(pipeline.encoder))
     call, layout = replace(pipeline.call, head=head), Layout(predicts=predicts)
     return replace(pipeline, call=call, layout=layout), {"head": as_choice(head)}, []
 

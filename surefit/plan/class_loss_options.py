@@ -19,6 +19,8 @@ from surefit.tasks import TASKS
 from surefit.tasks.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
 from surefit.tasks.task_spec import TaskSpec
 
+WEIGHTS, SMOOTHING = "loss.class_weights", "loss.label_smoothing"
+
 
 def check_loss_options(options: LossOptions, task: TaskSpec, loss_fn: Any) -> None:
     """Refuse class weights and label smoothing where they would have no effect."""
@@ -30,14 +32,20 @@ def check_loss_options(options: LossOptions, task: TaskSpec, loss_fn: Any) -> No
             f"{keys[0]} has no effect with a loss_fn, which computes the loss.",
             "Leave one of them out.",
         )
-    if task.class_scores is None:
-        able = [spec.name for spec in TASKS.values() if spec.class_scores is not None]
-        raise UsageError(
-            f"{keys[0]} changes the cross-entropy of classes; the loss of {task.name} is another "
-            "one.",
-            f"Leave it out, or pass your own loss_fn from Python. Tasks with classes: "
-            f"{', '.join(able)}.",
-        )
+    for key in keys:
+        if not _has_effect(key, task):
+            able = [spec.name for spec in TASKS.values() if _has_effect(key, spec)]
+            of = "of classes" if key == WEIGHTS else "of classes or tokens"
+            raise UsageError(
+                f"{key} changes the cross-entropy {of}; the loss of {task.name} is another one.",
+                f"Leave it out, or pass your own loss_fn from Python. Tasks that have it: "
+                f"{', '.join(able)}.",
+            )
+
+
+def _has_effect(key: str, task: TaskSpec) -> bool:
+    smooths = key == SMOOTHING and task.smoothed_loss is not None
+    return task.class_scores is not None or smooths
 
 
 def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipeline:
@@ -57,8 +65,8 @@ def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipel
 
 
 def _keys(options: LossOptions) -> list[str]:
-    weighs = ["loss.class_weights"] if options.class_weights else []
-    return weighs + (["loss.label_smoothing"] if options.label_smoothing else [])
+    weighs = [WEIGHTS] if options.class_weights else []
+    return weighs + ([SMOOTHING] if options.label_smoothing else [])
 
 
 def balanced_weights(train: Store, num_classes: int) -> tuple[float, ...]:
@@ -96,9 +104,7 @@ def describe_loss(encoder: Encoder) -> dict[str, Any] | None:
     chosen = read_class_loss(encoder.settings)
     if chosen == PLAIN:
         return None
-    names = [str(name) for name in encoder.classes]
-    weights = chosen.class_weights
-    return {
-        "class_weights": dict(zip(names, weights, strict=True)) if weights is not None else None,
-        "label_smoothing": chosen.label_smoothing,
-    }
+    named, weights = None, chosen.class_weights
+    if weights is not None:
+        named = dict(zip(map(str, encoder.classes), weights, strict=True))
+    return {"class_weights": named, "label_smoothing": chosen.label_smoothing}

@@ -149,7 +149,9 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
     outputs = None
     if head is not None and head.size is not None and head.body != "steps":
         locate = partial(_first_of_class, train, built.table)
-        outputs = ExpectedOutputs(head.size(pipeline.encoder), head.unit, head.per_pixel, locate)
+        classes = pipeline.encoder.fitted.get("classes", ())
+        size = head.size(pipeline.encoder)
+        outputs = ExpectedOutputs(size, head.unit, head.per_pixel, locate, classes)
     found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
     if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
         each.code for each in found

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.cell_files import is_empty, names_files
-from surefit.data.column_types import is_text
-from surefit.data.file_kinds import AUDIO
+from surefit.data.cell_files import is_empty
+from surefit.data.label_columns import holds_amounts
 from surefit.data.table import Table
-from surefit.encode.audio.audio_files import UNREADABLE_AUDIO
-from surefit.encode.audio.audio_format import AudioFormat, read_audio_format
 from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import (
-    Encoding,
-    RowFaultError,
-    SkipRowError,
-    encoded,
-    refuse_overlong,
-)
+from surefit.encode.encoded_row import Encoding, SkipRowError
 from surefit.encode.encoder import Encoder
+from surefit.tasks.audio_reading import (
+    AudioReader,
+    audio_config,
+    audio_fields,
+    encode_audio,
+    holds_audio,
+)
 from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
@@ -36,99 +33,31 @@ from surefit.tasks.classes import (
     label_field,
     probabilities,
 )
-from surefit.tasks.feature_sequences import Spread
 from surefit.tasks.task_spec import Head, TaskSpec
-
-SAMPLE_ROWS = 256
-"""Rows whose spectrograms give mean and standard deviation."""
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the audio column holds audio or, if it is text, names of audio files."""
-    column = roles["audio"]
-    return not is_text(table.column_type(column)) or names_files(table, column, AUDIO)
+    """Whether there is audio or names of its files, and float labels are no amounts."""
+    return holds_audio(table, roles) and not holds_amounts(table, roles["label"], whole=False)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The classes; and mean and standard deviation of log-mel spectrograms."""
-    form = read_audio_format(encoder.settings["audio"])
-    sample = _SpectrumSample(form)
-    watched = rows if form.mels is None else sample.watch(rows)
-    return {**fit_classes(watched, encoder), "audio": _as_json(sample.fitted())}
-
-
-class _SpectrumSample:
-    """Every n-th row on the way, its spectrogram measured."""
-
-    def __init__(self, form: AudioFormat) -> None:
-        self.form = form
-        self.spread = Spread()
-        self._stride = 1
-
-    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The rows, unchanged; unreadable files are reported later, by the encoding."""
-        plain = replace(self.form, axes=("time", "mel"), fixed=False)
-        for place, row in enumerate(rows):
-            if place % self._stride == 0 and not is_empty(row["audio"]):
-                try:
-                    waveform, _ = plain.waveform(row["audio"])
-                    self.spread.add(plain.values(waveform).reshape(-1, 1))
-                except RowFaultError:
-                    pass
-                if self.spread.rows >= SAMPLE_ROWS * self._stride:
-                    self._stride *= 2
-            yield row
-
-    def fitted(self) -> AudioFormat:
-        """The form with the mean and the standard deviation of all values."""
-        if self.form.mels is None or not self.spread.steps:
-            return self.form
-        fitted = self.spread.fitted()
-        return replace(self.form, mean=fitted["feature_mean"][0], std=fitted["feature_scale"][0])
-
-
-def _as_json(form: AudioFormat) -> dict[str, Any]:
-    return {**asdict(form), "axes": list(form.axes)}
+    reader = AudioReader(encoder)
+    return {**fit_classes(reader.watch(rows), encoder), **reader.fitted()}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """What the model reads of the audio, and the class."""
     if is_empty(row["audio"]):
         raise SkipRowError(DropReason.EMPTY)
-    columns: dict[str, Any] = {}
-    if "label" in row:
-        columns["labels"] = class_id(row, encoder)
-    form = read_audio_format(encoder.fitted["audio"])
-    try:
-        waveform, truncated = form.waveform(row["audio"])
-    except RowFaultError as fault:
-        if fault.rule is UNREADABLE_AUDIO and encoder.settings.get("on_bad_file") == "skip":
-            raise SkipRowError(DropReason.BAD_FILE) from None
-        raise
-    if not len(waveform):
-        raise SkipRowError(DropReason.EMPTY)
-    if truncated:
-        limit = f"audio.seconds is {form.seconds:g}"
-        samples = len(waveform) + truncated
-        refuse_overlong(samples, encoder, "samples", encoder.roles["audio"], limit)
-    values = form.values(waveform)
-    return encoded({form.column: values, **columns}, truncated=form.positions(truncated))
+    targets = {"labels": class_id(row, encoder)} if "label" in row else {}
+    return encode_audio(row, encoder, targets)
 
 
 def fields(encoder: Encoder) -> dict[str, Field]:
     """The column that the model reads, and the class or classes."""
-    state = encoder.fitted.get("audio") or encoder.settings.get("audio")
-    form = read_audio_format(state) if state else AudioFormat(16_000, 1.0)
-    return {form.column: form.batch_field, "labels": label_field(encoder)}
-
-
-def _config(encoder: Encoder) -> dict[str, Any]:
-    return {
-        **class_settings(encoder),
-        # drawn by NumPy's global generator, so that no run could be resumed exactly
-        "apply_spec_augment": False,
-        **encoder.fitted["audio"]["config"],
-    }
+    return {**audio_fields(encoder), "labels": label_field(encoder)}
 
 
 SPEC = TaskSpec(
@@ -151,6 +80,6 @@ SPEC = TaskSpec(
     head=Head(
         auto_class="AutoModelForAudioClassification",
         size=lambda encoder: len(encoder.classes),
-        config=_config,
+        config=lambda encoder: {**class_settings(encoder), **audio_config(encoder)},
     ),
 )

@@ -81,7 +81,12 @@ def number_baselines(train: Store | None, validation: Store, encoder: Encoder) -
 
 def token_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
     """How often each token is a label, whatever comes before it."""
-    return _tokens(train, validation, UNIGRAM)
+    found, options = _tokens(train, validation, UNIGRAM), read_class_loss(encoder.settings)
+    if options != PLAIN and train is not None and found:
+        size = 1 + max(_largest(train), _largest(validation))
+        size = max(size, len(encoder.tokenizer or ()))
+        found[UNIGRAM]["loss"] = options.of_shares(_count(train, size), _count(validation, size))
+    return found
 
 
 def tag_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:

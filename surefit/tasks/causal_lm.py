@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,7 @@ SPEC = TaskSpec(
     count_targets=count_targets,
     baselines=token_baselines,
     loss=token_loss(next_token),
+    smoothed_loss=partial(token_loss, next_token),
     metrics=token_metrics(next_token),
     generate=Generate(answer, possible=can_generate, settings=generation_settings),
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),

@@ -29,7 +29,7 @@ def choose_task(
 ) -> tuple[TaskSpec, dict[str, str]]:
     """The first of the wanted tasks (of all, if none is) whose roles the columns fill.
 
-    Where several would do, a task that the model has a head for goes first.
+    Where several would do, or several forms of one, that which the model has a head for goes first.
     """
     candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
     if any("answer" in task.role_names for task in candidates):
@@ -44,11 +44,13 @@ def choose_task(
     for task in able:
         if not task.needs:
             return task, {**{name: name for name in table.columns}, **chosen}
-        form = task if auto_classes != frozenset() or "text" in chosen else _without_texts(task)
-        roles = roles_for(form, table, chosen, inferred=wanted is None, tables=not auto_classes)
+        form = task if auto_classes != frozenset() else _for_tables(task, chosen)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
-        if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
-            fitting.append((task, roles))
+        for needed in form.needs:
+            one = replace(form, needs=(needed,))
+            roles = roles_for(one, table, chosen, inferred=wanted is None, tables=not auto_classes)
+            if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
+                fitting.append((task, roles))
     known = [task for task in able if _has_head(task, auto_classes)]
     if not fitting:
         raise _nothing_fits(table, able, known)
@@ -60,9 +62,10 @@ def choose_task(
     return task, roles
 
 
-def _without_texts(task: TaskSpec) -> TaskSpec:
-    """The task for a model without a head for texts, which are one column of a table to it."""
-    needs = tuple(names for names in task.needs if "text" not in names)
+def _for_tables(task: TaskSpec, chosen: Mapping[str, str]) -> TaskSpec:
+    """The task for a model without a head for texts or files: one column of a table to it."""
+    others = {"text", "image", "audio"} - {*chosen}
+    needs = tuple(names for names in task.needs if others.isdisjoint(names))
     return replace(task, needs=needs) if needs else task
 
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pyarrow.compute as pc
-
 from surefit.batches.field import Field
-from surefit.data.label_columns import is_continuous, row_values
+from surefit.data.label_columns import holds_amounts
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding
 from surefit.encode.encoder import Encoder
@@ -49,17 +47,10 @@ from surefit.tasks.step_classes import (
 )
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
-MOST_CLASSES = 0.2
-"""Share of the rows; more different numbers than that are amounts."""
-
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether labels are classes; an odd fraction among them is a fault, and not an amount."""
-    label = roles["label"]
-    if not is_continuous(table, label):
-        return True
-    distinct = int(pc.count_distinct(row_values(table, label)).as_py())
-    return distinct <= MOST_CLASSES * table.num_rows
+    return not holds_amounts(table, roles["label"])
 
 
 def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
-from surefit.data.cell_files import is_empty, names_files
-from surefit.data.column_types import is_text
-from surefit.data.file_kinds import IMAGES
+from surefit.data.cell_files import is_empty
+from surefit.data.label_columns import holds_amounts
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
+from surefit.encode.encoded_row import Encoding, SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_files import (
-    CHANNELS,
-    IMAGE_TOO_LARGE,
-    UNREADABLE_IMAGE,
-)
-from surefit.encode.images.pixel_format import read_format
-from surefit.encode.images.pixel_sample import PixelSample
 from surefit.tasks.baselines import class_baselines
 from surefit.tasks.classes import (
     CONFUSION,
@@ -34,11 +26,9 @@ from surefit.tasks.classes import (
     label_field,
     probabilities,
 )
+from surefit.tasks.image_reading import PIXELS, encode_image, fit_images, holds_images
 from surefit.tasks.metrics.class_metrics import top_metric
 from surefit.tasks.task_spec import Head, TaskSpec
-
-FitLabels = Callable[[Iterable[Mapping[str, Any]]], dict[str, Any]]
-PIXELS = Field(("channel", "height", "width"), "float32")
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
@@ -47,9 +37,8 @@ def fields_of(encoder: Encoder) -> dict[str, Field]:
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the image column holds images or, if it is text, names of files."""
-    column = roles["image"]
-    return not is_text(table.column_type(column)) or names_files(table, column, IMAGES)
+    """Whether there are images or names of their files, and float labels are no amounts."""
+    return holds_images(table, roles) and not holds_amounts(table, roles["label"], whole=False)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
@@ -57,44 +46,12 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     return fit_images(rows, encoder, lambda watched: fit_classes(watched, encoder))
 
 
-def fit_images(
-    rows: Iterable[Mapping[str, Any]], encoder: Encoder, fit_labels: FitLabels
-) -> dict[str, Any]:
-    """What the labels are, and size, mean and standard deviation of the images if the model sets
-    none."""
-    settings = encoder.settings
-    model, asked = settings.get("image.model") or {}, settings.get("image.format") or {}
-    fixed = asked.get("channels") or model.get("channels", 3)
-    sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
-    labels = fit_labels(sample.watch(rows))
-    pixels = sample.fitted(settings.get("image.size"), model, asked)
-    found = sample.findings(read_format(pixels), model, encoder.roles["image"])
-    return {**labels, "pixels": pixels, "findings": [*labels.get("findings", ()), *found]}
-
-
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values and the class."""
     if is_empty(row["image"]):  # before a label that is missing as well
         raise SkipRowError(DropReason.EMPTY)
-    columns: dict[str, Any] = {}
-    if "label" in row:
-        columns["labels"] = class_id(row, encoder)
-    return encoded({"pixel_values": read_pixels(row, encoder), **columns})
-
-
-def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """The pixel values of a row's image; a bad file is skipped where `on_bad_file` says so."""
-    if is_empty(row["image"]):
-        raise SkipRowError(DropReason.EMPTY)
-    try:
-        return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
-    except RowFaultError as fault:
-        if (
-            fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
-            and encoder.settings.get("on_bad_file") == "skip"
-        ):
-            raise SkipRowError(DropReason.BAD_FILE) from None
-        raise
+    targets = {"labels": class_id(row, encoder)} if "label" in row else {}
+    return encode_image(row, encoder, targets)
 
 
 SPEC = TaskSpec(

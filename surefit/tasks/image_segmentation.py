@@ -18,9 +18,8 @@ from surefit.encode.encoded_row import Encoding, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.mask_files import check_sizes, image_size, read_mask
 from surefit.encode.images.pixel_format import read_format
-from surefit.tasks import image_classification
 from surefit.tasks.classes import ALL_PROBABILITIES, by_name
-from surefit.tasks.image_classification import PIXELS, fit_images, read_pixels
+from surefit.tasks.image_reading import PIXELS, fit_images, holds_images, read_pixels
 from surefit.tasks.pixel_classes import (
     DICE,
     IOU,
@@ -57,7 +56,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     # numbers and vectors are classes, also where the user names their column
     holds = may_hold_images(kind, True) and not is_text(kind) and array_rank(kind) != 1
     is_mask = holds or (is_text(kind) and names_files(table, roles["label"], IMAGES))
-    return is_mask and image_classification.takes(table, roles)
+    return is_mask and holds_images(table, roles)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:

@@ -7,6 +7,7 @@ a random token, 10 % stay. How many they are does not change, so the divisor of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,7 @@ SPEC = TaskSpec(
     prepare=hide,
     baselines=token_baselines,
     loss=token_loss(same_token),
+    smoothed_loss=partial(token_loss, same_token),
     metrics=token_metrics(same_token),
     decode=fill,
     head=Head(auto_class="AutoModelForMaskedLM", predicts="same_token"),

@@ -1,4 +1,4 @@
-"""regression: one number, or several, per text, row of features, or row of a table."""
+"""regression: one number, or several, per image, recording, text, row of features or table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from surefit.batches.field import Field
 from surefit.config import joint_parts
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.column_types import list_axes
-from surefit.data.label_columns import is_continuous
+from surefit.data.label_columns import holds_amounts, is_continuous
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Encoding, SkipRowError, encoded
+from surefit.encode.encoded_row import Encoding, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.tasks import feature_sequences, tabular
 from surefit.tasks.baselines import judge_numbers, number_baselines
@@ -28,19 +28,19 @@ from surefit.tasks.number_targets import (
     scale_targets,
     target_field,
 )
+from surefit.tasks.row_inputs import FILE_ROLES, INPUTS, TABLE, arrays_of, input_of
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
-from surefit.tasks.text_classification import adapt_to_pairs, encode_text, misread, text_fields
+from surefit.tasks.text_classification import adapt_to_pairs, misread
 
 if TYPE_CHECKING:
     import torch
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """Mean and scale of the targets; how features or the columns of tabular rows are read."""
-    targets = TargetSpread(encoder.roles["label"])
-    reader = feature_sequences.Reader(encoder) if "features" in encoder.roles else None
-    is_tabular = reader is None and "text" not in encoder.roles
-    gathered = tabular.Gathered(encoder) if is_tabular else None
+    """Mean and scale of the targets; how the inputs are read."""
+    targets, given = TargetSpread(encoder.roles["label"]), input_of(encoder.roles)
+    reader = given.reader(encoder) if given.reader is not None else None
+    gathered = tabular.Gathered(encoder) if given is TABLE else None
     for row in reader.watch(rows) if reader is not None else rows:
         if targets.add(row) and gathered is not None:
             gathered.add(row)
@@ -50,39 +50,34 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """The row's tokens, steps or vector, and the targets in units of their spread."""
+    """The input of the row, and the targets in units of their spread."""
     targets = {}
     if "label" in encoder.roles:
         targets["labels"] = scale_targets(row["label"], encoder)
         if targets["labels"] is None:
             raise SkipRowError(DropReason.NO_LABEL)
-    if "text" in encoder.roles:
-        return encode_text(row, encoder, targets)
-    if "features" in encoder.roles:
-        return feature_sequences.encode_steps(row, encoder, targets)
-    return encoded({"features": tabular.encode_columns(row, encoder), **targets})
+    return input_of(encoder.roles).encode(row, encoder, targets)
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
-    """Tokens of text, steps or a vector of features, else a table's vector; and the targets."""
-    targets = {"labels": target_field(encoder)}
-    if "text" in encoder.roles:
-        return {**text_fields(encoder), **targets}
-    if "features" in encoder.roles:
-        return {**feature_sequences.feature_fields(encoder), **targets}
-    return {"features": tabular.FIELD, **targets}
+    """The columns of the input, and the targets."""
+    return {**input_of(encoder.roles).fields(encoder), "labels": target_field(encoder)}
 
 
 def head_of(encoder: Encoder) -> Head:
-    """A class of transformers for texts; a body and an output of ours for feature_sequences."""
+    """A class of transformers, or a body and an output of ours for features."""
     if "features" in encoder.roles:
         return replace(feature_sequences.row_head(num_targets, encoder), unit=HEAD.unit)
-    return HEAD
+    given = input_of(encoder.roles)
+    return replace(
+        HEAD,
+        auto_class=given.auto_class,
+        config=lambda encoder: {**_settings(encoder), **given.config(encoder)},
+    )
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the label is a continuous number, and the table has input columns."""
-    known = "text" in roles or "features" in roles or tabular.has_columns(table, roles)
+    """Whether the label is a continuous number, and the table has inputs."""
     label = roles["label"]
     if (
         "features" in roles
@@ -91,7 +86,11 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
         and label.lower() not in get_role("label").names
     ):
         return False  # the numbers of rows, rather than amounts
-    return known and is_continuous(table, label)
+    if "image" in roles or "audio" in roles:  # whose integers are classes
+        amounts = holds_amounts(table, label, whole=False)
+    else:
+        amounts = is_continuous(table, label)
+    return amounts and input_of(roles).takes(table, roles)
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
@@ -137,13 +136,14 @@ HEAD = Head(
 
 SPEC = TaskSpec(
     name="regression",
-    summary="one number, or several, per text, row of features, or row of numbers, categories and "
-    "dates",
-    needs=(("text", "label"), ("features", "label"), ("label",)),
+    summary="one number, or several, per image, recording, text, row of features, or row of "
+    "numbers, categories and dates",
+    needs=(*((role, "label") for role in INPUTS), ("label",)),
+    roles=FILE_ROLES,
     exact_targets=False,
     optional=("text_pair", "mask"),
     augments=("text", "text_pair"),
-    arrays=feature_sequences.augmented_features,
+    arrays=arrays_of,
     takes=takes,
     meanings=OF_TEXTS,
     misread=misread,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,7 @@ SPEC = TaskSpec(
     encode=encode,
     baselines=token_baselines,
     loss=token_loss(same_token),
+    smoothed_loss=partial(token_loss, same_token),
     metrics=token_metrics(same_token),
     generate=Generate(
         write,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -366,6 +367,7 @@ SPEC = TaskSpec(
     count_targets=count_targets,
     baselines=token_baselines,
     loss=token_loss(next_token),
+    smoothed_loss=partial(token_loss, next_token),
     metrics=token_metrics(next_token),
     generate=Generate(
         answer,

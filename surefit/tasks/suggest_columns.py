@@ -10,6 +10,7 @@ from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.file_columns import kind_named
 from surefit.data.label_columns import (
     describes,
+    holds_amounts,
     holds_classes,
     is_binary,
     is_continuous,
@@ -143,7 +144,9 @@ def _array_readings(
         if inner > 1 and rank in (inner, inner + 1):
             yield "image-segmentation", {"image": column, "label": target}
         elif inner <= 1 and rank > 2:
-            yield "image-classification", {"image": column, "label": target}
+            amounts = holds_amounts(table, target, whole=False)
+            task = "regression" if amounts else "image-classification"
+            yield task, {"image": column, "label": target}
         elif inner <= 1 and inner <= rank:
             yield _task_for(table, target, "features"), {"features": column, "label": target}
 

@@ -151,7 +151,7 @@ def _category(name: str, part: str | None, series: Series, most: int) -> dict[st
 
 def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
     """The columns that give a part of the vector; before they are fitted, all of them."""
-    if "text" in encoder.roles or "features" in encoder.roles:
+    if not {"text", "image", "audio", "features"}.isdisjoint(encoder.roles):
         return []
     if "columns" not in encoder.fitted:
         return list(columns)

@@ -197,6 +197,8 @@ class TaskSpec:
     class_scores: ClassScores | None = None
     """The scores and the class of each target, (N, C) and (N,), where the loss is their
     cross-entropy: only then can it have class weights and label smoothing."""
+    smoothed_loss: Callable[[float], Loss] | None = None
+    """The loss with so much label smoothing, where the targets are tokens rather than classes."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
@@ -248,9 +250,11 @@ class TaskSpec:
     def loss_for(self, encoder: Encoder) -> Loss:
         """The loss, with the class weights and the label smoothing that the Encoder keeps."""
         options = read_class_loss(encoder.settings)
-        if options == PLAIN or self.class_scores is None:
+        if options == PLAIN:
             return self.loss
-        return weighted_loss(self.class_scores, options)
+        if self.class_scores is not None:
+            return weighted_loss(self.class_scores, options)
+        return self.smoothed_loss(options.label_smoothing) if self.smoothed_loss else self.loss
 
     def head_for(self, encoder: Encoder) -> Head | None:
         """The head for the roles that were found."""

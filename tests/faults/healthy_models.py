@@ -9,7 +9,7 @@ from builders import echo_rows
 from faults.case import Bert, Case
 from faults.files import ARRAY
 from faults.labels import texts
-from faults.models import DATA, NET, RETURNS, TEXT, language_model, net
+from faults.models import DATA, NET, RETURNS, TEXT, TWO_CLASSES, language_model, net
 from faults.sequences import CLASSES, MLP, convolution, pictures, steps, values
 
 ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
@@ -20,6 +20,22 @@ RAGGED = [
     for n in range(30)
 ]
 CASES = [
+    Case(
+        "one output for two classes",
+        None,
+        TWO_CLASSES,
+        module=net("return Net(num_classes)", "return Net(1)"),
+        also=("SF329",),
+    ),
+    Case(
+        "one output that begins between 0 and 1",
+        None,
+        TWO_CLASSES,
+        module=net(RETURNS, RETURNS + " * 0.01 + 0.5").replace(
+            "return Net(num_classes)", "return Net(1)"
+        ),
+        also=("SF329",),
+    ),
     Case(
         "batch size to be chosen",
         None,

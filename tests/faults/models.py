@@ -14,6 +14,7 @@ DATA = {
         "label": np.arange(30) % 3,
     }
 }
+TWO_CLASSES = {"a.npz": {**DATA["a.npz"], "label": np.arange(30) % 2}}
 TEXT = {
     "a.jsonl": [
         {"input_ids": [5 + n, 6, 7, 8, 9 + n], "labels": [5 + n, 6, 7, 8, 9 + n]} for n in range(20)
@@ -75,6 +76,7 @@ def make():
 """
 CASES = [
     Case("too few outputs", "SF303", DATA, module=net(MAKE, "return Net(2)"), row=2),
+    Case("one output for three classes", "SF303", DATA, module=net(MAKE, "return Net(1)"), row=1),
     Case("more outputs than classes", "SF316", DATA, module=net(MAKE, "return Net(5)"), exits=0),
     Case("function that makes no model", "SF301", DATA, module=net(MAKE, "return 'net'")),
     Case("function that raises", "SF305", DATA, module=net(MAKE, "return missing")),
@@ -130,6 +132,21 @@ CASES = [
         "SF220",
         DATA,
         module=net(RETURNS, RETURNS + ".softmax(-1)"),
+        exits=0,
+    ),
+    Case(
+        "sigmoid before the binary loss",
+        "SF220",
+        TWO_CLASSES,
+        module=net(RETURNS, RETURNS + ".sigmoid()").replace(MAKE, "return Net(1)"),
+        exits=0,
+        also=("SF329",),
+    ),
+    Case(
+        "sigmoid before the loss of several labels",
+        "SF220",
+        {"a.npz": {**DATA["a.npz"], "label": np.eye(3)[np.arange(30) % 3] + np.eye(3)[0] > 0}},
+        module=net(RETURNS, RETURNS + ".sigmoid()"),
         exits=0,
     ),
     Case("function that ends the program", "SF305", DATA, module=net(MAKE, "raise SystemExit(3)")),

@@ -17,7 +17,7 @@ from builders import WORDS, echo_rows
 from surefit.batches.batch_layout import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
-from surefit.kernels.sparse_head import LogitTransform, SparseHead, chunked_loss
+from surefit.kernels.sparse_head import Chunks, LogitTransform, SparseHead, chunked_loss
 from surefit.models.call import Call, match_arguments
 from surefit.models.tiny_config import TinySizes, tiny_config
 from surefit.tasks.causal_lm import SPEC as CAUSAL
@@ -145,8 +145,9 @@ def test_lora_on_the_body_and_on_the_head(target: str) -> None:
     )  # an adapted head is not one matrix product
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("chunk", [1, 4, 7, 100])
-def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
+def test_chunks_of_any_size_give_the_same_gradients(chunk: int, smoothing: float) -> None:
     torch.manual_seed(0)
     embedding = nn.Linear(6, 50).double()
     labels = torch.randint(0, 50, (23,))
@@ -154,14 +155,19 @@ def test_chunks_of_any_size_give_the_same_gradients(chunk: int) -> None:
     transform = LogitTransform(0.5, 3.0)
     wanted = [hidden, *embedding.parameters()]
     logits = 3.0 * torch.tanh(0.5 * embedding(hidden) / 3.0)
-    expected = cross_entropy(logits, labels, reduction="sum")
-    labelled = chunked_loss(hidden, embedding, labels, transform, chunk)
+    expected = cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    chunks = Chunks(transform, chunk, smoothing)
+    labelled = chunked_loss(hidden, embedding, labels, chunks)
     assert float(labelled.total.detach()) == pytest.approx(float(expected), rel=1e-12)
     plain = torch.autograd.grad(expected * 0.3, wanted)
     for a, b in zip(torch.autograd.grad(labelled.total * 0.3, wanted), plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     with torch.no_grad():
-        measured = chunked_loss(hidden, embedding, labels, transform, chunk)
+        measured = chunked_loss(hidden, embedding, labels, chunks)
+    unsmoothed = measured.plain if smoothing else measured.total
+    assert float(unsmoothed) == pytest.approx(
+        float(cross_entropy(logits, labels, reduction="sum")), rel=1e-12
+    )
     assert measured.hits == (logits.argmax(-1) == labels).sum()
 
 

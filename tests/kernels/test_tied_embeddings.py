@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from surefit.kernels.sparse_head import LogitTransform, chunked_loss
+from surefit.kernels.sparse_head import Chunks, LogitTransform, chunked_loss
 from surefit.kernels.tied_embeddings import find_tied, shared_gradient
 
 VOCABULARY, WIDTH = 30, 8
+CHUNKS = Chunks(LogitTransform(), 2)
 
 
 class Tied(nn.Module):
@@ -37,7 +38,7 @@ def gradient(module: Tied, *, shares: bool) -> torch.Tensor:
     labels = torch.tensor([1, 2, 3, 3, 0])
     module.zero_grad()
     with shared_gradient(module.embedding if shares else None) as shared:
-        labelled = chunked_loss(module(ids), module.head, labels, LogitTransform(), 2, shared)
+        labelled = chunked_loss(module(ids), module.head, labels, CHUNKS, shared)
     (labelled.total * 0.5).backward()  # type: ignore[no-untyped-call]
     assert module.embedding.weight.grad is not None
     return module.embedding.weight.grad.clone()
@@ -59,9 +60,7 @@ def test_a_model_that_looks_nothing_up_loses_no_gradient() -> None:
     hidden = torch.randn(4, WIDTH, dtype=torch.float64)
     labels = torch.tensor([1, 2, 3, 4])
     with shared_gradient(module.embedding) as shared:
-        labelled = chunked_loss(
-            module.mix(hidden), module.head, labels, LogitTransform(), 2, shared
-        )
+        labelled = chunked_loss(module.mix(hidden), module.head, labels, CHUNKS, shared)
     labelled.total.backward()  # type: ignore[no-untyped-call]
     assert module.head.weight.grad is not None
     assert module.head.weight.grad.any()

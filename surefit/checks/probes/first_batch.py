@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefit.checks.probes.bounded_outputs import stays_in_unit
 from surefit.checks.probes.detached_layers import check_detached
 from surefit.errors import FindingError, describe_error
 from surefit.findings import Finding, rule
@@ -24,11 +25,22 @@ OUTPUTS_ARE_PROBABILITIES = rule(
     "warning",
     "outputs are probabilities",
     why=(
-        "The loss takes logits and applies the softmax itself; applied twice, it learns slowly and "
-        "never gets sure."
+        "The loss takes logits and applies the softmax or the sigmoid itself; applied twice, it "
+        "learns slowly and never gets sure."
     ),
-    fix="Return the scores from before the softmax.",
+    fix="Return the scores from before the softmax or the sigmoid.",
     accept="The outputs are used as logits.",
+)
+
+ONE_OUTPUT = rule(
+    "SF329",
+    "info",
+    "one output for two classes",
+    why=(
+        "The output is the logit of the second class. The loss is its binary cross-entropy, as of "
+        "BCEWithLogitsLoss; metrics and predictions have the probabilities of both classes."
+    ),
+    fix="Nothing to do.",
 )
 
 LABEL_OUT_OF_RANGE = rule(
@@ -117,6 +129,8 @@ class ExpectedOutputs:
     """Whether scores are (B, size, H, W)."""
     locate: Callable[[int], Mapping[str, Any]] = lambda found: {}
     """File and row of the first row with a class from that number on."""
+    classes: Sequence[Any] = ()
+    """Their names, in the order of the outputs."""
 
 
 def probe(
@@ -137,9 +151,14 @@ def probe(
             if expected.per_pixel:
                 logits = _pixel_logits(logits, batch["labels"], expected.size)
             found += _check_outputs(logits, batch, expected)
-            found += _check_scale(logits, batch)
+            if getattr(outputs, "one_score", False):
+                found.append(_describe_one_output(expected.classes))
+            found += _check_softmax(outputs, batch, expected)
         total, count = _loss(loss, outputs, batch)
         found += _backward(module, call, total, batch)
+    if expected is not None and expected.unit == "classes" and outputs.logits is not None:
+        known = OUTPUTS_ARE_PROBABILITIES.code in {each.code for each in found}
+        found += [] if known else _check_sigmoid(module, call, outputs, batch)
     if outputs.logits is None:
         found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
     elif abs(float(count) - divisor) > COUNT_TOLERANCE * divisor:
@@ -309,8 +328,8 @@ def _check_outputs(
 ) -> list[Finding]:
     labels, size, unit = batch["labels"], expected.size, expected.unit
     targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
-    if size == 1 and logits.shape == targets:
-        return []
+    if logits.shape == targets:
+        logits = logits.unsqueeze(-1)
     if logits.shape[:-1] != targets:
         raise MODEL_FAILED.error(
             f"The model returned logits of shape {list(logits.shape)}; expected "
@@ -320,33 +339,66 @@ def _check_outputs(
             else "Let the model give one vector per token or time step.",
         )
     found = logits.shape[-1]
+    outputs = f"{found} output{'' if found == 1 else 's'}"
     if found < size and unit == "classes":
         raise LABEL_OUT_OF_RANGE.error(
-            f"The model has {found} outputs, but the data has {size} classes: "
+            f"The model has {outputs}, but the data has {size} classes: "
             f"the class numbers from {found} on have none.",
             expected.locate(found),
         )
     if found < size:
-        outputs = f"{found} output{'' if found == 1 else 's'}"
         raise FEWER_OUTPUTS.error(f"The model has {outputs}, but the data has {size} {unit}.")
     if found > size:
-        message = f"The model has {found} outputs, the data {size} {unit}."
+        message = f"The model has {outputs}, the data {size} {unit}."
         fix = f"Let the model's last layer have {size} output{'' if size == 1 else 's'}."
         return [MORE_OUTPUTS_THAN_CLASSES.finding(message, fix=fix)]
     return []
 
 
-def _check_scale(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> list[Finding]:
+def _describe_one_output(classes: Sequence[Any]) -> Finding:
+    first, second = classes
+    message = (
+        f"The model has one output for two classes: it is the logit of {second!r}, whose "
+        f"probability is its sigmoid; {first!r} has the rest."
+    )
+    if all(isinstance(name, int) for name in classes):
+        fix = "Nothing to do; to learn the labels as numbers: --task regression."
+        return ONE_OUTPUT.finding(f"{message} The labels are read as classes.", fix=fix)
+    return ONE_OUTPUT.finding(message)
+
+
+def _check_softmax(
+    outputs: Any, batch: Mapping[str, Any], expected: ExpectedOutputs
+) -> list[Finding]:
     """Scores of classes that sum to 1 in every row have been through a softmax."""
-    if batch["labels"].is_floating_point() or logits.shape[-1] < 2 or bool((logits < 0).any()):
+    scores, classes = outputs.logits, 1 if expected.per_pixel else -1
+    if getattr(outputs, "one_score", False) or batch["labels"].is_floating_point():
         return []
-    if bool(((logits.double().sum(-1) - 1).abs() > 1e-4).any()):
+    if scores.shape[classes] < 2 or bool((scores < 0).any()):
         return []
-    return [
-        OUTPUTS_ARE_PROBABILITIES.finding(
-            "The model's outputs are not below 0 and sum to 1 in every row."
-        )
-    ]
+    if bool(((scores.double().sum(classes) - 1).abs() > 1e-4).any()):
+        return []
+    message = "The model's outputs are not below 0 and sum to 1 in every row."
+    fix = "Return the scores from before the softmax."
+    return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
+
+
+def _check_sigmoid(
+    module: nn.Module, call: Call, outputs: Any, batch: Mapping[str, Any]
+) -> list[Finding]:
+    """Scores that are between 0 and 1 whatever the weights have been through a sigmoid."""
+    one_score = call.one_score if getattr(outputs, "one_score", False) else None
+
+    def scores(outputs: Any) -> torch.Tensor:
+        found: torch.Tensor = outputs.logits
+        return found if one_score is None else found.select(one_score.axis, 1)
+
+    own_module = call.num_outputs is not None
+    if not own_module or not stays_in_unit(module, call, batch, scores, outputs):
+        return []
+    message = "The model's outputs are between 0 and 1, also with other weights: probabilities."
+    fix = "Remove the sigmoid at the end of forward: return the scores from before it."
+    return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
 
 
 def _shapes(batch: Mapping[str, Any]) -> str:

@@ -22,13 +22,15 @@ class LabelledLoss:
 
     `total` is the summed cross-entropy, `hits` how often the label was the most likely token
     (None in training), `count` the number of positions, `auxiliary_loss` the terms that the model
-    adds to its token loss.
+    adds to its token loss. With label smoothing, `plain` is the total without it (None in
+    training).
     """
 
     total: torch.Tensor
     hits: torch.Tensor | None
     count: int
     auxiliary_loss: torch.Tensor | None = None
+    plain: torch.Tensor | None = None
 
 
 def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,22 +46,41 @@ def next_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return outputs.logits[:, :-1][labelled], labels[labelled]
 
 
-def token_loss(select: Select) -> Loss:
+def token_loss(select: Select, smoothing: float = 0.0) -> Loss:
     """Cross-entropy summed over the labelled tokens, and their number."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
         from torch.nn.functional import cross_entropy
 
         if isinstance(outputs, LabelledLoss):
+            if outputs.plain is not None and not smoothing:
+                return outputs.plain, outputs.count
             return outputs.total, outputs.count
         logits, labels = select(outputs, batch)
-        return cross_entropy(full_precision(logits), labels, reduction="sum"), labels.numel()
+        total = cross_entropy(
+            full_precision(logits), labels, reduction="sum", label_smoothing=smoothing
+        )
+        return total, labels.numel()
 
     return loss
 
 
+def smoothed_sums(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The summed loss; and without label smoothing, where it is smoothed and not trained on."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    total = cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    if not smoothing or torch.is_grad_enabled():
+        return total, None
+    return total, cross_entropy(logits, labels, reduction="sum")
+
+
 def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
-    """Perplexity, and the share of labelled tokens that are the most likely ones."""
+    """Perplexity, without label smoothing, and the share of labelled tokens that are the most
+    likely ones."""
     loss = token_loss(select)
 
     def loss_sums(outputs: Any, batch: Batch) -> dict[str, Any]:

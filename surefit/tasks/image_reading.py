@@ -1,0 +1,81 @@
+"""What tasks on images share: which columns are images, how they are measured and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from surefit.batches.field import Field
+from surefit.data.cell_files import is_empty, names_files
+from surefit.data.column_types import is_text
+from surefit.data.file_kinds import IMAGES
+from surefit.data.table import Table
+from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
+from surefit.encode.encoder import Encoder
+from surefit.encode.images.image_files import CHANNELS, IMAGE_TOO_LARGE, UNREADABLE_IMAGE
+from surefit.encode.images.pixel_format import read_format
+from surefit.encode.images.pixel_sample import PixelSample
+
+FitLabels = Callable[[Iterable[Mapping[str, Any]]], dict[str, Any]]
+PIXELS = Field(("channel", "height", "width"), "float32")
+
+
+def holds_images(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the image column holds images or, if it is text, names of files."""
+    column = roles["image"]
+    return not is_text(table.column_type(column)) or names_files(table, column, IMAGES)
+
+
+class ImageReader:
+    """Passes rows on and learns size, mean and standard deviation of their images on the way."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.model = encoder.settings.get("image.model") or {}
+        self.asked = encoder.settings.get("image.format") or {}
+        fixed = self.asked.get("channels") or self.model.get("channels", 3)
+        self.sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
+
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, unchanged."""
+        return self.sample.watch(rows)
+
+    def fitted(self) -> dict[str, Any]:
+        """How images are read, where the model does not set it."""
+        pixels = self.sample.fitted(self.encoder.settings.get("image.size"), self.model, self.asked)
+        column = self.encoder.roles["image"]
+        found = self.sample.findings(read_format(pixels), self.model, column)
+        return {"pixels": pixels, "findings": [*found]}
+
+
+def fit_images(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder, fit_labels: FitLabels
+) -> dict[str, Any]:
+    """What the labels are, and how images are read."""
+    reader = ImageReader(encoder)
+    labels = fit_labels(reader.watch(rows))
+    read = reader.fitted()
+    return {**labels, **read, "findings": [*labels.get("findings", ()), *read["findings"]]}
+
+
+def encode_image(
+    row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any] | None = None
+) -> Encoding:
+    """The pixel values, and the targets of the row."""
+    return encoded({"pixel_values": read_pixels(row, encoder), **(targets or {})})
+
+
+def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """The pixel values of a row's image; a bad file is skipped where `on_bad_file` says so."""
+    if is_empty(row["image"]):
+        raise SkipRowError(DropReason.EMPTY)
+    try:
+        return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
+    except RowFaultError as fault:
+        if (
+            fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
+            and encoder.settings.get("on_bad_file") == "skip"
+        ):
+            raise SkipRowError(DropReason.BAD_FILE) from None
+        raise

@@ -1,0 +1,349 @@
+"""One output for two classes trains, measures and predicts as the two scores [0, z] do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pictures import draw
+from steps_of_classes import step_rows
+from tones import tone_rows
+from torch import nn
+
+import surefit
+from builders import assert_same_weights, sentiment_rows
+from surefit.checks.probes.bounded_outputs import stays_in_unit
+from surefit.cli import run as command
+from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.models.call import Call
+from surefit.models.one_score import OneScore
+
+X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+Y = (X[:, 0] > X[:, 1] + 0.7).astype(np.int64)
+ROWS = [{"vector": x, "label": "yes" if y else "no"} for x, y in zip(X, Y, strict=True)]
+FASTER: dict[str, Any] = {"lr": 0.03, "batch_size": 16, "seed": 3}
+
+
+def mlp(outputs: int = 1, *end: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, outputs), *end)
+
+
+class Shaped(nn.Module):
+    """One score per row: (B, 1), (B,), beside other outputs, or with a score 0 before it."""
+
+    def __init__(self, form: str = "(B, 1)", net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.net, self.form = net or mlp(), form
+
+    def forward(self, x: torch.Tensor) -> Any:
+        score = self.net(x)
+        forms = {
+            "(B, 1)": score,
+            "(B,)": score.reshape(-1),
+            "[0, z]": torch.cat([torch.zeros_like(score), score], -1),
+            "a tuple": (x, score),
+            "named": {"hidden": x, "logits": score.reshape(-1)},
+        }
+        return forms[self.form]
+
+
+def codes(plan: Any, *severities: str) -> list[str]:
+    severities = severities or ("error", "warning")
+    return [found.code for found in plan.findings if found.severity in severities]
+
+
+def figures(form: str, folder: Path, **options: Any) -> tuple[Any, Any, Any]:
+    """Events, predictions and the evaluation of a run of this form of module."""
+    output = folder / form.strip("[]()").replace(" ", "")
+    run = surefit.train(
+        data=ROWS, model=Shaped(form), epochs=3, output=output, **{**FASTER, **options}
+    )
+    made = surefit.predict(run, X[:40], probabilities="all")
+    return run, made, surefit.evaluate(run, ROWS)
+
+
+LOSSES: list[dict[str, Any]] = [
+    {},
+    {"loss": {"class_weights": "balanced", "label_smoothing": 0.1}, "grad_accum": 2},
+]
+
+
+@pytest.mark.parametrize("options", LOSSES, ids=["plain", "weights"])
+def test_one_output_equals_two_scores(options: dict[str, Any], tmp_path: Path) -> None:
+    options = {**options, "metrics": ["roc_auc", "pr_auc", "log_loss"]}
+    run, made, measured = figures("[0, z]", tmp_path, **options)
+    assert measured["accuracy"] > 0.85
+    assert {"roc_auc", "pr_auc", "log_loss", "macro_f1"} <= {*measured}
+    for form in ["(B, 1)"] if "loss" in options else ["(B,)", "a tuple"]:
+        other, its, found = figures(form, tmp_path, **options)
+        assert_same_weights(run.model, other.model)
+        assert its == made
+        assert sum(its[0]["probabilities"].values()) == pytest.approx(1)
+        assert found == measured
+        assert [event["loss"] for event in other.history if event["event"] == "step"] == [
+            event["loss"] for event in run.history if event["event"] == "step"
+        ]
+
+
+def test_the_loss_is_that_of_torch() -> None:
+    scores, labels = torch.randn(7, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0, 0])
+    both = OneScore().of_both(scores)
+    assert both.shape == (7, 2)
+    binary = nn.functional.binary_cross_entropy_with_logits(scores, labels.double())
+    torch.testing.assert_close(nn.functional.cross_entropy(both, labels), binary)
+    torch.testing.assert_close(both.softmax(-1)[:, 1], scores.sigmoid())
+    assert OneScore(3).of_both(torch.zeros(2, 5)).shape == (2, 5, 2)
+    assert OneScore(4, 1).of_both(torch.zeros(2, 1, 6, 6)).shape == (2, 2, 6, 6)
+    three = torch.zeros(2, 3)
+    assert OneScore().of_both(three) is three
+
+
+def test_the_plan_reports_it_and_float_targets_are_classes() -> None:
+    for labels in (Y.astype(bool), Y.astype(np.float32)[:, None]):
+        data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.as_tensor(labels))
+        plan = surefit.check(data=data, model=mlp())
+        assert (plan.task.name, codes(plan)) == ("feature-classification", [])
+        found = next(each for each in plan.findings if each.code == "SF329")
+        assert "logit of 1" in found.message
+        assert "--task regression" in found.fix
+        plan = surefit.check(data=data, model=mlp(), task="regression")
+        assert (plan.task.name, codes(plan)) == ("regression", [])
+        assert "SF329" not in codes(plan, "info")
+    plan = surefit.check(data=ROWS, model=mlp())
+    assert "logit of 'yes'" in next(f.message for f in plan.findings if f.code == "SF329")
+    assert "SF329" not in codes(surefit.check(data=ROWS, model=mlp(2)), "info")
+
+
+@pytest.mark.parametrize("form", ["(B, 1)", "(B,)"])
+def test_one_output_for_three_classes_is_refused_with_both_numbers(form: str) -> None:
+    rows = [{"vector": x, "label": n % 3} for n, x in enumerate(X)]
+    plan = surefit.check(data=rows, model=Shaped(form))
+    assert codes(plan) == ["SF303"]
+    message = next(found.message for found in plan.findings if found.code == "SF303")
+    assert "1 output," in message
+    assert "3 classes" in message
+
+
+SEVERAL = np.stack([X[:, 0] > 0, X[:, 1] > 0], 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("end", [nn.Sigmoid(), nn.Hardsigmoid()])
+def test_probabilities_are_reported(end: nn.Module) -> None:
+    for outputs, labels in ((1, Y), (2, SEVERAL)):
+        plan = surefit.check(data=(X, labels), model=mlp(outputs, end))
+        assert codes(plan) == ["SF220"]
+        fix = next(found.fix for found in plan.findings if found.code == "SF220")
+        assert "sigmoid" in fix
+        assert codes(surefit.check(data=(X, labels), model=mlp(outputs))) == []
+    assert codes(surefit.check(data=(X, X[:, 0]), model=mlp(1, nn.Sigmoid()))) == []
+
+
+class HandMade(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (1 + (-self.net(x)).exp())
+
+
+@pytest.mark.parametrize("rows", [2, 30])
+def test_small_positive_scores_are_no_probabilities(rows: int) -> None:
+    batch = {"x": torch.from_numpy(X[:rows])}
+    call, scores = Call({"input": "x"}), lambda outputs: outputs.logits
+    for seed in range(60):
+        torch.manual_seed(seed)
+        net: Any = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1))
+        with torch.no_grad():
+            net[2].weight.mul_(0.05)
+            net[2].bias.fill_(0.4)
+        assert ((net(batch["x"]) > 0) & (net(batch["x"]) < 1)).all()
+        assert not stays_in_unit(net, call, batch, scores, call(net, batch))
+    net, call = HandMade(), Call({"x": "x"})
+    assert stays_in_unit(net, call, batch, scores, call(net, batch))
+
+
+def test_resumed_evaluated_and_exported_as_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "onez.py").write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1))\n"
+    )
+    np.savez("a.npz", x=X, y=Y)
+    train = ["train", "--data", "a.npz", "--model", "onez:make", "--lr", "0.1"]
+    assert command([*train, "--epochs", "4", "--output", "whole"]) == 0
+    assert command([*train, "--epochs", "2", "--output", "part"]) == 0
+    assert command(["train", "--resume", "part", "--epochs", "4"]) == 0
+    assert command(["export", "whole", "out"]) == 0
+    capsys.readouterr()
+    trusted = ["--trust-code", "onez:make"]
+    answers = []
+    for source in ("whole", "out"):
+        arguments = ["predict", source, "--data", "a.npz", "--probabilities", "all"]
+        assert command([*arguments, *(trusted if source == "out" else [])]) == 0
+        answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    assert answers[0] == answers[1]
+    right = [row["prediction"] == y for row, y in zip(answers[0], Y, strict=True)]
+    assert np.mean(right) == pytest.approx(surefit.evaluate("whole", "a.npz")["accuracy"])
+    assert np.mean(right) > 0.85
+    assert {*answers[0][0]["probabilities"]} == {"0", "1"}
+    assert surefit.evaluate("part", "a.npz")["accuracy"] > 0.85
+
+
+class Pooled(nn.Module):
+    """One score per sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(5, 1)
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        mask = attention_mask.unsqueeze(-1).float()
+        return self.net((inputs_embeds * mask).sum(1) / mask.sum(1)).squeeze(-1)
+
+
+class Bag(nn.Module):
+    """One score per text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(400, 1)
+        nn.init.zeros_(self.words.weight)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return (self.words(input_ids).squeeze(-1) * attention_mask).sum(1)
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.LazyLinear(1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.net(features)
+
+
+def cnn(channels: int = 3) -> nn.Module:
+    body = nn.Sequential(nn.Conv2d(channels, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    return nn.Sequential(body, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 1))
+
+
+def of_images() -> list[dict[str, Any]]:
+    shapes = ("disc", "stripes")
+    return [{"image": draw(shapes[n % 2], n), "label": shapes[n % 2]} for n in range(80)]
+
+
+def of_sequences() -> list[dict[str, Any]]:
+    numbers = np.random.default_rng(1)
+    steps = [numbers.normal(2 * (n % 2), 1, (3 + n % 5, 5)).astype(np.float32) for n in range(90)]
+    return [{"features": each, "label": n % 2} for n, each in enumerate(steps)]
+
+
+def of_tables() -> list[dict[str, Any]]:
+    return [
+        {"a": float(x[0]), "c": "uv"[n % 2], "label": "up" if x[0] > 0 else "down"}
+        for n, x in enumerate(X[:120])
+    ]
+
+
+INPUTS: dict[str, Any] = {
+    "feature-classification": (of_sequences, Pooled),
+    "text-classification": (lambda: sentiment_rows(90), Bag),
+    "image-classification": (of_images, cnn),
+    "audio-classification": (
+        lambda: [row for row in tone_rows(120) if row["label"] != "mid"],
+        lambda: cnn(1),
+    ),
+    "tabular-classification": (of_tables, Table),
+}
+
+
+@pytest.mark.parametrize("task", INPUTS)
+def test_one_output_learns_two_classes_of_any_input(task: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    make_rows, make = INPUTS[task]
+    rows, module = make_rows(), make()
+    options: dict[str, Any] = {}
+    if task == "text-classification":
+        train_tokenizer([row["text"] for row in rows], 300).save_pretrained(tmp_path / "words")
+        options = {"tokenizer": str(tmp_path / "words")}
+    run = surefit.train(
+        data=rows,
+        model=module,
+        task=task,
+        epochs=8,
+        lr=0.03,
+        seed=1,
+        output=tmp_path / "run",
+        **options,
+    )
+    assert run.plan["task"] == task
+    assert run.metrics["accuracy"] > 0.85
+    answers = surefit.predict(run, [{**row, "label": None} for row in rows[:20]])
+    right = [a["prediction"] == r["label"] for a, r in zip(answers, rows[:20], strict=True)]
+    assert sum(right) >= 16
+
+
+class ByStep(nn.Module):
+    """One score for each step: (B, T, 1), (B, T) or (B, 1, T)."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.net, self.form = nn.Linear(4, 1), form
+
+    def forward(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        score = self.net(inputs_embeds)
+        forms = {"(B, T, 1)": score, "(B, T)": score[..., 0], "(B, 1, T)": score.transpose(1, 2)}
+        return forms[self.form]
+
+
+@pytest.mark.parametrize("form", ["(B, T, 1)", "(B, T)", "(B, 1, T)"])
+def test_one_output_for_each_time_step(form: str, tmp_path: Path) -> None:
+    rows = step_rows(60)
+    rows = [{**row, "labels": (row["labels"] == 1).astype(np.int64)} for row in rows]
+    options: dict[str, Any] = {"epochs": 6, "lr": 0.1, "output": tmp_path / "run"}
+    run = surefit.train(data=rows, model=ByStep(form), **options)
+    assert run.metrics["accuracy"] > 0.95
+    assert len(surefit.predict(run, rows[:1])[0]["prediction"]) == len(rows[0]["labels"])
+
+
+class ByPixel(nn.Module):
+    """One score for each pixel: (B, 1, H, W) or (B, H, W)."""
+
+    def __init__(self, axis: bool) -> None:
+        super().__init__()
+        self.net, self.axis = nn.Conv2d(1, 1, 3, padding=1), axis
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        score = self.net(pixel_values)
+        return score if self.axis else score[:, 0]
+
+
+@pytest.mark.parametrize("axis", [True, False])
+def test_one_output_for_each_pixel(axis: bool, tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    masks = np.zeros((40, 12, 12), np.uint8)
+    for mask in masks:
+        top, left = numbers.integers(0, 6, 2)
+        mask[top : top + 6, left : left + 6] = 1
+    images = numbers.integers(0, 60, masks.shape) + 150 * masks
+    rows = [
+        {"image": image.astype(np.uint8), "label": mask}
+        for image, mask in zip(images, masks, strict=True)
+    ]
+    run = surefit.train(
+        data=rows,
+        model=ByPixel(axis),
+        task="image-segmentation",
+        epochs=8,
+        lr=0.1,
+        output=tmp_path / "run",
+    )
+    assert run.metrics["iou"] > 0.9
