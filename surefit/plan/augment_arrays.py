@@ -90,10 +90,11 @@ def _image_changes(
     changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
 ) -> ImageChanges:
     pixels = read_format(encoder.fitted["pixels"])
-    if pixels.channels == 1 and "saturation" in changes:
+    if pixels.channels not in (3, 4) and "saturation" in changes:
+        count = "one channel" if pixels.channels == 1 else f"{pixels.channels} channels"
         raise UsageError(
-            "image.augment.saturation is set, but images of one channel have no colours.",
-            "Leave it out; brightness and contrast change gray images.",
+            f"image.augment.saturation is set, but images of {count} have no colours.",
+            "Leave it out; brightness and contrast change images of any number of channels.",
         )
     return ImageChanges.of(changes, pixels)
 

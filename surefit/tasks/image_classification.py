@@ -13,11 +13,8 @@ from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_files import (
-    CHANNELS,
-    IMAGE_TOO_LARGE,
-    UNREADABLE_IMAGE,
-)
+from surefit.encode.images.channel_axis import CHANNELS, read_axis
+from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
 from surefit.tasks.baselines import class_baselines
@@ -65,7 +62,9 @@ def fit_images(
     settings = encoder.settings
     model, asked = settings.get("image.model") or {}, settings.get("image.format") or {}
     fixed = asked.get("channels") or model.get("channels", 3)
-    sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
+    place = read_axis(settings.get("image.axis"))
+    own = CHANNELS if place.channels in CHANNELS else (place.channels,)
+    sample = PixelSample((fixed,) if fixed in own else own, place)
     labels = fit_labels(sample.watch(rows))
     pixels = sample.fitted(settings.get("image.size"), model, asked)
     found = sample.findings(read_format(pixels), model, encoder.roles["image"])
