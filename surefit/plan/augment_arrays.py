@@ -67,12 +67,6 @@ def make_array_augment(
     changes = _asked(config, section)
     if not changes and function is None:
         return None, []
-    if pipeline.live is not None:
-        raise UsageError(
-            f"{section}.augment changes stored rows, and the rows of this data are read while "
-            "training.",
-            f"Leave {section}.augment out, and augment in the Dataset.",
-        )
     kind = MAKERS[section](changes, encoder, pipeline)
     augment = ArrayAugment(train, config.seed, kind, function)
     if augment.mixes:
