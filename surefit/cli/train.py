@@ -139,12 +139,21 @@ def _train_folds(
 def show_folds(folds: FoldRuns) -> None:
     """Print the mean and the spread of each metric over the folds."""
     from surefit.cli.summary_lines import result_line
+    from surefit.run.fold_figures import flat_figures
 
-    for name, figures in folds.metrics.items():
-        spread = f" ± {figures['spread']:.4g}" if figures["spread"] is not None else ""
-        values = ", ".join("-" if v is None else f"{v:.4g}" for v in figures["values"])
-        print(result_line(name, f"{figures['mean']:.6g}{spread}  ({values})"))
+    metrics = folds.metrics
+    for name, mean, spread, values in flat_figures(metrics):
+        shown = "-" if mean is None else f"{mean:.6g}"
+        shown += f" ± {spread:.4g}" if spread is not None else ""
+        each = ", ".join(f"{v:.4g}" if isinstance(v, int | float) else "-" for v in values)
+        print(result_line(name, f"{shown}  ({each})"))
+    for name, figures in metrics.items():
+        if "sum" in figures:
+            print(result_line(name, "sum of all folds, a line per true class"))
+            for kind, line in zip(figures["classes"], figures["sum"], strict=True):
+                print(result_line(f"  {kind}", " ".join(map(str, line))))
     print(result_line("folds", folds.path / "folds.json"))
+    print(result_line("report", folds.path / "report.html"))
 
 
 def announce_stop() -> None:

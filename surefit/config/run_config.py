@@ -47,9 +47,9 @@ class Tables(_Section):
 class Images(_Section):
     """How images are resized, normalised and augmented."""
 
-    channels: Literal[1, 3, 4] | None = None
-    """Channels of the images: 1 for gray, 3 for RGB, 4 for RGBA. Default: those that the first
-    layer of a custom module reads, else 3."""
+    channels: PositiveInt | None = None
+    """Channels of the images: 1 for gray, 3 for RGB, 4 for RGBA, others as in arrays. Default:
+    those that the first layer of a custom module reads, else 3."""
     mean: tuple[float, ...] | None = None
     """What is subtracted from pixels from 0 to 1, one number or one per channel. Default: the
     model's, else the mean of the training images."""

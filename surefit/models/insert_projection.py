@@ -54,7 +54,6 @@ def module_hints(module: nn.Module) -> Hints:
         return replace(known, reads_vectors=lambda size: None)
     if hasattr(module, NAME):
         return known
-    channels = (known.image or {})["channels"]
     found = (layer_input_size(layer) for layer in module.modules())
     sizes = tuple(dict.fromkeys(size for size in found if size is not None))
     return replace(
@@ -62,7 +61,7 @@ def module_hints(module: nn.Module) -> Hints:
         layers=sizes,
         accepts=partial(accepts, module),
         reads_vectors=lambda size: _gives_rows(module, "features", size),
-        reads_images=partial(_reads_images, module, channels) if channels else None,
+        reads_images=partial(_gives_rows, module, "pixel_values"),
     )
 
 
@@ -89,12 +88,11 @@ def accepts(module: nn.Module, length: int, feature_size: int) -> bool:
     return _try(module, length, feature_size) is None
 
 
-def _reads_images(module: nn.Module, channels: int, height: int, width: int) -> bool:
-    return _gives_rows(module, "pixel_values", channels, height, width) is not False
-
-
 def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
-    """Whether the module gives one output per row of that shape; None if it reads more columns."""
+    """Whether the module gives one output per row of that shape, or per pixel of an image.
+
+    None if it reads more columns.
+    """
     import torch
 
     if SEQUENCE_NAMES & {*signature(module.forward).parameters}:
@@ -109,7 +107,8 @@ def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
             logits = call(module, batch).logits
     except Exception:  # user code may raise anything; the first-batch probe reports it
         return False
-    return logits is None or (logits.ndim <= 2 and len(logits) == ROWS_TRIED)
+    per_pixel = len(shape) == 3 and logits is not None and logits.ndim == 4
+    return logits is None or ((logits.ndim <= 2 or per_pixel) and len(logits) == ROWS_TRIED)
 
 
 def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> SizeMismatch | None:

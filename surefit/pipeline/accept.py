@@ -12,6 +12,7 @@ from surefit.data.python.streams import Stream
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
+from surefit.encode.images.join_planes import join_images
 from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.tasks.source_forms import read_as_known
@@ -34,6 +35,7 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
+    table = join_images(table, encoder)
     encoder, notes = adapt_layout(encoder, table)
     return Accepted(with_files(table, encoder.roles, task.file_roles), encoder, (*found, *notes))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from surefit.data.joint_columns import join_columns
 from surefit.data.nested_columns import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness
 from surefit.data.table import Table
+from surefit.encode.augment.mixing import FIELDS as MIXED_FIELDS
 from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.store import Store
@@ -21,6 +23,7 @@ from surefit.tasks.class_loss import read_class_loss
 
 if TYPE_CHECKING:
     from surefit.encode.augment.array_augment import EpochRows
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
     from surefit.pipeline.pipeline import Pipeline
 
 DIVISOR = "divisor"
@@ -37,14 +40,32 @@ def live_batch(
     prepare, live = pipeline.prepare, pipeline.live
     assert live is not None
     read = live.encoded(pipeline, source, rows, epoch)
-    columns: list[Mapping[str, Any]] = [row.columns for row in read]
+    columns = _augmented(pipeline, source, rows, epoch, read)
     if prepare is not None:
         numbers = [(int(source.source_row[place]), int(source.copy[place])) for place in rows]
         columns = [prepare(row, epoch, *n) for row, n in zip(columns, numbers, strict=True)]
-    batch = to_batch(columns, pipeline.fields, pipeline.collate_fn, device, pipeline.layout)
+    fields = {**MIXED_FIELDS, **pipeline.fields}
+    batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
     counted = {"num_targets": sum(row.num_targets for row in read)}
     own = pipeline.collate_fn is not None  # which may change the targets
     return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
+
+
+def _augmented(
+    pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, read: list[EncodedRow]
+) -> list[Mapping[str, Any]]:
+    """The columns of rows that were read, changed as the source says; a partner is read, too."""
+    known = {int(row): each.columns for row, each in zip(rows, read, strict=True)}
+    if isinstance(source, Store):
+        return [known[int(row)] for row in rows]
+
+    def of(row: int) -> Mapping[str, Any]:
+        if row not in known:
+            assert pipeline.live is not None
+            known[row] = pipeline.live.encoded(pipeline, source, [row], epoch)[0].columns
+        return known[row]
+
+    return [source.change(int(row), of) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -52,6 +73,8 @@ class ReadAnew:
     """The rows of a Dataset, read anew in each epoch."""
 
     live: LiveRows
+    copies: AugmentedCopies | None = None
+    """How augmented copies of a row are made, where the Store has some."""
 
     @property
     def row_seconds(self) -> float:
@@ -63,19 +86,35 @@ class ReadAnew:
     ) -> list[EncodedRow]:
         """Rows of a Store as they are in this epoch (from 0)."""
         with kept_randomness():
-            return [self._read(pipeline, int(source.source_row[row]), epoch) for row in rows]
+            numbers = [(int(source.source_row[row]), int(source.copy[row])) for row in rows]
+            return [self._read(pipeline, *number, epoch) for number in numbers]
 
-    def _read(self, pipeline: Pipeline, number: int, epoch: int) -> EncodedRow:
+    def _read(self, pipeline: Pipeline, number: int, copy: int, epoch: int) -> EncodedRow:
         table = spread_columns(self.live.table(number, pipeline.seed, epoch + 1))
         table = join_columns(table, pipeline.encoder.roles.values())
-        return _encode(pipeline, table, number, epoch)
+        return self._encode(pipeline, table, (number, copy, epoch))
+
+    def _encode(self, pipeline: Pipeline, table: Table, place: tuple[int, int, int]) -> EncodedRow:
+        """The only row of a Table, encoded, or a copy of it."""
+        encode, raw = pipeline.row_encoder, table.row(0)
+
+        def made() -> tuple[EncodedRow, ...]:
+            first = encode(raw)
+            if self.copies is None or not place[1]:
+                return first
+            begun = encode.begin(raw)
+            again = partial(encode.encode_read, extras=begun.extras)
+            return self.copies.encode_anew(begun.row, place, first, again)
+
+        return _one_block(pipeline, made, f"row {place[0]}, epoch {place[2] + 1}")
 
 
-def _encode(pipeline: Pipeline, table: Table, number: int, epoch: int) -> EncodedRow:
-    """The only row of a Table, encoded; raises where it cannot be trained on."""
-    where = f"row {number}, epoch {epoch + 1}"
+def _one_block(
+    pipeline: Pipeline, encode: Callable[[], tuple[EncodedRow, ...]], where: str
+) -> EncodedRow:
+    """An encoded row; raises where it cannot be trained on."""
     try:
-        blocks = pipeline.row_encoder(table.row(0))
+        blocks = encode()
     except SkipRowError as skip:
         reason = describe_counts({skip.reason: 1})
         raise RunFailedError(f"{where}: the row cannot be used ({reason}).", GIVE_ROWS) from None

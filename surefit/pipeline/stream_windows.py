@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from surefit.data.python.streams import Stream
 from surefit.encode.casting import row_length
 from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.store import Store
 from surefit.errors import RunFailedError
 from surefit.progress import Progress
 
 if TYPE_CHECKING:
     from surefit.encode.augment.array_augment import EpochRows
-    from surefit.encode.store import Store
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
     from surefit.pipeline.pipeline import Pipeline
 
 
@@ -59,6 +61,8 @@ class StreamWindows:
     num_bytes: int = 0
     """Memory of a window, as large as the Store."""
     row_seconds: float = 0.0
+    copies: AugmentedCopies | None = None
+    """How augmented copies of a row are made, where the Store has some."""
     held: _Held = field(default_factory=_Held)
     notices: list[Callable[[str], None]] = field(default_factory=list)
     """Who hears of rows that are dropped."""
@@ -68,8 +72,9 @@ class StreamWindows:
     ) -> list[EncodedRow]:
         """Rows of a window, encoded."""
         if epoch == 0:
-            counts = source.num_targets
-            found = zip(map(int, rows), source.rows(rows), strict=True)
+            stored = source if isinstance(source, Store) else source.stored
+            counts = stored.num_targets
+            found = zip(map(int, rows), stored.rows(rows), strict=True)
             return [EncodedRow(columns, int(counts[row]), 0, False) for row, columns in found]
         with kept_randomness():
             while self.held.window != epoch:
@@ -123,7 +128,9 @@ class StreamWindows:
                 continue
             table = join_columns(spread_columns(table), pipeline.encoder.roles.values())
             try:
-                made = pipeline.row_encoder(replace(table, files=self.files).row(0))
+                raw = replace(table, files=self.files).row(0)
+                made = pipeline.row_encoder(raw)
+                copies = self._copied(pipeline, raw, made, number, window)
             except SkipRowError as skip:
                 dropped[skip.reason] += 1
                 continue
@@ -131,10 +138,27 @@ class StreamWindows:
                 message = f"row {number} of the stream: {fault.message}"
                 raise fault.rule.error(message, row=number, fix=fault.fix) from None
             truncated += any(block.truncated for block in made)
-            rows += made
+            rows += [*made, *copies]
+        rows = rows[: self.num_rows]  # the last row may have more copies than fit
         held.rows, held.digest = self._arranged(rows, pipeline), _digest(rows)
         held.window, held.starts, held.state = window, starts, state
         self._report(starts[-1][1], dropped, truncated)
+
+    def _copied(
+        self,
+        pipeline: Pipeline,
+        raw: Mapping[str, Any],
+        first: tuple[EncodedRow, ...],
+        number: int,
+        window: int,
+    ) -> list[EncodedRow]:
+        """The augmented copies of a row; those that cannot be used are left out, as in the plan."""
+        if self.copies is None:
+            return []
+        begun = pipeline.row_encoder.begin(raw)
+        again = partial(pipeline.row_encoder.encode_read, extras=begun.extras)
+        made = self.copies.encode(begun.row, number, first, again, window)
+        return [row for _, copy, _ in made if not isinstance(copy, SkipRowError) for row in copy]
 
     def _begin_again(self, began: int, num_rows: int) -> None:
         """A new pass over the stream; raises where there is none, or no row in a whole one."""

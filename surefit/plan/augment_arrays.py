@@ -67,12 +67,6 @@ def make_array_augment(
     changes = _asked(config, section)
     if not changes and function is None:
         return None, []
-    if pipeline.live is not None:
-        raise UsageError(
-            f"{section}.augment changes stored rows, and the rows of this data are read while "
-            "training.",
-            f"Leave {section}.augment out, and augment in the Dataset.",
-        )
     kind = MAKERS[section](changes, encoder, pipeline)
     augment = ArrayAugment(train, config.seed, kind, function)
     if augment.mixes:
@@ -90,10 +84,11 @@ def _image_changes(
     changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
 ) -> ImageChanges:
     pixels = read_format(encoder.fitted["pixels"])
-    if pixels.channels == 1 and "saturation" in changes:
+    if pixels.channels not in (3, 4) and "saturation" in changes:
+        count = "one channel" if pixels.channels == 1 else f"{pixels.channels} channels"
         raise UsageError(
-            "image.augment.saturation is set, but images of one channel have no colours.",
-            "Leave it out; brightness and contrast change gray images.",
+            f"image.augment.saturation is set, but images of {count} have no colours.",
+            "Leave it out; brightness and contrast change images of any number of channels.",
         )
     return ImageChanges.of(changes, pixels)
 

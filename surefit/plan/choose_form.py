@@ -13,7 +13,7 @@ from surefit.data.roles import get_role
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints
-from surefit.encode.images.image_files import CHANNELS
+from surefit.encode.images.channel_axis import FIRST, own_axis
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -98,14 +98,17 @@ def _is_flat(table: Table, column: str) -> bool:
 
 def _are_images(table: Table, column: str, hints: Hints) -> bool:
     """Whether the module reads the arrays as images, and not as sequences."""
-    if hints.reads_images is None or array_rank(table.column_type(column)) not in (2, 3):
+    rank = array_rank(table.column_type(column))
+    if hints.image is None or rank not in (2, 3):
         return False
     sizes = [axis.size for axis in row_shape(table, column).axes]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    if rank == 3 and 1 not in sizes:
+        return True  # features have two axes
+    known, channels = [size for size in sizes if size is not None], hints.image["channels"]
+    if len(known) < len(sizes) or hints.reads_images is None or channels is None:
         return False
-    if len(known) == 3:
-        sides = known[:2] if known[2] in CHANNELS else known[1:]
-        return bool({known[0], known[2]} & {*CHANNELS}) and hints.reads_images(*sides)
-    as_sequence = hints.accepts is not None and hints.accepts(*known)
-    return not as_sequence and hints.reads_images(*known)
+    if rank == 2:
+        as_sequence = hints.accepts is not None and hints.accepts(*known)
+        return not as_sequence and hints.reads_images(channels, *known) is not False
+    sides = known[1:] if own_axis(known) == FIRST else known[:2]
+    return hints.reads_images(channels, *sides) is not False

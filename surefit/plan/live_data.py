@@ -60,26 +60,21 @@ def read_live(
     live = data.table.live
     if live is None or not len(train):
         return pipeline
-    if copies is not None:
-        raise UsageError(
-            "augmentation_factor makes copies of stored rows, and the rows of this data are read "
-            "while training.",
-            "Leave augmentation_factor out, or change the texts in the Dataset.",
-        )
+    copies = copies and replace(copies, held_out=data.held_out)
     if isinstance(live, Stream):
         own = data.validation_table.key == data.table.key
         held_out = frozenset(validation.source_row.tolist()) if own else frozenset()
         size = sum(train.values(name).nbytes for name in train.fields)
         lengths = np.asarray(train.lengths)
         windows = StreamWindows(live, len(train), lengths, held_out, data.table.files, size)
-        return replace(pipeline, live=windows)
-    if (np.diff(train.source_row) == 0).any():
+        return replace(pipeline, live=replace(windows, copies=copies))
+    if ((np.diff(train.source_row) == 0) & (np.diff(train.copy) == 0)).any():
         raise UsageError(
             "Long rows are split into blocks, and the rows of this Dataset are drawn anew in each "
             "epoch, with other lengths.",
             "Truncate them instead: --set overlong=truncate.",
         )
-    source = ReadAnew(replace(live, files=data.table.files))
+    source = ReadAnew(replace(live, files=data.table.files), copies)
     pipeline = replace(pipeline, live=source)
     with kept_randomness():
         source.encoded(pipeline, train, [0], 0)

@@ -55,6 +55,7 @@ from surefit.plan.class_loss_options import check_loss_options, settle_loss
 from surefit.plan.evaluation_metrics import find_scorer, try_scorer
 from surefit.plan.feature_rows import BatchBound, hints_by_labels, plan_features
 from surefit.plan.garbage_collection import infrequent_collection
+from surefit.plan.image_rows import plan_images
 from surefit.plan.job_stages import settle_evaluation
 from surefit.plan.live_data import check_stream, read_live
 from surefit.plan.own_metrics import choose_metrics
@@ -175,7 +176,7 @@ def _run(planner: PlanInProgress) -> None:
             ),
         )
     )
-    encoder = _make_encoder(planner, data, task, roles, source, layout)
+    encoder = _make_encoder(planner, data, task, roles, source, layout, hints)
     planner.note(check_classes(encoder, data.table))
     sides = (data.table, data.train), (data.validation_table, data.validation)
     planner.note(check_tables(sides, task, encoder))
@@ -248,6 +249,7 @@ def _make_encoder(
     roles: Mapping[str, str],
     source: ModelSource,
     layout: dict[str, Any] | None,
+    hints: Hints,
 ) -> Encoder:
     config, tokenizer = planner.request.config, None
     reads_tokens = "input_ids" in task.fields_for(Encoder(task.name, roles))
@@ -257,6 +259,8 @@ def _make_encoder(
         tokenizer = planner.keep(choose_tokenizer(data, task, roles, source, name, trusted))
     positions = source.max_positions if reads_tokens else None
     audio = planner.keep(plan_audio(data.table, data.train, roles, source.audio, config.audio))
+    image = config.image
+    images = plan_images(data.table, roles, hints, image.channels, image.size)
     encoder = Encoder(
         task.name,
         roles,
@@ -272,10 +276,11 @@ def _make_encoder(
             STEP_LABELS: config.features.labels,
             "seed": config.seed,
             "table.max_categories": config.table.max_categories,
-            "image.size": config.image.size,
+            "image.size": image.size,
             "image.model": source.image,
-            "image.format": config.image.asked(),
+            "image.format": image.asked(),
             "audio": audio,
+            **images,
             "on_bad_file": config.on_bad_file,
             LABEL_SEPARATOR: config.label_separator,
         },

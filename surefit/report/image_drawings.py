@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.encode.augment.image_changes import ImageChanges
+from surefit.encode.images.channel_axis import CHANNELS
 from surefit.encode.images.mask_files import image_as_png, png_as_text
 
 Array = npt.NDArray[Any]
@@ -23,10 +24,15 @@ PALETTE = np.array(
 
 
 def image_png(normal: Array, form: ImageChanges, classes: Any = None) -> str:
-    """Pixel values (C, H, W) as PNG in base64; `classes` of pixels (H, W) colour them."""
+    """Pixel values (C, H, W) as PNG in base64; `classes` of pixels (H, W) colour them.
+
+    Of images that are neither gray nor RGB nor RGBA, the first channels are shown.
+    """
     from PIL import Image
 
-    levels = _levels(form.as_pixels(normal), form.high)
+    pixels = form.as_pixels(normal)
+    shown = pixels if len(pixels) in CHANNELS else pixels[: 3 if len(pixels) > 3 else 1]
+    levels = _levels(shown, form.high)
     if classes is not None and np.ndim(classes) == 2:
         levels = _coloured(levels, np.asarray(classes))
     image = Image.fromarray(levels[0] if len(levels) == 1 else levels.transpose(1, 2, 0))

@@ -50,21 +50,26 @@ def render(run: Run) -> str:
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p class=quiet>{escape(progress)}</p>",
-        _section(_result_title(run.best_step), _table(("metric", "value"), _figures(run.metrics))),
-        _section("Baselines", _table(("baseline", "metric", "value"), _baselines(plan))),
-        _section("Loss", _curves(history, ledger.target_unit)),
-        _section("Warnings of the run", _table(WARNING_HEADS, _warnings(history))),
-        _section("Findings", _findings(plan["findings"])),
-        _section("Data", _table(("what", "value"), _ledger(ledger))),
-        _section("Predicted masks", draw_examples(run.examples)),
-        _section("Augmented training rows", draw_examples(plan.get("examples", ()))),
-        _section("Frozen parameters and learning rates", _table(("what", "value"), _rates(plan))),
-        _section("Metrics asked for", _table(METRIC_HEADS, _metrics(plan))),
-        _section("Loss settings", _table(("setting", "value"), _loss(plan))),
-        _section("Columns", _table(("column", "role"), _columns(plan))),
-        _section("Generated answers", _answers(history)),
-        _section("Generation settings", _table(("setting", "value"), _generation(plan))),
+        section(_result_title(run.best_step), table(("metric", "value"), _figures(run.metrics))),
+        section("Baselines", table(("baseline", "metric", "value"), _baselines(plan))),
+        section("Loss", _curves(history, ledger.target_unit)),
+        section("Warnings of the run", table(WARNING_HEADS, _warnings(history))),
+        section("Findings", _findings(plan["findings"])),
+        section("Data", table(("what", "value"), _ledger(ledger))),
+        section("Predicted masks", draw_examples(run.examples)),
+        section("Augmented training rows", draw_examples(plan.get("examples", ()))),
+        section("Frozen parameters and learning rates", table(("what", "value"), _rates(plan))),
+        section("Metrics asked for", table(METRIC_HEADS, _metrics(plan))),
+        section("Loss settings", table(("setting", "value"), _loss(plan))),
+        section("Columns", table(("column", "role"), _columns(plan))),
+        section("Generated answers", _answers(history)),
+        section("Generation settings", table(("setting", "value"), _generation(plan))),
     ]
+    return as_page(title, sections)
+
+
+def as_page(title: str, sections: Iterable[str]) -> str:
+    """Sections as a page of its own."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
@@ -73,11 +78,13 @@ def render(run: Run) -> str:
     )
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """A body under its title; nothing without a body."""
     return f"<h2>{escape(title)}</h2>{body}" if body else ""
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows of cells, escaped; nothing without rows."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_text(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
@@ -244,7 +251,7 @@ def _answers(history: list[dict[str, Any]]) -> str:
     samples: list[dict[str, Any]] = next(
         (e["samples"] for e in reversed(history) if e.get("samples")), []
     )
-    return _table(
+    return table(
         ("prompt", "expected", "generated"),
         ((sample["prompt"], sample["expected"], sample["got"]) for sample in samples),
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from surefit import atomic
+from surefit.encode.encoder import FILE as ENCODER_FILE
+from surefit.encode.encoder import read_state
 from surefit.errors import UsageError
+from surefit.run.fold_figures import summarise
 from surefit.run.run_folder import Run, open_run
 
 FILE = "folds.json"
@@ -42,8 +43,8 @@ class FoldRuns:
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Mean, spread and values of each figure over the folds."""
-        return summarise(run.metrics for run in self.runs)
+        """Mean, spread and values of each figure over the folds; see `summarise`."""
+        return summarise((run.metrics for run in self.runs), [_classes(r) for r in self.runs])
 
     def write(self) -> None:
         """Write folds.json, as far as the runs have come."""
@@ -56,23 +57,12 @@ class FoldRuns:
         atomic.write_json(self.path / FILE, about)
 
 
-def summarise(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The mean of each figure, its standard deviation between folds, and its values.
-
-    >>> summarise([{"loss": 1.0}, {"loss": 3.0}])
-    {'loss': {'mean': 2.0, 'spread': 1.414..., 'values': [1.0, 3.0]}}
-    """
-    every = list(figures)
-    names = dict.fromkeys(name for one in every for name in one)
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        values = [one.get(name) for one in every]
-        known = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
-        if not known or any(isinstance(value, list | dict | str) for value in values):
-            continue
-        spread = statistics.stdev(known) if len(known) > 1 else None
-        found[name] = {"mean": statistics.fmean(known), "spread": spread, "values": values}
-    return found
+def _classes(run: Run) -> list[Any] | None:
+    """The classes of a run, in the order of its figures; None before it has a model."""
+    if not (run.model_path / ENCODER_FILE).is_file():
+        return None
+    found = read_state(run.model_path)["fitted"].get("classes")
+    return None if found is None else list(found)
 
 
 def is_folds(path: str | Path) -> bool:

@@ -13,7 +13,8 @@ from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_files import CHANNELS, IMAGE_TOO_LARGE, UNREADABLE_IMAGE
+from surefit.encode.images.channel_axis import CHANNELS, read_axis
+from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
 
@@ -35,7 +36,9 @@ class ImageReader:
         self.model = encoder.settings.get("image.model") or {}
         self.asked = encoder.settings.get("image.format") or {}
         fixed = self.asked.get("channels") or self.model.get("channels", 3)
-        self.sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
+        place = read_axis(encoder.settings.get("image.axis"))
+        own = CHANNELS if place.channels in CHANNELS else (place.channels,)
+        self.sample = PixelSample((fixed,) if fixed in own else own, place)
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The rows, unchanged."""

@@ -66,14 +66,15 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values, the size of the image in its file, and the class of each pixel."""
-    pixels = read_pixels(row, encoder)
+    pixels, form = read_pixels(row, encoder), read_format(encoder.fitted["pixels"])
     if "label" not in row:
-        return encoded({"pixel_values": pixels, "image_size": np.array(image_size(row["image"]))})
+        size = image_size(row["image"], form.place)
+        return encoded({"pixel_values": pixels, "image_size": np.array(size)})
     if is_empty(row["label"]):
         raise SkipRowError(DropReason.NO_LABEL)
     mask = read_mask(row["label"])
-    check_sizes(mask, row["image"])
-    places = class_places(read_format(encoder.fitted["pixels"]).resize_mask(mask), encoder)
+    check_sizes(mask, row["image"], form.place)
+    places = class_places(form.resize_mask(mask), encoder)
     if places is None:
         raise SkipRowError(DropReason.UNKNOWN_LABEL)
     if not (places >= 0).any():

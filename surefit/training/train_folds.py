@@ -10,6 +10,7 @@ from typing import Any
 
 from surefit.errors import UsageError
 from surefit.processes import is_main
+from surefit.report.folds_page import write_folds_report
 from surefit.request import PythonObjects, Request
 from surefit.run.fold_runs import FoldRuns, is_folds, open_folds
 from surefit.run.run_folder import Run, choose_folder, open_run
@@ -94,6 +95,7 @@ def resume_folds(
 def _write(folds: FoldRuns) -> None:
     if is_main():
         folds.write()
+        write_folds_report(folds)
 
 
 def choose_folds_folder(output: str | None) -> Path:

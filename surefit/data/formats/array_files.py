@@ -69,7 +69,9 @@ def are_rows(shapes: Sequence[Shape]) -> bool:
         return True
     if ranks == {3}:
         widths = {shape[1] for shape in shapes}
-        return {shape[2] for shape in shapes} <= {*_CHANNELS} and min(widths) >= 8
+        if {shape[2] for shape in shapes} <= {*_CHANNELS} and min(widths) >= 8:
+            return True
+        return len({*shapes}) == 1 and len(shapes) > max(shapes[0])  # images of many channels
     return ranks == {2} and len(shapes) > max(shape[0] for shape in shapes)
 
 

@@ -17,6 +17,8 @@ from surefit.encode.store import Store
 from surefit.errors import RunFailedError, describe_error
 
 Array = npt.NDArray[Any]
+ReadRow = Callable[[int], Mapping[str, Any]]
+"""A row of a Store, as it is read in an epoch."""
 OwnArrayChange = Callable[[Array, np.random.Generator], Array]
 
 PURPOSE = 1
@@ -41,19 +43,21 @@ class ArrayAugment:
         """Whether rows are mixed with others."""
         return any(name in self.kind.changes for name in MIXES)
 
-    def row(self, index: int, epoch: int) -> dict[str, Any]:
-        """A row of the Store as it is trained on in an epoch."""
-        drawn = self.drawn(index, epoch)
-        made = self._changed(index, epoch, drawn)
+    def row(self, index: int, epoch: int, read: ReadRow | None = None) -> dict[str, Any]:
+        """A row as it is trained on in an epoch; `read` gives rows that no Store has."""
+        read = read or self.train.row
+        made, drawn = self._changed(index, epoch, read(index))
         if "mixup" not in drawn:
             return made
         partner = drawn["partner"]  # as it is in this epoch itself
-        other = self._changed(partner, epoch, self.drawn(partner, epoch))
+        other, _ = self._changed(partner, epoch, read(partner))
+        self._check_shapes(index, made, partner, other)
         return mix(made, other, self.kind.column, drawn)
 
-    def drawn(self, index: int, epoch: int) -> dict[str, Any]:
+    def drawn(self, index: int, epoch: int, shape: tuple[int, ...] | None = None) -> dict[str, Any]:
         """What is drawn for a row in an epoch; its partner is any row of the Store."""
-        rng, shape = self._rng(index, epoch), self.train.value(self.kind.column, index).shape
+        rng = self._rng(index, epoch)
+        shape = self.train.value(self.kind.column, index).shape if shape is None else shape
         drawn = self.kind.draw(shape, rng)
         mixed = draw_mix(self.kind.changes, shape, rng)
         partner = {"partner": int(rng.integers(len(self.train)))} if mixed else {}
@@ -72,14 +76,30 @@ class ArrayAugment:
         number, copy = int(self.train.source_row[index]), int(self.train.copy[index])
         return np.random.default_rng([self.seed, epoch, number, copy, PURPOSE, *more])
 
-    def _changed(self, index: int, epoch: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """The row after all changes but the mixing."""
-        made = self.kind.apply(self.train.row(index), drawn)
-        if self.function is None:
-            return made
+    def _changed(
+        self, index: int, epoch: int, row: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The row after all changes but the mixing, and what was drawn for it."""
         column = self.kind.column
+        drawn = self.drawn(index, epoch, row[column].shape)
+        made = self.kind.apply(row, drawn)
+        if self.function is None:
+            return made, drawn
         rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
-        return {**made, column: self._call_own(made[column], rng, index)}
+        return {**made, column: self._call_own(made[column], rng, index)}, drawn
+
+    def _check_shapes(
+        self, index: int, one: Mapping[str, Any], partner: int, other: Mapping[str, Any]
+    ) -> None:
+        """Refuse to mix rows of different shapes, as live ones may become in a later epoch."""
+        shapes = [list(row[self.kind.column].shape) for row in (one, other)]
+        if shapes[0] != shapes[1]:
+            numbers = [int(self.train.source_row[place]) for place in (index, partner)]
+            raise AugmentError(
+                f"rows {numbers[0]} and {numbers[1]} are of the shapes {shapes[0]} and "
+                f"{shapes[1]}, and rows of one shape alone can be mixed.",
+                "Let the data give rows of one shape, or leave mixup and cutmix out.",
+            )
 
     def _call_own(self, array: Array, rng: np.random.Generator, index: int) -> Array:
         assert self.function is not None
@@ -107,6 +127,11 @@ class EpochRows:
     epoch: int
 
     @property
+    def stored(self) -> Store:
+        """The Store, with the rows as they are."""
+        return self.augment.train
+
+    @property
     def num_targets(self) -> Array:
         """How many targets each row has."""
         return self.augment.train.num_targets
@@ -125,6 +150,10 @@ class EpochRows:
         """Several rows."""
         self.augment.train.check_files()
         return [self.augment.row(int(index), self.epoch) for index in indices]
+
+    def change(self, index: int, read: ReadRow) -> dict[str, Any]:
+        """A row that `read` gives, and no Store has, as it is trained on in this epoch."""
+        return self.augment.row(index, self.epoch, read)
 
     def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
         """Several rows, column by column."""

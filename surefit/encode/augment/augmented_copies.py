@@ -40,6 +40,10 @@ INSTRUCTIONS = ("prompt", "messages")
 _USERS = ("user", "human")
 
 
+EncodeRead = Callable[[Mapping[str, Any]], tuple[EncodedRow, ...]]
+"""Encodes a row by role."""
+
+
 @dataclass(frozen=True)
 class AugmentedCopies:
     """How a training row becomes `factor` copies; copy 0 is the row itself."""
@@ -73,17 +77,19 @@ class AugmentedCopies:
         row: Mapping[str, Any],
         number: int,
         first: tuple[EncodedRow, ...],
-        encode_row: Callable[[Mapping[str, Any]], tuple[EncodedRow, ...]],
+        encode_row: EncodeRead,
+        window: int | None = None,
     ) -> Iterator[tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]]:
         """Copies 1 and up of the row, encoded, and whether each equals an earlier one.
 
-        Copies are compared as tokens: a change that the tokenizer removes does not count.
+        Copies are compared as tokens: a change that the tokenizer removes does not count. Rows of a
+        stream have numbers of their own in each `window`.
         """
         seen = {_content(first)}
         for copy in range(1, self.factor):
             made = first
             try:
-                for drawn in self.draw(row, number, copy):
+                for drawn in self.draw(row, number, copy, window):
                     made = encode_row(drawn)
                     if _content(made) not in seen:
                         break
@@ -96,9 +102,33 @@ class AugmentedCopies:
             seen.add(_content(made))
             yield copy, made, is_equal
 
-    def draw(self, row: Mapping[str, Any], number: int, copy: int) -> Iterator[dict[str, Any]]:
+    def encode_anew(
+        self,
+        row: Mapping[str, Any],
+        place: tuple[int, int, int],
+        first: tuple[EncodedRow, ...],
+        encode_row: EncodeRead,
+    ) -> tuple[EncodedRow, ...]:
+        """One copy of a row that is read anew in each epoch; `place` is its number, copy and epoch.
+
+        It is the row itself where no change of it can be used.
+        """
+        for drawn in self.draw(row, *place):
+            if self.held_out is not None and self.held_out.has_input_of(drawn):
+                continue
+            try:
+                made = encode_row(drawn)
+            except SkipRowError:
+                continue
+            if _content(made) != _content(first):
+                return made
+        return first
+
+    def draw(
+        self, row: Mapping[str, Any], number: int, copy: int, epoch: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Candidates for one copy, `TRIES` of them, from one random generator."""
-        rng = np.random.default_rng([self.seed, number, copy])
+        rng = np.random.default_rng([self.seed, number, copy, *([] if epoch is None else [epoch])])
         kept = {word for text in self._answers(row) for word in words_of(text)}
         for _ in range(TRIES):
             changed = dict(row)

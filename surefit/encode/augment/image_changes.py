@@ -76,14 +76,16 @@ class ImageChanges:
         if not any(name in drawn for name in COLOURS):
             return pixels.copy()
         plain = self.as_pixels(pixels)
-        colours = plain[:3]  # the fourth channel is the opacity
+        count = 3 if len(plain) == 4 else len(plain)  # the fourth channel is the opacity
+        colours = plain[:count]
         if "brightness" in drawn:
             colours = colours * np.float32(drawn["brightness"])
         if "contrast" in drawn:
-            colours = _blend(colours, _gray(colours).mean(dtype=np.float64), drawn["contrast"])
+            mean = _gray(colours).mean((1, 2), dtype=np.float64)
+            colours = _blend(colours, mean[:, None, None], drawn["contrast"])
         if "saturation" in drawn:
             colours = _blend(colours, _gray(colours), drawn["saturation"])
-        return self.normalise(np.concatenate([colours, plain[3:]]))
+        return self.normalise(np.concatenate([colours, plain[count:]]))
 
     def as_pixels(self, normal: Array) -> Array:
         """Pixels before normalisation."""

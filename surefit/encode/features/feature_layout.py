@@ -115,8 +115,9 @@ class Hints:
     without it reads sequences only."""
     image: Mapping[str, int | None] | None = None
     """Of a custom module: the `channels` its first layer reads, or the number of its `inputs`."""
-    reads_images: Callable[[int, int], bool] | None = None
-    """Tries a module that begins with a convolution on images of a height and width."""
+    reads_images: Callable[[int, int, int], bool | None] | None = None
+    """Tries a module on images of so many channels, a height and a width; None if that cannot be
+    tried."""
     arguments: tuple[str, ...] = ()
     """The arguments of a module's forward."""
     labels: bool = False

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from surefit.data.cell_files import shown_name, unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.images.channel_axis import CHANNELS, ChannelAxis
 from surefit.findings import rule
 from surefit.regular_files import special_kind
 
@@ -32,8 +33,11 @@ ARRAY_NOT_AN_IMAGE = rule(
     "SF251",
     "error",
     "array that is not an image",
-    why="Images are [height, width] with 1, 3 or 4 channels, and values up to 255 or 1.",
-    fix="Save the pixels as uint8 [height, width, channels], without normalization.",
+    why=(
+        "Images are [height, width], or have channels as the first or the last axis, as many in "
+        "all rows."
+    ),
+    fix="Save all images with one number of channels: uint8 [height, width, channels].",
 )
 
 IMAGE_TOO_LARGE = rule(
@@ -50,12 +54,12 @@ FORMATS = (
     *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG"),
     *("PPM", "QOI", "SGI", "TGA", "TIFF", "WEBP", "XBM", "XPM"),
 )
-CHANNELS = (1, 3, 4)
 
 Made = TypeVar("Made")
+RGB = ChannelAxis()
 
 
-def decode(value: Any, float_range: float = 0) -> Image.Image:
+def decode(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
     """A file, bytes, `{bytes, path}` or an array as an upright RGB image.
 
     Transparent pixels become white, 16 bits become 8, and of an animation the first frame is used.
@@ -68,7 +72,7 @@ def decode(value: Any, float_range: float = 0) -> Image.Image:
         return open_upright(io.BytesIO(value), shown_name(given), convert)
     if isinstance(value, str):
         return open_upright(source_of(value), value, convert)
-    return from_array(value, float_range)
+    return from_array(value, float_range, place)
 
 
 def source_of(path: str) -> str:
@@ -127,29 +131,31 @@ def _as_rgb(image: Image.Image, float_range: float = 0) -> Image.Image:
     return image.convert("RGB")
 
 
-def from_array(value: Any, float_range: float = 0) -> Image.Image:
+def from_array(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
     """An array as an RGB image; integers range to 255, those of uint16 to 65535."""
     from PIL import Image
 
-    pixels = _as_bytes(array_axes(value), float_range)
+    pixels = _as_bytes(array_axes(value, place), float_range)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     return _as_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
 
 
-def array_axes(value: Any) -> npt.NDArray[Any]:
-    """An array of pixels as [H, W] or [H, W, C]; channels may be its first axis."""
+def array_axes(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
+    """An array of pixels as [H, W] or [H, W, C]; `place` is where the channels are."""
     try:
         array = np.asarray(value)
     except ValueError:
         raise not_an_image("rows of pixels of different lengths") from None
     if array.dtype.kind not in "biuf" or array.ndim not in (2, 3) or array.size == 0:
         raise not_an_image(f"shape {list(array.shape)} of {array.dtype}")
-    if array.ndim == 3 and array.shape[2] not in CHANNELS:
-        if array.shape[0] not in CHANNELS:
-            raise not_an_image(f"shape {list(array.shape)}")
-        array = array.transpose(1, 2, 0)
-    return array
+    if array.ndim == 2:
+        return array
+    is_first = place.is_first(array.shape)
+    if is_first is None:
+        expected = "1, 3 or 4" if place.channels in CHANNELS else place.channels
+        raise not_an_image(f"shape {list(array.shape)}; expected {expected} channels")
+    return array.transpose(1, 2, 0) if is_first else array
 
 
 def _as_bytes(array: Any, float_range: float) -> Any:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from surefit.data.cell_files import unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
+from surefit.encode.images.channel_axis import ChannelAxis, convertible
 from surefit.encode.images.image_files import (
+    RGB,
     array_axes,
     float_range_of,
     not_an_image,
@@ -34,7 +36,7 @@ AS_THEY_ARE = -1.0
 """The `float_range` of images that are neither 0 to 1 nor 0 to 255: nothing is scaled."""
 
 
-def read_values(value: Any) -> npt.NDArray[Any]:
+def read_values(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
     """A file, bytes, `{bytes, path}` or an array as [H, W, C], in its own values and dtype."""
     value = unwrapped(value)
     if isinstance(value, bytes):
@@ -42,7 +44,7 @@ def read_values(value: Any) -> npt.NDArray[Any]:
     elif isinstance(value, str):
         array = open_upright(source_of(value), value, _own_channels)
     else:
-        array = array_axes(value)
+        array = array_axes(value, place)
     if not np.isfinite(array).all():
         raise RowFaultError(NOT_FINITE, "the image contains values that are not finite", "image")
     return array if array.ndim == 3 else array[:, :, None]
@@ -73,9 +75,9 @@ def is_outside(values: npt.NDArray[Any]) -> bool:
     return bool(values.min() < 0 or values.max() > top_of(values))
 
 
-def read_planes(value: Any, channels: int, float_range: float) -> Planes:
+def read_planes(value: Any, channels: int, float_range: float, place: ChannelAxis = RGB) -> Planes:
     """An image as [H, W, `channels`] of values from 0 to 255, or as they are."""
-    values = read_values(value)
+    values = read_values(value, place)
     if float_range == AS_THEY_ARE:
         return as_channels(values.astype(np.float32), channels, 1.0)
     top = top_of(values)
@@ -88,7 +90,7 @@ def read_planes(value: Any, channels: int, float_range: float) -> Planes:
 
 
 def as_channels(pixels: Floats, channels: int, opaque: float) -> Floats:
-    """The image in gray, RGB or RGBA; what is transparent becomes white.
+    """The image in gray, RGB or RGBA; what is transparent becomes white. Others stay as they are.
 
     >>> as_channels(np.full((1, 1, 3), 10, np.float32), 1, 255.0).round(3).tolist()
     [[[10.0]]]
@@ -98,6 +100,8 @@ def as_channels(pixels: Floats, channels: int, opaque: float) -> Floats:
     found = pixels.shape[2]
     if found == channels:
         return pixels
+    if not convertible(found, channels):
+        raise not_an_image(f"{found} channels; expected {channels}")
     if found == 4:
         alpha = pixels[:, :, 3:] / opaque
         pixels = pixels[:, :, :3] * alpha + opaque * (1 - alpha)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from surefit.data.cell_files import unwrapped
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_files import open_upright, source_of
+from surefit.encode.images.channel_axis import ChannelAxis
+from surefit.encode.images.image_files import RGB, open_upright, source_of
 from surefit.findings import rule
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def read_mask(value: Any) -> Mask:
     return _from_array(value)
 
 
-def image_size(value: Any) -> tuple[int, int]:
+def image_size(value: Any, place: ChannelAxis = RGB) -> tuple[int, int]:
     """Height and width of an image, as `decode` reads it."""
     value = unwrapped(value)
     if isinstance(value, bytes | str):
@@ -60,13 +61,13 @@ def image_size(value: Any) -> tuple[int, int]:
         width, height = open_upright(source, "the image", lambda image: image.size)
         return height, width
     shape = np.shape(value)
-    first = len(shape) == 3 and shape[2] not in (1, 3, 4)  # the channels are the first axis
+    first = len(shape) == 3 and place.is_first(shape)
     return (shape[1], shape[2]) if first else (shape[0], shape[1])
 
 
-def check_sizes(mask: Mask, image: Any) -> None:
+def check_sizes(mask: Mask, image: Any, place: ChannelAxis = RGB) -> None:
     """Refuse a mask that has not the size of its image."""
-    size = image_size(image)
+    size = image_size(image, place)
     if mask.shape != size:
         found = " × ".join(map(str, mask.shape))
         message = f"the mask is {found} pixels, its image {size[0]} × {size[1]}"

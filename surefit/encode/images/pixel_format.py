@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.images.channel_axis import LAST, ChannelAxis
 from surefit.encode.images.image_files import decode
 from surefit.encode.images.image_planes import Planes, read_planes
 
@@ -38,20 +39,29 @@ class PixelFormat:
     """The largest value of floating-point arrays: 1 or 255; 0 if there were none; below 0 for
     images whose values are used as they are."""
     channels: int = 3
+    axis: int = LAST
+    """The axis of the channels in arrays, where both can be."""
     exact: bool = False
     """Whether values are not rounded to 8 bits, as image processors do it."""
 
     def pixel_values(self, value: Any) -> npt.NDArray[np.float32]:
         """Any value that `decode` reads, as float32 [channels, height, width]."""
         if self.exact or self.channels != 3:
-            pixels = self._resized_planes(read_planes(value, self.channels, self.float_range))
+            planes = read_planes(value, self.channels, self.float_range, self.place)
+            pixels = self._resized_planes(planes)
         else:
-            pixels = np.asarray(self._resized(decode(value, self.float_range)), np.float32)
+            image = decode(value, self.float_range, self.place)
+            pixels = np.asarray(self._resized(image), np.float32)
         if self.reversed_channels:
             pixels = pixels[:, :, ::-1]
         scaled = pixels * np.float32(self.scale)
         normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(normal.transpose(2, 0, 1))
+
+    @property
+    def place(self) -> ChannelAxis:
+        """Where arrays have their channels."""
+        return ChannelAxis(self.axis, self.channels)
 
     def resize_mask(self, mask: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """The classes of pixels at the size of `pixel_values`; none are blended."""

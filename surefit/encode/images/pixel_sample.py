@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_files import CHANNELS, UNREADABLE_IMAGE, float_range_of
+from surefit.encode.images.channel_axis import CHANNELS, FIRST, ChannelAxis, convertible
+from surefit.encode.images.image_files import RGB, UNREADABLE_IMAGE, float_range_of
 from surefit.encode.images.image_planes import (
     AS_THEY_ARE,
     as_channels,
@@ -43,8 +44,8 @@ WRONG_CHANNELS = rule(
     "SF256",
     "error",
     "number of channels that images do not have",
-    why="Images have 1, 3 or 4 channels.",
-    fix="Build the module's first layer for 1, 3 or 4 channels.",
+    why="Gray, RGB and RGBA images are converted into each other; no others can be.",
+    fix="Build the module's first layer for the channels of the images.",
 )
 
 LARGEST_DEFAULT = 224
@@ -52,6 +53,8 @@ SAMPLE_ROWS = 512
 USUAL = 0.5
 """The share of images outside the usual ranges from which on they are not faulty."""
 LEAST_VARIANCE = 1e-4
+LEAST_OF_255 = 16
+"""Images from 0 to 255 that have no value as high are black."""
 NORMAL = ("mean", "std")
 
 
@@ -74,11 +77,13 @@ class _Seen:
 class PixelSample:
     """A sample of images, spread evenly over the rows.
 
-    `channels` are the numbers of channels that the model may read.
+    `channels` are the numbers of channels that the model may read, `place` is where arrays have
+    them.
     """
 
-    def __init__(self, channels: Sequence[int] = (3,)) -> None:
+    def __init__(self, channels: Sequence[int] = (3,), place: ChannelAxis = RGB) -> None:
         self._channels = channels
+        self._axis = place
         self._stride = 1
         self._seen: list[_Seen] = []
         self._fault: RowFaultError | None = None
@@ -100,7 +105,7 @@ class PixelSample:
             yield row
 
     def _add(self, value: Any) -> None:
-        values = read_values(value)
+        values = read_values(value, self._axis)
         height, width, channels = values.shape
         top = top_of(values)
         shares = values.astype(np.float64) / top
@@ -146,9 +151,9 @@ class PixelSample:
             known["edge"] = None
         own_module = "channels" in known
         of_module = known.pop("channels", None), known.pop("inputs", None)
-        channels = asked.get("channels") or 3
-        if own_module and not asked.get("channels"):
-            channels = self._channels_of(*of_module, height * width)
+        channels = self._channels_of(*of_module, height * width) if own_module else 3
+        channels = asked.get("channels") or channels
+        self._check_channels(channels, own_module, "channels" in asked)
         as_they_are = self._are_unusual() and (own_module or self._are_normalised())
         float_range = max((seen.float_range for seen in self._seen if not seen.outside), default=0)
         deep = any(seen.dtype not in ("uint8", "bool") for seen in self._seen)
@@ -158,6 +163,7 @@ class PixelSample:
             "height": height,
             "width": width,
             "channels": channels,
+            "axis": self._axis.axis,
             "float_range": AS_THEY_ARE if as_they_are else float_range,
             "exact": as_they_are or (own_module and deep),
         }
@@ -166,11 +172,17 @@ class PixelSample:
     def _channels_of(self, channels: int | None, inputs: int | None, num_pixels: int) -> int:
         """What the first layer of a module reads; the channels of the images if any will do."""
         by_inputs = (inputs or 0) / num_pixels
-        found = channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
-        if found not in CHANNELS:
-            message = f"The module's first layer reads {found} channels; images have 1, 3 or 4."
-            raise RowFaultError(WRONG_CHANNELS, message, "image", place=self._place)
-        return found
+        return channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
+
+    def _check_channels(self, channels: int, own_module: bool, asked: bool) -> None:
+        """Refuse a model that reads other channels than the images have."""
+        own = self._own_channels()
+        if convertible(own, channels):
+            return
+        reads = "the module's first layer" if own_module else "the model"
+        reads = f"image.channels is {channels}" if asked else f"{reads} reads {channels}"
+        message = f"the images have {own} channels, but {reads}."
+        raise RowFaultError(WRONG_CHANNELS, message, "image", place=self._place)
 
     def _normalisation(
         self, channels: int, known: Mapping[str, Any], as_they_are: bool
@@ -184,9 +196,14 @@ class PixelSample:
         return {**known, "mean": mean, "std": std, "scale": 1.0}
 
     def _are_unusual(self) -> bool:
-        """Whether values are in none of the usual ranges in most images, and not in a few."""
+        """Whether values are in none of the usual ranges in most images, and not in a few.
+
+        Floating-point values a little over 1, as of images with noise, are in none either.
+        """
         outside = sum(seen.outside for seen in self._seen)
-        return outside > 0 and outside >= USUAL * len(self._seen)
+        highest = max(seen.high if seen.dtype.startswith("float") else 0 for seen in self._seen)
+        near_one = not outside and 1 < highest < LEAST_OF_255
+        return near_one or (outside > 0 and outside >= USUAL * len(self._seen))
 
     def _are_normalised(self) -> bool:
         """Whether most images have negative values."""
@@ -199,6 +216,9 @@ class PixelSample:
         own = self._own_channels()
         if "channels" in model:
             turned = "" if own == form.channels else f", converted from {own}"
+            if own not in CHANNELS:
+                side = "first" if self._axis.axis == FIRST else "last"
+                turned = f" (the channels are the {side} axis of the arrays)"
             spread = f"mean {_shown(form.mean)} and std {_shown(form.std)}"
             message = (
                 f"images of column {column!r} are read as [{form.channels}, {form.height}, "
