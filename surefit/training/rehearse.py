@@ -29,7 +29,7 @@ from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.choose_rehearsal import FEW_TOKENS, Rehearsal
 from surefit.plan.plan import Plan
-from surefit.processes import gather, is_main
+from surefit.processes import from_main, gather, is_main
 from surefit.progress import Progress, silent
 from surefit.report.page import write_report
 from surefit.run.checkpoint_state import State
@@ -100,7 +100,8 @@ def rehearse(
     """
     assert plan.disk is not None
     assert plan.rehearsal is not None
-    phases = plan.rehearsal.phases
+    own = plan.rehearsal.phases
+    phases = from_main(lambda: own)  # processes predict other times, and do phases together
     if not phases:
         return []
     assert plan.job is not None
