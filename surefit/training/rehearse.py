@@ -41,6 +41,7 @@ from surefit.run.scratch_folder import scratch_folder
 from surefit.run.sharded_checkpoints import saved_state
 from surefit.training.disk_failures import as_disk_failure
 from surefit.training.engine import Engine
+from surefit.training.save_step import gather_model
 from surefit.user_code import RunCode
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def _model(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     source, pipeline = stage.plan.model.source, stage.job.pipeline
     module, skeleton = pipeline.module, stage.engine.skeleton
     if skeleton is not None:
-        module = skeleton.gather(module, stage.run.path)
+        module = gather_model(skeleton, module, stage.run)
     if is_main():
         save_model(module, pipeline.encoder, source, stage.run.model_path)
     return []
