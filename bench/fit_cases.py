@@ -74,7 +74,7 @@ def _write_tokenizer(place: Path) -> None:
 
     special = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]")
     words = {word: number for number, word in enumerate([*special, *map(_word, range(WORDS - 7))])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     names = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
     named = {f"{name}_token": token for name, token in zip(names, special, strict=True)}
