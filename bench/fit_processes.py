@@ -1,109 +1,90 @@
 """Predicted and measured peak memory of one of several processes, with DDP and with FSDP.
 
-    python bench/fit_processes.py [--grid fitted|judged]... [--results FILE] [--page docs/fit.md]
+    python bench/fit_processes.py [--grid fitted|judged]... [--seed N] [--results FILE]
+                                  [--page docs/fit.md]
 
-Each case forks its processes from one that has done the imports. They train a few steps together
-over gloo, and each measures the growth of its resident set size (without mapped files), as
-`bench/fit_grid.py` does; the largest of them counts. What gloo needs beyond torch's tensors is
-fitted to the first grid and judged on the second one, which has other models, sizes and numbers of
-processes. Measurements are saved case by case in FILE, so that an interrupted run resumes;
-predictions are computed each time.
+Each case is a real `surefit train --processes N` of a few steps, with a measured step, a rehearsal,
+an evaluation, a checkpoint and a saved model. From outside, /proc tells every 5 ms how much
+anonymous and shared memory each process of the group has. The largest figure counts; the largest
+one before plan.json was written is that of planning. It is compared with what the same
+plan.json predicts. The constants are fitted to the first grid. The second one is drawn by a seed
+from other families; it was written down before any of it was measured. Its seed is the first whose
+grid has LoRA, checkpointing, accumulation and four processes in both ways. Measurements are saved
+case by case in FILE, so that an interrupted run resumes. --predict replaces the predictions in FILE
+by those of `surefit check --processes N`, without training.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import os
+import random
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-import torch.distributed as dist
-from fit_models import EncoderClassifier, build
-
-from surefit.memory.held_memory import Sharing
-from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import PROCESS_BYTES, allocator_bytes
-from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
-from surefit.memory.trace_step import trace_training
-from surefit.models.meta_copy import meta_copy
-from surefit.models.shard_module import shard_module
+from fit_cases import write_case
+from fit_draw import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = 3
-NAMES = ("arch", "lora", "length", "rows", "ckpt", "parallel", "processes", "accum")
+INTERVAL_SECONDS = 0.005
+NAMES = (
+    *("arch", "width", "layers", "lora", "length", "rows", "ckpt", "parallel", "processes"),
+    *("accum", "joined"),
+)
 FITTED = [
-    ("llama", False, 128, 4, False, "ddp", 2, 1),
-    ("llama", False, 128, 4, False, "ddp", 2, 2),
-    ("llama", False, 128, 4, False, "fsdp", 2, 1),
-    ("llama", False, 128, 4, False, "fsdp", 2, 2),
-    ("llama", False, 128, 4, True, "fsdp", 2, 1),
-    ("llama", False, 128, 4, False, "fsdp", 4, 1),
-    ("llama", True, 256, 4, False, "ddp", 2, 1),
-    ("llama", True, 256, 4, False, "fsdp", 2, 1),
-    ("bert", False, 128, 8, False, "ddp", 2, 1),
-    ("bert", False, 128, 8, False, "fsdp", 2, 1),
-    ("bert", False, 128, 8, False, "fsdp", 4, 2),
-    ("bert", True, 128, 8, True, "fsdp", 2, 1),
+    ("llama, long rows", 384, 4, False, 96, 4, False, "ddp", 2, 1, "off"),
+    ("llama, long rows", 384, 4, False, 96, 4, False, "fsdp", 2, 1, "off"),
+    ("llama, long rows", 512, 6, False, 128, 4, False, "ddp", 2, 2, "auto"),
+    ("llama, long rows", 384, 5, False, 64, 4, False, "fsdp", 4, 2, "auto"),
+    ("llama, long rows", 448, 5, True, 96, 4, False, "fsdp", 2, 1, "auto"),
+    ("roberta", 448, 6, False, 64, 6, False, "ddp", 2, 1, "auto"),
+    ("roberta", 448, 6, False, 64, 6, False, "fsdp", 2, 1, "auto"),
+    ("vit", 448, 6, True, 224, 2, True, "ddp", 2, 1, "auto"),
+    ("vit", 448, 6, False, 224, 2, False, "fsdp", 2, 1, "auto"),
+    ("GRU, own module", 640, 5, False, 48, 6, False, "fsdp", 2, 1, "auto"),
 ]
-JUDGED = [
-    ("gpt2", False, 128, 4, False, "ddp", 2, 1),
-    ("gpt2", False, 128, 4, False, "ddp", 4, 2),
-    ("gpt2", False, 128, 4, False, "fsdp", 2, 1),
-    ("gpt2", False, 128, 4, True, "fsdp", 4, 1),
-    ("gpt2", False, 64, 4, False, "fsdp", 4, 2),
-    ("gpt2", True, 256, 4, False, "fsdp", 2, 2),
-    ("qwen3", False, 192, 3, False, "ddp", 4, 1),
-    ("qwen3", False, 192, 3, False, "fsdp", 4, 1),
-    ("qwen3", True, 192, 4, True, "fsdp", 4, 1),
-    ("llama, wide", False, 256, 2, False, "fsdp", 2, 1),
-    ("llama, wide", True, 256, 4, True, "ddp", 4, 1),
-    ("roberta", True, 160, 6, False, "ddp", 2, 2),
-    ("roberta", False, 160, 6, False, "fsdp", 4, 1),
-    ("own module", False, 128, 8, False, "ddp", 2, 1),
-    ("own module", False, 128, 8, False, "fsdp", 2, 1),
-    ("own module", False, 128, 8, False, "fsdp", 4, 2),
-]
-GRIDS = {
-    name: [dict(zip(NAMES, case, strict=True)) for case in grid]
-    for name, grid in (("fitted", FITTED), ("judged", JUDGED))
-}
+JUDGED_SEED = 10
+JUDGED = ("electra", "opt", "gemma", "gpt-neox", "bart", "convnext")
+OWN = "transformer encoder, own module"
+SMALL = ("electra", "convnext", OWN)
+"""Families with few weights for their width."""
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--grid", action="append", choices=[*GRIDS], help="measure")
+    arguments.add_argument("--grid", action="append", choices=("fitted", "judged"), help="measure")
+    arguments.add_argument("--seed", type=int, default=JUDGED_SEED, help="of the judged grid")
     arguments.add_argument("--results", type=Path, default=ROOT / "bench/fit_processes.jsonl")
     arguments.add_argument("--page", type=Path, help="the page whose table is written")
+    arguments.add_argument("--predict", action="store_true", help="predict anew by `check`")
     given = arguments.parse_args()
-    import peft  # noqa: F401 - before forking
-    import transformers
-
-    transformers.logging.set_verbosity_error()
+    fitted = [dict(zip(NAMES, case, strict=True)) for case in FITTED]
+    grids = {"fitted": fitted, "judged": draw(given.seed)}
     known = _read(given.results)
-    for grid in given.grid or GRIDS:
-        for case in GRIDS[grid]:
-            if _key(case) in known:
+    for grid in given.grid or grids:
+        for case in grids[grid]:
+            if _key(case) not in known:
+                print(f"{grid}: {case}", file=sys.stderr, flush=True)
+                known[_key(case)] = _in_folder(measure, case)
+            elif given.predict:
+                known[_key(case)] |= _in_folder(predict, case)
+            else:
                 continue
-            print(f"{grid}: {case}", file=sys.stderr, flush=True)
-            peaks = in_processes(case["processes"], partial(measure, case))
-            known[_key(case)] = peaks
-            with given.results.open("a") as file:
-                file.write(json.dumps({**case, "resident": peaks}) + "\n")
+            lines = [json.dumps({**json.loads(key), **found}) for key, found in known.items()]
+            given.results.write_text("\n".join(lines) + "\n")
     results = [
-        (grid, {**case, "resident": max(known[_key(case)]), **predict(case)})
-        for grid in GRIDS
-        for case in GRIDS[grid]
+        (grid, {**case, **known[_key(case)]})
+        for grid in grids
+        for case in grids[grid]
         if _key(case) in known
     ]
     table = report(results)
@@ -112,114 +93,93 @@ def main() -> None:
         write_between(given.page, "bench/fit_processes.py", table)
 
 
-def build_case(case: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
-    """The model of a case, its Call, its loss and a batch."""
-    if case["arch"] == "own module":
-        return build(case, EncoderClassifier(320, 6), "features", classifies=True)
-    return build(case)
+def draw(seed: int) -> list[dict[str, Any]]:
+    """The cases of a seed: each family with DDP and with FSDP."""
+    choose = random.Random(seed)
+    return [
+        {
+            "arch": name,
+            "width": choose.choice((384, 448, 512)) * (2 if name in SMALL else 1),
+            "layers": choose.randint(3, 6),
+            "lora": choose.random() < 0.35 and True in FAMILIES[name].lora,
+            "length": 224 if FAMILIES[name].input == "images" else choose.choice((48, 80, 112)),
+            "rows": choose.choice((2, 3, 5)),
+            "ckpt": choose.random() < 0.35 and True in FAMILIES[name].ckpt,
+            "parallel": parallel,
+            "processes": choose.choice((2, 2, 2, 4)),
+            "accum": choose.choice((1, 1, 2)),
+            "joined": "auto",
+        }
+        for name in (*JUDGED, OWN)
+        for parallel in ("ddp", "fsdp")
+    ]
 
 
-def predict(case: dict[str, Any]) -> dict[str, Any]:
-    """Predicted peak of one process, without what a process needs by itself."""
-    model, call, loss, batch = build_case(case)
-    sharing = Sharing(case["processes"], case["parallel"])
-    traced = trace_training(
-        *meta_copy(model, call), loss, batch, accumulates=case["accum"] > 1, sharing=sharing
-    )
-    return {
-        "predicted": traced.peak + allocator_bytes(traced, Limit(0, "")),
-        "live": traced.peak,
-        "gathers": traced.gathers,
-    }
-
-
-def measure(case: dict[str, Any]) -> int:
-    """Growth of this process's memory in a few steps."""
-    small = {**case, "rows": 1}
-    train(small, 1)  # what is loaded on first use
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    before = anonymous_bytes()
-    return train(case, STEPS) - before
-
-
-def train(case: dict[str, Any], num_steps: int) -> int:
-    """Train a few steps as the training loop does; returns the peak memory."""
-    model, call, loss, batch = build_case(case)
-    model.train()
-    if case["parallel"] == "fsdp":
-        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-        model = shard_module(model, mesh)
-    else:
-        model = torch.nn.parallel.DistributedDataParallel(
-            model, find_unused_parameters=True, gradient_as_bucket_view=True
-        )
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-    gc.collect()
-    reset_peak()
-    for _ in range(num_steps):
-        for number in range(case["accum"]):
-            is_last = number == case["accum"] - 1
-            with _without_sync(model, is_last):
-                total, count = loss(call(model, batch), batch)
-                (total / count).backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        for weight in trained:
-            weight.grad = None
-    return peak_bytes()
-
-
-def _without_sync(model: Any, is_last: bool) -> Any:
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        return nullcontext() if is_last else model.no_sync()
-    model.set_requires_gradient_sync(is_last)
-    return nullcontext()
-
-
-def in_processes(count: int, work: Callable[[], int]) -> list[int]:
-    """The results of `work` in so many forked processes that form a gloo group."""
+def _in_folder(work: Any, case: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(rank, count, folder, work) for rank in range(count)]
-        answers = []
-        for child, reading in children:
-            with os.fdopen(reading, "rb") as pipe:
-                answers.append(pipe.read())
-            os.waitpid(child, 0)
-    if not all(answers):
-        raise SystemExit("a process of the case failed")
-    return [int(answer) for answer in answers]
+        return dict(work(case, Path(folder)))
 
 
-def _fork(rank: int, count: int, folder: str, work: Callable[[], int]) -> tuple[int, int]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
-    try:
-        torch.set_num_threads(1)
-        store = dist.FileStore(f"{folder}/store", count)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
-        os.write(writing, str(work()).encode())
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+def measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case; peak memory of each process while it plans and afterwards, and the plan's."""
+    run = folder / "run"
+    arguments = [*write_case(case, folder), "--output", str(run)]
+    with (folder / "out.txt").open("w+") as out:
+        process = _start("train", case, folder, arguments, out)
+        before, after = watch(process, case["processes"], run / "plan.json")
+        if process.returncode != 0:
+            raise SystemExit((folder / "out.txt").read_text()[-4000:])
+    memory = json.loads((run / "plan.json").read_text())["memory"]
+    return {"planning": before, "resident": after, **_predicted(memory)}
+
+
+def predict(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What `surefit check` predicts of a case."""
+    arguments = [*write_case(case, folder), "--json"]
+    process = _start("check", case, folder, arguments, subprocess.PIPE)
+    return _predicted(json.loads(process.communicate()[0])["memory"])
+
+
+def _start(command: str, case: dict[str, Any], folder: Path, more: list[str], out: Any) -> Any:
+    count = ["--processes", str(case["processes"])]
+    error = subprocess.STDOUT if command == "train" else subprocess.DEVNULL
+    environment = {**os.environ, "SUREFIT_CACHE": str(folder / "cache")}
+    words = [sys.executable, "-m", "surefit", command, *more, *count]
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=error)
+
+
+def _predicted(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"predicted": memory["predicted_peak_bytes"], "parts": memory["parts"]}
+
+
+def watch(process: Any, count: int, plan: Path) -> tuple[list[int], list[int]]:
+    """Peak bytes of its children until a process ends: before a file is there, and after."""
+    parent, peaks, children = psutil.Process(process.pid), ({}, {}), []
+    while process.poll() is None:
+        if len(children) < count:
+            children = [child.pid for child in parent.children()]
+        at: dict[int, int] = peaks[plan.exists()]
+        for child in children:
+            try:
+                text = Path(f"/proc/{child}/status").read_text()
+            except OSError:  # it has ended
+                continue
+            found = re.findall(r"Rss(?:Anon|Shmem):\s+(\d+) kB", text)
+            at[child] = max(at.get(child, 0), sum(map(int, found)) * 1024)
+        time.sleep(INTERVAL_SECONDS)
+    return [*peaks[0].values()], [*peaks[1].values()]
 
 
 def report(results: list[tuple[str, dict[str, Any]]]) -> str:
     """The tables of the page."""
     lines = [
-        f"{len(results)} cases with gloo on {os.cpu_count()} cores, torch {torch.__version__}; MB "
-        "of the process that needs the most, with its "
-        f"{PROCESS_BYTES / 1e6:.0f} MB of imports; error is predicted / measured − 1.",
+        f"{len(results)} runs with gloo on {os.cpu_count()} cores, torch {torch.__version__}; MB "
+        "of the process that needs the most; error is predicted / measured − 1.",
         "",
         "| | cases | median error | most under | most over |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for grid in GRIDS:
+    for grid in ("fitted", "judged"):
         for parallel in ("ddp", "fsdp"):
             cases = [c for name, c in results if name == grid and c["parallel"] == parallel]
             errors = [_error(case) for case in cases]
@@ -231,22 +191,28 @@ def report(results: list[tuple[str, dict[str, Any]]]) -> str:
                 )
     lines += [
         "",
-        "| grid | model | LoRA | length | rows | checkpointing | parallel | processes "
-        "| grad_accum | gathers | predicted | measured | error |",
-        f"|{' --- |' * 13}",
+        "| grid | model | width × layers | LoRA | length | rows | checkpointing | parallel "
+        "| processes | grad_accum | planning | predicted | measured | error |",
+        f"|{' --- |' * 14}",
     ]
     lines += [_line(grid, case) for grid, case in results]
     return "\n".join(lines)
 
 
 def _error(case: dict[str, Any]) -> float:
-    return float((case["predicted"] + PROCESS_BYTES) / (case["resident"] + PROCESS_BYTES) - 1)
+    return float(case["predicted"] / _measured(case) - 1)
+
+
+def _measured(case: dict[str, Any]) -> int:
+    """Peak of the process that needed the most, from its start to its end."""
+    return int(max(*case["planning"], *case["resident"]))
 
 
 def _line(grid: str, case: dict[str, Any]) -> str:
     shown = [
         grid,
         case["arch"],
+        f"{case['width']} × {case['layers']}",
         "yes" if case["lora"] else "no",
         case["length"],
         case["rows"],
@@ -254,9 +220,9 @@ def _line(grid: str, case: dict[str, Any]) -> str:
         case["parallel"],
         case["processes"],
         case["accum"],
-        f"{case['gathers'] / 1e6:.0f}",
-        f"{(case['predicted'] + PROCESS_BYTES) / 1e6:.0f}",
-        f"{(case['resident'] + PROCESS_BYTES) / 1e6:.0f}",
+        f"{max(case['planning']) / 1e6:.0f}",
+        f"{case['predicted'] / 1e6:.0f}",
+        f"{_measured(case) / 1e6:.0f}",
         f"{_error(case):+.1%}",
     ]
     return "| " + " | ".join(map(str, shown)) + " |"
@@ -274,10 +240,13 @@ def _key(case: dict[str, Any]) -> str:
     return json.dumps({name: case[name] for name in NAMES})
 
 
-def _read(path: Path) -> dict[str, list[int]]:
+def _read(path: Path) -> dict[str, dict[str, Any]]:
     lines = path.read_text().splitlines() if path.exists() else []
     found = map(json.loads, lines)
-    return {_key(case): case["resident"] for case in found}
+    return {
+        _key(case): {name: value for name, value in case.items() if name not in NAMES}
+        for case in found
+    }
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Two mechanisms work together, on Linux and for host memory:
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import threading
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from surefit.errors import message_of
 from surefit.memory.limit import Limit
-from surefit.memory.process_memory import trim_heap
+from surefit.memory.process_memory import free_memory, trim_heap
 
 INTERVAL_SECONDS = 0.025
 CHILDREN_SECONDS = 1.0
@@ -97,10 +98,8 @@ class MemoryGuard:
 
     def free(self) -> None:
         """Return what was freed to the system, for example after a step that did not fit."""
-        import gc
-
         if self._status < 0:
-            trim_heap()
+            free_memory()
             return
         gc.collect()
         self._trim()

@@ -35,6 +35,8 @@ class Sharing:
     parallel: str = "ddp"
     on_device: bool = False
     """Whether collectives run on an accelerator; gloo, on the host, copies what it sends."""
+    gathers_whole: bool = False
+    """Whether a divided model is one unit, not one per block."""
 
     @property
     def shards(self) -> bool:

@@ -14,11 +14,10 @@ from surefit.errors import message_of
 from surefit.memory.held_memory import ALONE, Sharing
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
-from surefit.memory.process_memory import in_mapped_file, mapped_file_bytes, trim_heap
+from surefit.memory.process_memory import counted_bytes, free_memory, mapped_file_bytes
 from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
-from surefit.models.frozen_precision import frozen_matrices
 from surefit.models.quantize import quantization_tensors
 from surefit.pipeline.job import Job
 from surefit.pipeline.row_groups import row_chunks
@@ -140,7 +139,8 @@ def predict(job: Job, limit: Limit) -> Fit:
 
 def sharing_of(job: Job, limit: Limit) -> Sharing:
     """How the processes of a job share its model."""
-    return Sharing(job.batches.num_processes, job.parallel, limit.on_device)
+    count = job.batches.num_processes
+    return Sharing(count, job.parallel, limit.on_device, job.gathers_whole)
 
 
 def _saving(training: Traced, exchange: Exchange) -> Traced:
@@ -241,14 +241,11 @@ def base_bytes(job: Job, limit: Limit) -> int:
     """Memory in use apart from the tensors of the run: the process, or the device context."""
     if limit.on_device:
         return limit.used_bytes
-    trim_heap()
+    free_memory()
     module = job.pipeline.module
     held = [*module.parameters(), *quantization_tensors(module)]
-    if job.frozen_dtype is not None and in_mapped_file(frozen_matrices(module)[0].data_ptr()):
-        # Their pages are not counted now; the run counts the copies that training casts.
-        mapped = {id(parameter) for parameter in frozen_matrices(module)}
-        held = [tensor for tensor in held if id(tensor) not in mapped]
-    loaded = sum(tensor.nbytes for tensor in held if not tensor.is_meta)
+    # What is in a mapped file is not counted yet; the run counts what training writes or casts.
+    loaded = counted_bytes((each.data_ptr(), each.nbytes) for each in held if not each.is_meta)
     return max(limit.used_bytes - loaded, PROCESS_BYTES)
 
 

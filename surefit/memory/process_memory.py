@@ -6,10 +6,14 @@ Pages of mapped files are not counted anywhere: the kernel reclaims them when it
 from __future__ import annotations
 
 import ctypes
+import gc
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 _COUNTED = ("Pss_Anon:", "Pss_Shmem:")
+_SHARED = ("/dev/shm/", "/memfd:", "/SYSV")
+"""Where shared memory is mapped from, which is counted."""
 
 
 def anonymous_bytes() -> int:
@@ -29,18 +33,33 @@ def mapped_file_bytes() -> int:
     return _status("RssFile")
 
 
-def in_mapped_file(address: int) -> bool:
-    """Whether memory at an address belongs to a mapped file, and is not counted."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        span, _, _, _, inode, *_ = line.split()
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= address < end:
-            return inode != "0"
-    return False
+def counted_bytes(spans: Iterable[tuple[int, int]]) -> int:
+    """What of some memory (addresses and sizes) is counted: of a mapped file, what was written."""
+    files, counted, seen = _mapped_files(), 0, set()
+    for address, size in spans:
+        found = next((each for each in files if each[0] <= address < each[1]), None)
+        if found is None:
+            counted += size
+        elif found not in seen:  # once for all tensors of the file
+            seen.add(found)
+            counted += found[2]
+    return counted
+
+
+def _mapped_files() -> list[tuple[int, int, int]]:
+    """Where files are mapped: begin, end, and bytes that were written and are now anonymous."""
+    found: list[tuple[int, int, int]] = []
+    with suppress(OSError):
+        place: tuple[int, int] | None = None
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            words = line.split()
+            if not words[0].endswith(":"):
+                begin, end = (int(part, 16) for part in words[0].split("-"))
+                is_file = words[4] != "0" and not words[5].startswith(_SHARED)
+                place = (begin, end) if is_file else None
+            elif place is not None and words[0] == "Anonymous:":
+                found.append((*place, int(words[1]) * 1024))
+    return found
 
 
 def reset_peak() -> None:
@@ -65,6 +84,12 @@ def trim_heap() -> None:
     """Return freed heap memory to the system (glibc's `malloc_trim`); elsewhere do nothing."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def free_memory() -> None:
+    """Collect garbage, which may hold tensors in cycles, and return it to the system."""
+    gc.collect()
+    trim_heap()
 
 
 def _proportional_bytes(process: object) -> int:

@@ -72,7 +72,7 @@ class ShardedModel(WholeModel):
         super().__init__(count, module, sharing)
         # As the engine does: layers of other modules may meet inputs in full precision.
         self.dtype = dtype if find_pretrained(module) is not None else None
-        self.units = [*_units(module)]
+        self.units = [*_units(module, sharing.gathers_whole)]
         self._sizes: dict[torch.Tensor, int] = {
             weight: weight.element_size() for weight in module.parameters()
         }
@@ -333,12 +333,12 @@ class _AfterBackward(torch.autograd.Function):
         return None, *gradients
 
 
-def _units(module: nn.Module) -> Iterator[Unit]:
+def _units(module: nn.Module, whole: bool) -> Iterator[Unit]:
     """The units that `shard_module` makes; a weight belongs to the first that has it."""
     from surefit.models.shard_module import find_units
 
     seen: set[nn.Parameter] = set()
-    for part in (*find_units(module), module):
+    for part in (*([] if whole else find_units(module)), module):
         weights = [weight for weight in part.parameters() if weight not in seen]
         seen.update(weights)
         if weights or part is module:

@@ -206,7 +206,7 @@ def base_fingerprint(module: nn.Module) -> str | None:
     }
     reshard(module)
     meant = trainable_names(part)
-    samples: dict[str, Any] = {}
+    samples: dict[str, bytes] = {}
     digest = hashlib.sha256()
     for name, parameter in sorted(part.named_parameters()):
         if name in meant or id(parameter) in replaced:
@@ -215,10 +215,12 @@ def base_fingerprint(module: nn.Module) -> str | None:
             return None
         step = max(1, math.ceil(parameter.numel() / SAMPLED))
         sample = sample_share(parameter.detach(), step).to("cpu", torch.float32)
-        samples[f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"] = sample
+        plain = f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"
+        # As bytes: a tensor that is a view would be sent with all of the weights it is a view of.
+        samples[plain] = sample.contiguous().numpy().tobytes()
     several = gather(samples) if is_sharded(module) else [samples]
     for plain in samples:
         digest.update(plain.encode())
         for each in several:
-            digest.update(each[plain].contiguous().numpy().tobytes())
+            digest.update(each[plain])
     return digest.hexdigest()[:32]

@@ -40,6 +40,8 @@ class Job:
 
     parallel: str = "ddp"
     """How several processes share the model: each has the whole, or a shard (fsdp)."""
+    gathers_whole: bool = False
+    """Whether a divided model is gathered as a whole, not block by block."""
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
 

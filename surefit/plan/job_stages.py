@@ -24,6 +24,7 @@ from surefit.plan.augment_arrays import make_array_augment
 from surefit.plan.build_model import Built, match_collated
 from surefit.plan.choices import choose_compiling, choose_layout
 from surefit.plan.choose_frozen import choose_frozen
+from surefit.plan.choose_parallel import KEY as PARALLEL
 from surefit.plan.choose_parallel import choose_parallel
 from surefit.plan.choose_windows import check_shares, choose_order_windows
 from surefit.plan.evaluation_metrics import check_watched
@@ -120,6 +121,7 @@ def _make_job(
         kept_bytes,
         augment,
         config.parallel,
+        bool(choices.get(PARALLEL, {}).get("whole")),
     )
     job, frozen = choose_frozen(job, built.source, request.choices)
     job = _fit_in_memory(planner, job)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
 from surefit.findings import Finding, rule
+from surefit.memory.advise import whole_model_peak
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import restoring_state
 from surefit.models.call import compute_losses
@@ -160,13 +161,21 @@ def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
 
 
 def _with_copy(fit: Fit, job: Job) -> Fit:
-    """The fit with the test's copy of the weights, beyond what its smaller batch leaves free."""
+    """The fit with the test's copy of the weights, beyond what its smaller batch leaves free.
+
+    Of a model that is divided over processes, planning has the whole.
+    """
     if fit.peak_bytes is None:
         return fit
+    peak: int | None = fit.peak_bytes
+    if job.parallel == "fsdp" and job.batches.num_processes > 1:
+        peak = whole_model_peak(job, fit.limit)
+    if peak is None:  # more than the limit
+        return replace(fit, peak_bytes=fit.limit.bytes + 1)
     copied = sum(w.nbytes for w in job.pipeline.module.parameters() if w.requires_grad)
     rows, _ = job.batches.longest()
     spared = fit.parts.get("activations", 0) * (1 - min(1.0, MAX_ROWS / max(rows, 1)))
-    more = max(0, copied - int(spared))
+    more = max(0, peak + copied - int(spared) - fit.peak_bytes)
     return replace(fit, parts={**fit.parts, "rate_test": more}, peak_bytes=fit.peak_bytes + more)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.errors import RunFailedError
+from surefit.memory.process_memory import trim_heap
 from surefit.models.lora import is_adapted
 from surefit.models.sharded_tensors import divide_alike, is_divided, unique_tensors
 from surefit.processes import gather, is_main, together
@@ -70,6 +71,7 @@ def save_sharded(
 
     `about` is what state.json holds besides the optimizer.
     """
+    trim_heap()  # of what the steps have freed: saving needs memory of its own
     held = saved_state(module)
     slots, rest = named_state(optimizer, _names(module))
     parameters = dict(module.named_parameters())

@@ -29,7 +29,7 @@ from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.job import Job
 from surefit.plan.choose_rehearsal import FEW_TOKENS, Rehearsal
 from surefit.plan.plan import Plan
-from surefit.processes import gather, is_main
+from surefit.processes import from_main, gather, is_main
 from surefit.progress import Progress, silent
 from surefit.report.page import write_report
 from surefit.run.checkpoint_state import State
@@ -41,6 +41,7 @@ from surefit.run.scratch_folder import scratch_folder
 from surefit.run.sharded_checkpoints import saved_state
 from surefit.training.disk_failures import as_disk_failure
 from surefit.training.engine import Engine
+from surefit.training.save_step import gather_model
 from surefit.user_code import RunCode
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def rehearse(
     """
     assert plan.disk is not None
     assert plan.rehearsal is not None
-    phases = plan.rehearsal.phases
+    own = plan.rehearsal.phases
+    phases = from_main(lambda: own)  # processes predict other times, and do phases together
     if not phases:
         return []
     assert plan.job is not None
@@ -273,7 +275,7 @@ def _model(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
     source, pipeline = stage.plan.model.source, stage.job.pipeline
     module, skeleton = pipeline.module, stage.engine.skeleton
     if skeleton is not None:
-        module = skeleton.gather(module, stage.run.path)
+        module = gather_model(skeleton, module, stage.run)
     if is_main():
         save_model(module, pipeline.encoder, source, stage.run.model_path)
     return []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.errors import RunFailedError
+from surefit.memory.process_memory import trim_heap
 from surefit.models.gathered_model import Skeleton
 from surefit.models.lora import is_adapted
 from surefit.models.save_model import save_model
@@ -82,4 +83,10 @@ def _model_of_step(
         module = skeleton.allocate(module, run.path)
     if path is not None:
         load_checkpoint(path, module)
-    return skeleton.gather(module, run.path) if skeleton is not None and not alone else module
+    return gather_model(skeleton, module, run) if skeleton is not None and not alone else module
+
+
+def gather_model(skeleton: Skeleton, module: nn.Module, run: Run) -> nn.Module:
+    """The whole of a divided module, with the values on process 0 only; all processes call it."""
+    trim_heap()  # of what the steps have freed
+    return skeleton.gather(module, run.path)

@@ -173,12 +173,13 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
         losses = LossWatch(emit, job.num_steps, _prior_loss(job))
         for event in read_events(run.events_path):
             losses.remember(event)
+        guard.free()  # what planning has left: the measured step needs its memory
         with bundled(watch, plan, run, state):
             fit = prove_together(replace(plan, job=job), engine, fresh=chosen.path is None)
         listeners.on_fit(fit)
         if chosen.path is None:
             _rehearse(plan, engine, run, listeners)
-        guard.free()  # what planning and the measured step have freed
+        guard.free()  # and what the measured step and the rehearsal have
         pace = _pace(plan, run)
         evaluate = _evaluator(job, engine, evaluation_settings(config), listeners.progress)
         if config.eval_at_start and state.step == 0 and evaluate is not None:

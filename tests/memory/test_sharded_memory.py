@@ -80,6 +80,13 @@ def test_gathers_and_gradients_at_the_peak() -> None:
     assert whole <= traced.peak <= whole + 2 * BLOCK + 200  # activations of one row: few bytes
 
 
+def test_a_model_gathered_as_a_whole_is_one_unit() -> None:
+    whole = trace(replace(TWO, gathers_whole=True))
+    # gathered once, and kept from the forward to the backward pass
+    assert whole.all_gather_bytes == (2 * BLOCK + HEAD) // 2
+    assert whole.gathers >= 2 * BLOCK + HEAD
+
+
 def test_gradients_of_earlier_micro_batches_are_held_in_full() -> None:
     once, accumulating = trace(TWO), trace(TWO, accumulates=True)
     assert accumulating.gradients >= 2 * BLOCK + HEAD

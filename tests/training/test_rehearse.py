@@ -19,7 +19,7 @@ from surefit.run.events import read_events
 from surefit.run.run_lock import lock_run
 from surefit.run.scratch_folder import scratch_folder, sweep_scratch
 from surefit.tasks.feature_classification import SPEC
-from surefit.training import start
+from surefit.training import rehearse, start
 
 ROWS = feature_rows(40)
 OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 1, "lr": 0.01}
@@ -197,3 +197,21 @@ def test_a_scratch_folder_is_on_the_disk_of_the_output(tmp_path: Path) -> None:
         sweep_scratch(tmp_path)
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_processes_do_the_phases_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes predict other times; phases that only some of them did would wait for ever."""
+    asked: list[Any] = []
+
+    def told(make: Any) -> tuple[str, ...]:
+        asked.append(make())
+        return ("model",)
+
+    monkeypatch.setattr(rehearse, "from_main", told)
+    done: list[str] = []
+    monkeypatch.setattr(rehearse, "_try_phase", lambda phase, *_: done.append(phase) or [])
+    train(tmp_path)
+    assert asked == [("evaluation", "checkpoint", "model", "report")]
+    assert done == ["model"]
