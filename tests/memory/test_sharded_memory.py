@@ -80,11 +80,12 @@ def test_gathers_and_gradients_at_the_peak() -> None:
     assert whole <= traced.peak <= whole + 2 * BLOCK + 200  # activations of one row: few bytes
 
 
-def test_gradients_of_earlier_micro_batches_are_held_in_full() -> None:
+def test_of_earlier_micro_batches_a_shard_of_the_gradients_is_held() -> None:
     once, accumulating = trace(TWO), trace(TWO, accumulates=True)
-    assert accumulating.gradients >= 2 * BLOCK + HEAD
-    assert accumulating.peak > once.peak
-    assert accumulating.reduce_scatter_bytes == once.reduce_scatter_bytes
+    shards = (2 * BLOCK + HEAD) // 2
+    assert once.peak < accumulating.peak <= once.peak + shards
+    assert accumulating.gradients <= once.gradients + shards
+    assert accumulating.reduce_scatter_bytes == once.reduce_scatter_bytes  # in each of them
 
 
 def test_modules_of_ones_own_are_gathered_in_their_own_dtype() -> None:
