@@ -175,7 +175,7 @@ def _tell_others(error: BaseException) -> None:
         first = board.first()
         reported = board.of(0) or first  # process 0 reports its own, if it has one
         if is_known and reported is not None and reported.lines[0] == own.lines[0]:
-            error.is_told = True  # type: ignore[union-attr]
+            error.is_told = True  # type: ignore[attr-defined]
         elif is_main() and first is not None and isinstance(error, SurefitError):
             error.lines = (*error.lines, *first.message)
 

@@ -73,7 +73,8 @@ def hash_rows(
     if rows is not None and len(rows) < table.num_rows:
         return _hash_rows(table, columns, fold, rows)  # hashing a sample again is fast
     key = fingerprint("hashed rows", HASH_VERSION, table.place_key, list(columns), fold)
-    return cached_hashes(key, lambda: [_hash_rows(table, columns, fold)])[0]
+    hashes: Hashes = cached_hashes(key, lambda: [_hash_rows(table, columns, fold)])[0]
+    return hashes
 
 
 def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
@@ -85,7 +86,7 @@ def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
         with (folder / FILE).open("wb") as file:
             np.lib.format.write_array_header_1_0(file, about)
             for array in arrays:  # one after the other, without a copy
-                file.write(memoryview(array.astype("<u8", copy=False)))
+                file.write(array.astype("<u8", copy=False).data)
 
     return open_entry(
         "hashes",

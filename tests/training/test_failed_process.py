@@ -85,9 +85,8 @@ def test_an_error_of_one_process_is_reported_by_the_first(
         return
     source.write_text(plain)
     (tmp_path / "failed_at").unlink()
-    code, said, _ = launch(
-        tmp_path, ["-m", "surefit", "train", "--resume", "run", *resuming(model)]
-    )
+    resuming = ["--resume", "run", "--trust-code", model, "--processes", "2"]
+    code, said, _ = launch(tmp_path, ["-m", "surefit", "train", *resuming])
     assert code == 0, said
     assert "step 3 of 5" in said or "step 5 of 5" in said
 
