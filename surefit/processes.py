@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from surefit.errors import SurefitError, describe_error
 from surefit.peers.closed_connection import is_closed_connection
-from surefit.peers.process_names import name_process
+from surefit.peers.process_names import host_name, name_process
 from surefit.peers.rendezvous import knows_address, meet, refuse_to_meet
 from surefit.peers.signs_of_life import NOTES
+from surefit.peers.told_failure import Failure, as_failure
 from surefit.peers.watchdog import Watchdog, start_watchdog
 
 Value = TypeVar("Value")
@@ -143,18 +144,45 @@ def watched_run(path: str) -> Iterator[None]:
     NOTES.note(run=path)
     try:
         yield
-    except RuntimeError as error:
-        if num_processes() == 1 or not is_closed_connection(error):
+    except (Exception, SystemExit) as error:
+        if num_processes() == 1 or getattr(error, "exit_code", 1) == 130:
             raise
-        raise lost_process_error() from error
+        if has_lost_process(error):
+            raise lost_process_error() from error
+        _tell_others(error)
+        raise
     finally:
         for each in _watch:
             each.rest()
 
 
-def describe_missing() -> str:
-    """Which processes do not answer any more, and what they did last."""
-    return _watch[-1].describe_missing() if _watch else ""
+def has_lost_process(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that another process ended."""
+    if num_processes() == 1 or error is None or isinstance(error, OtherProcessError):
+        return False
+    return is_closed_connection(error) or has_lost_process(error.__cause__)
+
+
+def _tell_others(error: BaseException) -> None:
+    """Post what ended this process, and wait until the others know; process 0 reports it."""
+    if not _watch or isinstance(error, OtherProcessError):
+        return
+    own = as_failure(error, process_index(), host_name())
+    with suppress(SurefitError, RuntimeError):  # without the store, each reports its own
+        board = _watch[-1].open_board()
+        board.post(own)
+        is_known = board.wait_until_heard(own.rank)
+        first = board.first()
+        reported = board.of(0) or first  # process 0 reports its own, if it has one
+        if is_known and reported is not None and reported.lines[0] == own.lines[0]:
+            error.is_told = True  # type: ignore[attr-defined]
+        elif is_main() and first is not None and isinstance(error, SurefitError):
+            error.lines = (*error.lines, *first.message)
+
+
+def told_failure() -> Failure | None:
+    """What has ended another process of this run, as far as this one has heard."""
+    return _watch[-1].failure if _watch else None
 
 
 def _close_group() -> None:
@@ -177,25 +205,34 @@ def main_first() -> Iterator[None]:
             gather(None)
 
 
-def lost_process_error() -> SurefitError:
-    """The error about a process that ended; it has printed its own."""
-    missing = describe_missing()
-    return SurefitError(
-        f"Another process ended or does not answer any more{f' ({missing})' if missing else ''}; "
-        "what ended that process, it has printed itself.",
-        "When it is mended, run the command again, or with a run that had begun: surefit train "
-        "--resume RUN.",
-    )
-
-
 class OtherProcessError(SurefitError):
     """Another process could not go on, so that this one cannot either."""
 
     is_told = True
 
-    def __init__(self, message: str, fix: str, exit_code: int) -> None:
+    def __init__(self, message: str | Sequence[str], fix: str, exit_code: int) -> None:
         super().__init__(message, fix)
         self.exit_code = exit_code
+
+
+def lost_process_error() -> SurefitError:
+    """The error about a process that ended: with its own message, if it could tell it."""
+    failure, resume = None, "run the command again"
+    if NOTES.is_training:
+        resume = f"go on from the latest checkpoint: surefit train --resume {NOTES.run}"
+    if _watch:
+        with suppress(SurefitError, RuntimeError):
+            failure = _watch[-1].failure or _watch[-1].open_board().first()
+    if failure is not None and failure.rank != process_index():
+        fix = f"{failure.fix} Then {resume}." if failure.fix else f"When it is mended, {resume}."
+        return OtherProcessError(failure.message, fix, failure.exit_code)
+    missing = _watch[-1].describe_missing() if _watch else ""
+    when = f", in step {NOTES.step}" if NOTES.is_training else ""
+    return SurefitError(
+        f"Another process ended or does not answer any more{when}"
+        f"{f' ({missing})' if missing else ''}; it could not tell why.",
+        f"See what it has printed, or what has killed it. When it is mended, {resume}.",
+    )
 
 
 @contextmanager

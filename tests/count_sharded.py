@@ -98,45 +98,33 @@ def count(case: dict[str, Any], batch: Any) -> int:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, fused=True)
 
-    def micro_batch(is_last: bool) -> None:
-        model.set_requires_gradient_sync(is_last)
+    def micro_batch() -> None:
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             total, _ = loss(model(**batch), batch)
         total.backward()
 
     def begin() -> None:
         if case.get("accumulates"):
-            micro_batch(False)
+            micro_batch()
 
     begin()
-    micro_batch(True)
+    micro_batch()
     optimizer.step()
     optimizer.zero_grad()
     begin()
     states = [value for state in optimizer.state.values() for value in state.values()]
-    held = [*model.parameters(), *model.buffers(), *states, *_earlier(model), *batch.values()]
+    grads = [weight.grad for weight in trained if weight.grad is not None]
+    held = [*model.parameters(), *model.buffers(), *states, *grads, *batch.values()]
     local = [getattr(tensor, "_local_tensor", tensor).untyped_storage() for tensor in held]
     before = sum({storage._cdata: storage.nbytes() for storage in local}.values())
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
-        micro_batch(True)
+        micro_batch()
     assert profile.profiler is not None
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     return before + max(itertools.accumulate(sizes))
-
-
-def _earlier(model: Any) -> list[Any]:
-    """The full gradients that an earlier micro-batch has left."""
-    found = []
-    for part in model.modules():
-        state = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None
-        for group in getattr(state, "_fsdp_param_groups", ()):
-            for each in group.fsdp_params:
-                own = getattr(each, "_unsharded_param", None)
-                found += [each.unsharded_accumulated_grad, None if own is None else own.grad]
-    return [tensor for tensor in found if tensor is not None]
 
 
 def predict(case: dict[str, Any], batch: Any) -> int:

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.data.column_types import is_number, is_text
-from surefit.data.split import Rows
+from surefit.data.row_arrays import blocks, new_array
+from surefit.data.split import Rows, count_classes
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
@@ -48,9 +49,7 @@ class Classes:
 
     def counts(self, names: Sequence[Any]) -> Rows:
         """How many rows each of the given classes has."""
-        own = dict(
-            zip(self.names, np.bincount(self.numbers, minlength=len(self.names)), strict=True)
-        )
+        own = dict(zip(self.names, count_classes(self.numbers, len(self.names)), strict=True))
         return np.array([int(own.get(name, 0)) for name in names])
 
 
@@ -61,15 +60,22 @@ def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
         return None
     if pc.count_distinct(table.arrow[column], mode="all").as_py() > MAX_CLASSES:
         return None
-    values = table.arrow[column].take(pa.array(rows)).combine_chunks()
-    encoded = values.dictionary_encode("encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    names = encoded.dictionary.to_pylist()
-    numbers = np.asarray(encoded.indices).astype(np.int64)
-    order = sorted(range(len(names)), key=lambda place: repr(names[place]))
-    ranks = np.argsort(np.array(order, np.int64), kind="stable")
-    return Classes(ranks[numbers], [names[place] for place in order])
+    names: dict[str, Any] = {}
+    numbers = new_array(len(rows), np.int16)
+    for part in blocks(len(rows)):
+        values = table.arrow[column].take(pa.array(rows[part])).combine_chunks()
+        encoded = values.dictionary_encode("encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        here = {repr(name): name for name in encoded.dictionary.to_pylist()}
+        names |= {name: here[name] for name in here if name not in names}
+        places = np.array([[*names].index(name) for name in here], np.int16)
+        numbers[part] = places[np.asarray(encoded.indices)]
+    order = sorted(names)
+    ranks = np.array([order.index(name) for name in names], np.int16)
+    for part in blocks(len(rows)):
+        numbers[part] = ranks[numbers[part]]
+    return Classes(numbers, [names[name] for name in order])
 
 
 def compare_classes(train: Classes, validation: Classes, file: str) -> list[Finding]:

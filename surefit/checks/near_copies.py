@@ -110,7 +110,8 @@ def _key(train: Side, validation: Side, seed: int) -> str | None:
     if parts is None:
         return None
     sides = [
-        (side.table.place_key, hash_bytes(side.rows.tobytes())) for side in (train, validation)
+        (side.table.place_key, hash_bytes(np.ascontiguousarray(side.rows)))
+        for side in (train, validation)
     ]
     code = module_fingerprint(__name__), module_fingerprint(text_columns.__module__)
     return fingerprint(parts, sides, seed, code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from surefit.data.row_arrays import count_distinct, distinct, is_among, take
 from surefit.data.row_parts import RowParts
 from surefit.data.split import NO_CONTENT, Hashes, Rows, count_repeats, find_contradictions
 from surefit.data.table import Table
@@ -82,10 +83,10 @@ def check_shared_inputs(
     trained: tuple[Hashes, Hashes], shown: tuple[Hashes, Hashes], eval_table: Table, rows: Rows
 ) -> list[Finding]:
     """Validation rows whose input a training row has; of common inputs, equal rows only."""
-    names, sizes = np.unique(trained[0], return_counts=True)
+    names, sizes = distinct(trained[0])
     common = names[sizes > COMMON_SHARE * len(trained[0])]
-    by_input = np.isin(shown[0], trained[0]) & ~np.isin(shown[0], common)
-    equal = np.isin(shown[1], trained[1]) & (shown[1] != NO_CONTENT)
+    by_input = is_among(shown[0], names) & ~is_among(shown[0], common)
+    equal = is_among(shown[1], distinct(trained[1])[0]) & (shown[1] != NO_CONTENT)
     shared = (by_input & (shown[0] != NO_CONTENT)) | equal
     if not shared.any():
         return []
@@ -109,29 +110,34 @@ def check_contradictions(
 
     `exact` is whether an input has one right target. Rows `of_table`s share inputs by chance.
     """
-    places = np.sort(find_contradictions(*hashes))
+    places = find_contradictions(*hashes)
     if len(places) == 0:
         return []
-    inputs, whole = parts.hash_some(table, rows[places], fold=False)
-    found = np.sort(find_contradictions(inputs, whole))
+    inputs, whole = parts.hash_some(table, take(rows, places), fold=False)
+    found = find_contradictions(inputs, whole)
     if len(found) == 0:
         return []
-    numbers, firsts = np.unique(inputs[found], return_index=True)
-    pairs = [_contradicting_pair(inputs, whole, int(found[n])) for n in np.sort(firsts)[:SHOWN]]
+    num_inputs = count_distinct(take(inputs, found))
+    firsts: dict[int, int] = {}
+    for place in map(int, found):
+        firsts.setdefault(int(inputs[place]), place)
+        if len(firsts) == min(SHOWN, num_inputs):
+            break
+    pairs = [_contradicting_pair(inputs, whole, place) for place in firsts.values()]
     wheres = [[table.where(int(rows[places[n]])) for n in pair] for pair in pairs]
     message = (
         f"{len(found):,} of {len(rows):,} rows have the input of another row, but another target: "
         f"{'; '.join(_name_pair(*pair) for pair in wheres)}. "
-        f"Different inputs among them: {len(numbers):,}."
+        f"Different inputs among them: {num_inputs:,}."
     )
     one = wheres[0][0]
-    by_chance = of_table or len(numbers) == 1  # equal inputs in all rows are reported as such
+    by_chance = of_table or num_inputs == 1  # equal inputs in all rows are reported as such
     suspicious = exact and (2 * len(found) <= len(rows) or not by_chance)
     if not suspicious:
         return [SEVERAL_TARGETS.finding(message, one)]
     share = _best_share(inputs[found], whole[found])
     message += f" No model can be right on more than {share:.0%} of them."
-    nearly_all = len(found) >= NEARLY_ALL * len(rows) and len(numbers) > FEW_INPUTS * len(found)
+    nearly_all = len(found) >= NEARLY_ALL * len(rows) and num_inputs > FEW_INPUTS * len(found)
     hopeless = not by_chance and nearly_all and share <= BY_CHANCE
     rule = NOTHING_FOLLOWS_FROM_INPUTS if hopeless else CONTRADICTING_ROWS
     return [rule.finding(message, one)]

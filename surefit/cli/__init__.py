@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import typer
@@ -76,9 +77,17 @@ for registered in app.registered_commands:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _stop)
     guard_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop as Ctrl-C does; a launcher also sends SIGTERM where another process has failed."""
+    from surefit.processes import told_failure
+
+    if told_failure() is None:  # else this process ends by itself, and reports that failure
+        signal.default_int_handler(number, frame)
 
 
 def run(arguments: list[str]) -> int:

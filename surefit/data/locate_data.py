@@ -8,7 +8,8 @@ from glob import glob, has_magic
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from surefit.data.formats import idx, label_files
+from surefit.data.choose_remote_files import choose_files, files_inside, label_names
+from surefit.data.find_files import Finder
 from surefit.data.remote.named_remote_files import fetch_named_files
 from surefit.data.remote.remote_copy import Copy, copy_url
 from surefit.data.remote.remote_url import clean_url, expand_ranges, is_url, protocol_of
@@ -23,6 +24,11 @@ class Located:
     paths: list[Path]
     copies: tuple[Copy, ...] = ()
 
+    def has_all(self, finder: Finder) -> bool:
+        """Whether all files were copied that the finder takes."""
+        left = {copy.folder / file.path for copy in self.copies for file in copy.listing.left}
+        return not left or left.isdisjoint(files_inside(finder.files_of(self.paths)[0]))
+
     def complete(self, table: Table) -> Table:
         """The table of these paths, with the remote files that it names, and what was found."""
         found = [finding for copy in self.copies for finding in copy.findings]
@@ -30,10 +36,11 @@ class Located:
         return fetch_named_files(table, self.copies)
 
 
-def locate(data: Sequence[str | Path]) -> Located:
+def locate(data: Sequence[str | Path], finder: Finder | None = None) -> Located:
     """The paths, those that patterns such as *.png match, and the local copies of URLs.
 
-    An empty one, which would be the working folder, is refused.
+    Of a remote folder, the files are copied that the finder takes; all of them without one. An
+    empty path, which would be the working folder, is refused.
     """
     if not all(str(item).strip() for item in data):
         raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
@@ -45,19 +52,20 @@ def locate(data: Sequence[str | Path]) -> Located:
         elif protocol_of(name) == "file":
             paths += _matched(_local_path(name))
         else:
-            copies.append(copy_url(name, _label_names))
+            copies.append(_copy(name, finder))
             paths += copies[-1].paths
-    return Located(paths, tuple(copies))
+    located = Located(paths, tuple(copies))
+    return located if finder is None or located.has_all(finder) else locate(data)
+
+
+def _copy(url: str, finder: Finder | None) -> Copy:
+    if finder is None:
+        return copy_url(url, label_names)
+    return copy_url(url, label_names, lambda found: choose_files(found, finder), finder.part)
 
 
 def _names(item: str | Path) -> list[str]:
     return [str(item)] if Path(item).exists() else expand_ranges(str(item))
-
-
-def _label_names(name: str) -> list[str]:
-    """Files that are read with a file of this name, if they are beside it."""
-    is_idx = idx.NAME.fullmatch(name.lower().removesuffix(".gz"))
-    return idx.label_names(name) if is_idx else label_files.label_names(name)
 
 
 def _local_path(url: str) -> Path:

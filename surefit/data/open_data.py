@@ -111,7 +111,7 @@ def open_table(
         table = open_object(data)
     elif data:
         finder, skip = Finder(OPENERS, ending, part, each_a_class), on_bad_file == "skip"
-        located = locate(data)
+        located = locate(data, finder)
         table = _open_paths(located.paths, reading or Reading(), skip, finder, may_differ)
         table = located.complete(table)
     else:
@@ -146,16 +146,17 @@ def _open_paths(
     return _join(files[: len(opened)], opened, key, [*notes, *left_out], may_differ)
 
 
-def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
-    """The files to open for some paths, without label files that belong to one of the others."""
-    return Finder(OPENERS, ending).files_of(paths)
+def files_of(data: Sequence[str | Path]) -> list[Path]:
+    """The local files to open for some data, without label files that belong to others."""
+    finder = Finder(OPENERS, ending)
+    return finder.files_of(locate(data, finder).paths)[0]
 
 
 def validation_of(data: Any) -> Any:
     """The validation part of data with official splits: paths, or a Dataset; None without one."""
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         finder = Finder(OPENERS, ending)
-        found = (finder.splits_in(path) for path in locate(data).paths)
+        found = (finder.splits_in(path) for path in locate(data, finder).paths)
         parts = [splits.parts.get("validation", ()) for splits in found if splits is not None]
         return [path for paths in parts for path in paths] or None
     if type(data).__name__ == "DatasetDict":

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.cell_files import unwrapped
 from surefit.data.file_identity import content_hashes
+from surefit.data.row_arrays import new_array
 from surefit.data.split import (
     HASH_VERSION,
     NO_CONTENT,
@@ -25,6 +26,7 @@ from surefit.data.split import (
     fold_text,
     is_blank,
     value_bytes,
+    without_values,
 )
 from surefit.data.table import Table
 from surefit.forked_map import forked_map, num_children
@@ -86,7 +88,7 @@ class RowParts:
         if self.key is None:
             return self.hash_some(table)
         key = fingerprint(self.key, table.place_key)
-        inputs, whole = cached_hashes(key, lambda: np.stack(self.hash_some(table)))
+        inputs, whole = cached_hashes(key, lambda: self.hash_some(table))
         return inputs, whole
 
     def hash_some(
@@ -97,15 +99,21 @@ class RowParts:
         children = num_children(count) if self.key is not None and not table.files else 0
         if not children:
             return self._hash(table, fold, rows)
-        numbers = np.arange(count) if rows is None else rows
-        chunks = (numbers[start : start + HASHED_ROWS] for start in range(0, count, HASHED_ROWS))
+        places = (
+            np.arange(at, min(at + HASHED_ROWS, count)) for at in range(0, count, HASHED_ROWS)
+        )
+        chunks = places if rows is None else (rows[each] for each in places)
+        inputs, whole = new_array(count, np.uint64), new_array(count, np.uint64)
+        end = 0
         with forked_map(partial(self._hash, table, fold), chunks, children) as hashed:
-            inputs, whole = zip(*hashed, strict=True)
-            return np.concatenate(inputs), np.concatenate(whole)
+            for some in hashed:
+                part = slice(end, end := end + len(some[0]))
+                inputs[part], whole[part] = some
+        return inputs, whole
 
     def _hash(self, table: Table, fold: bool, rows: Rows | None) -> tuple[Hashes, Hashes]:
-        inputs = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
-        whole = np.empty_like(inputs)
+        count = table.num_rows if rows is None else len(rows)
+        inputs, whole = new_array(count, np.uint64), new_array(count, np.uint64)
         for place, values in enumerate(self._values(table, rows)):
             inputs[place], whole[place] = self.hashes(values, fold)
         return inputs, whole
@@ -153,7 +161,7 @@ class HeldOut:
 
 def hold_out(parts: RowParts, trained: Hashes, shown: Hashes) -> HeldOut:
     """The inputs of validation rows that no training row has."""
-    return HeldOut(parts, np.setdiff1d(shown[shown != NO_CONTENT], trained))
+    return HeldOut(parts, without_values(np.unique(shown[shown != NO_CONTENT]), trained))
 
 
 def _number(digest: hashlib.blake2b) -> int:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,16 @@ import numpy.typing as npt
 
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
+from surefit.data.row_arrays import (
+    blocks,
+    count_distinct,
+    distinct,
+    is_among,
+    new_array,
+    number_rows,
+    places_of,
+    take,
+)
 from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
@@ -47,7 +58,7 @@ def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
     (5, [0, 1, 2])
     """
     if size is None or size >= num_rows:
-        return np.arange(num_rows)
+        return number_rows(num_rows)
     return np.sort(np.random.default_rng([seed, 0x5CA]).choice(num_rows, size, replace=False))
 
 
@@ -61,16 +72,26 @@ def hash_rows(
     """
     if rows is not None and len(rows) < table.num_rows:
         return _hash_rows(table, columns, fold, rows)  # hashing a sample again is fast
-    key = fingerprint("rows", HASH_VERSION, table.place_key, list(columns), fold)
-    return cached_hashes(key, lambda: _hash_rows(table, columns, fold))
+    key = fingerprint("hashed rows", HASH_VERSION, table.place_key, list(columns), fold)
+    hashes: Hashes = cached_hashes(key, lambda: [_hash_rows(table, columns, fold)])[0]
+    return hashes
 
 
-def cached_hashes(key: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """An array of hashes in the cache; if it is not there, `make` it."""
+def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
+    """Arrays of hashes in the cache, as one with an axis more; if it is not there, `make` them."""
+
+    def fill(folder: Path) -> None:
+        arrays = make()
+        about = {"descr": "<u8", "fortran_order": False, "shape": (len(arrays), len(arrays[0]))}
+        with (folder / FILE).open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, about)
+            for array in arrays:  # one after the other, without a copy
+                file.write(array.astype("<u8", copy=False).data)
+
     return open_entry(
         "hashes",
         key,
-        lambda folder: np.save(folder / FILE, make()),
+        fill,
         lambda folder: np.asarray(np.load(folder / FILE, allow_pickle=False, mmap_mode="r")),
     )
 
@@ -78,7 +99,7 @@ def cached_hashes(key: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray
 def _hash_rows(
     table: Table, columns: Sequence[str], fold: bool, rows: Rows | None = None
 ) -> npt.NDArray[np.uint64]:
-    hashes = np.empty(table.num_rows if rows is None else len(rows), np.uint64)
+    hashes = new_array(table.num_rows if rows is None else len(rows), np.uint64)
     chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
     for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
         if is_blank(list(row.values())):
@@ -131,6 +152,37 @@ def value_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Rows with equal hashes: the hash of each group, ascending, and the size of each."""
+
+    names: Hashes
+    sizes: Rows
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of(self, hashes: Hashes) -> npt.NDArray[np.intp]:
+        """The groups of some rows, which must be few at a time.
+
+        >>> Groups(np.array([5, 7], np.uint64), np.array([1, 2])).of(np.array([7, 5])).tolist()
+        [1, 0]
+        """
+        return np.searchsorted(self.names, hashes)
+
+    def marked(self, hashes: Hashes, held: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which rows are in a marked group."""
+        marked = np.empty(len(hashes), bool)
+        for part in blocks(len(hashes)):
+            marked[part] = held[self.of(hashes[part])]
+        return marked
+
+
+def group_rows(hashes: Hashes) -> Groups:
+    """The groups of rows with equal hashes."""
+    return Groups(*distinct(hashes))
+
+
 def split_rows(hashes: Hashes, eval_share: float, seed: int, classes: Rows | None = None) -> Split:
     """Choose `eval_share` of the rows for validation; rows with equal hashes stay in one set.
 
@@ -140,37 +192,27 @@ def split_rows(hashes: Hashes, eval_share: float, seed: int, classes: Rows | Non
     >>> len(split.train), len(split.evaluation)
     (8, 2)
     """
-    num_rows = len(hashes)
-    group_of, sizes = _group(hashes)
-    order = np.random.default_rng([seed, 0x5911]).permutation(len(sizes))
-    held = np.zeros(len(sizes), bool)
-    room = min(_num_wanted(num_rows, eval_share), num_rows - 1) if len(sizes) > 1 else 0
+    num_rows, groups = len(hashes), group_rows(hashes)
+    order = number_rows(len(groups))
+    np.random.default_rng([seed, 0x5911]).shuffle(order)  # what permutation(n) returns
+    held = np.zeros(len(groups), bool)
+    room = min(_num_wanted(num_rows, eval_share), num_rows - 1) if len(groups) > 1 else 0
     if classes is not None:
-        taken = _hold_by_class(group_of, order, classes, room, held)
+        taken = _hold_by_class(hashes, groups, order, classes, room, held)
         room = 0 if 2 * taken >= room else room - taken
-    _hold_in_order(order, sizes, room, held)
-    is_held = held[group_of]
-    num_blank = max(0, int((hashes == NO_CONTENT).sum()) - 1)
-    num_duplicates = num_rows - len(sizes) - num_blank
-    return Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), num_duplicates)
+    _hold_in_order(order, groups.sizes, room, held)
+    is_held = groups.marked(hashes, held)
+    num_duplicates = num_rows - len(groups) - _num_blank(hashes)
+    return _by_mark(is_held, num_duplicates)
 
 
-def _group(hashes: Hashes) -> tuple[npt.NDArray[Any], Rows]:
-    """The group of equal hashes that each row is in, and the sizes of groups, by ascending hash.
+def _by_mark(is_held: npt.NDArray[np.bool_], num_duplicates: int = 0) -> Split:
+    return Split(places_of(is_held, False), places_of(is_held), num_duplicates)
 
-    As `np.unique` has them, in half of the memory.
 
-    >>> [found.tolist() for found in _group(np.array([7, 5, 7], np.uint64))]
-    [[1, 0, 1], [1, 2]]
-    """
-    order = np.argsort(hashes, kind="stable")
-    in_order = hashes[order]
-    begins = np.append(True, in_order[1:] != in_order[:-1])[: len(hashes)]
-    del in_order
-    kind: Any = np.int32 if len(hashes) < 2**31 else np.int64
-    group_of: npt.NDArray[Any] = np.empty(len(hashes), kind)
-    group_of[order] = np.cumsum(begins, dtype=kind) - kind(1)
-    return group_of, np.diff(np.append(np.flatnonzero(begins), len(hashes)))
+def _num_blank(hashes: Hashes) -> int:
+    """Rows without content, but for the first."""
+    return max(0, int((hashes == NO_CONTENT).sum()) - 1)
 
 
 def _hold_in_order(order: Rows, sizes: Rows, room: int, held: npt.NDArray[np.bool_]) -> None:
@@ -181,55 +223,84 @@ def _hold_in_order(order: Rows, sizes: Rows, room: int, held: npt.NDArray[np.boo
     >>> held.tolist()
     [True, False, False, True]
     """
-    left = order[~held[order]]
-    while len(left := left[sizes[left] <= room]):
-        taken = np.cumsum(sizes[left])
-        count = int(np.searchsorted(taken, room, side="right"))
-        held[left[:count]] = True
-        room -= int(taken[count - 1])
-        left = left[count:]
+    for part in blocks(len(order)):
+        left = order[part]
+        left = left[~held[left]]
+        while room and len(left := left[sizes[left] <= room]):
+            taken = np.cumsum(sizes[left])
+            count = int(np.searchsorted(taken, room, side="right"))
+            held[left[:count]] = True
+            room -= int(taken[count - 1])
+            left = left[count:]
+        if not room:
+            return
 
 
 def _hold_by_class(
-    group_of: Rows, order: Rows, classes: Rows, wanted: int, held: npt.NDArray[np.bool_]
+    hashes: Hashes,
+    groups: Groups,
+    order: Rows,
+    classes: Rows,
+    wanted: int,
+    held: npt.NDArray[np.bool_],
 ) -> int:
     """Mark groups in `held` as long as no class gets more than its share; count their rows."""
-    rooms = class_rooms(np.bincount(classes), wanted).tolist()
-    if len(order) == len(group_of):  # no two rows stay together
-        return _hold_rows_by_class(group_of, order, classes, rooms, held)
-    by_group = np.argsort(group_of, kind="stable")
-    ends = np.cumsum(np.bincount(group_of)).tolist()
-    class_of, taken, closed = classes[by_group].tolist(), 0, rooms.count(0)
-    for group in order.tolist():
-        if closed == len(rooms):
-            break
-        members = class_of[ends[group - 1] if group else 0 : ends[group]]
-        counts = Counter(members) if len(members) > 1 else {members[0]: 1}
-        if all(rooms[name] >= count for name, count in counts.items()):
-            held[group] = True
-            taken += len(members)
-            for name, count in counts.items():
-                rooms[name] -= count
-                closed += rooms[name] == 0
+    rooms = class_rooms(count_classes(classes), wanted)
+    if len(order) == len(hashes):  # no two rows stay together
+        return _hold_rows_by_class(hashes, groups, order, classes, rooms, held)
+    by_group = new_array(len(hashes), np.int64)
+    by_group[:] = np.argsort(hashes, kind="stable")
+    class_of, ends = take(classes, by_group), new_array(len(groups), np.int64)
+    np.cumsum(groups.sizes, out=ends)
+    left, taken = rooms.tolist(), 0
+    closed = left.count(0)
+    for part in blocks(len(order)):
+        for group in order[part].tolist():
+            if closed == len(left):
+                return taken
+            members = class_of[ends[group] - groups.sizes[group] : ends[group]].tolist()
+            counts = Counter(members) if len(members) > 1 else {members[0]: 1}
+            if all(left[name] >= count for name, count in counts.items()):
+                held[group] = True
+                taken += len(members)
+                for name, count in counts.items():
+                    left[name] -= count
+                    closed += left[name] == 0
     return taken
 
 
 def _hold_rows_by_class(
-    group_of: Rows,
+    hashes: Hashes,
+    groups: Groups,
     order: Rows,
     classes: Rows,
-    rooms: Sequence[int],
+    rooms: Rows,
     held: npt.NDArray[np.bool_],
 ) -> int:
     """The same where each group is a row: the first rows of each class in order."""
-    class_of = np.empty_like(classes)
-    class_of[group_of] = classes
-    in_order = class_of[order]
-    counts = np.bincount(in_order, minlength=len(rooms))
-    nth_of_class = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    chosen = np.argsort(in_order, kind="stable")[nth_of_class < np.repeat(rooms, counts)]
-    held[order[chosen]] = True
-    return len(chosen)
+    class_of = new_array(len(hashes), classes.dtype)
+    for part in blocks(len(hashes)):
+        class_of[groups.of(hashes[part])] = classes[part]
+    left, taken = rooms.copy(), 0
+    for part in blocks(len(order)):
+        own = class_of[order[part]]
+        counts = np.bincount(own, minlength=len(left))
+        nth_of_class = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = np.argsort(own, kind="stable")[nth_of_class < np.repeat(left, counts)]
+        held[order[part][chosen]] = True
+        taken += len(chosen)
+        left -= np.minimum(left, counts)
+        if not left.any():
+            break
+    return taken
+
+
+def count_classes(classes: Rows, least: int = 0) -> Rows:
+    """How many rows each class has."""
+    counts = np.zeros(max(least, int(classes.max(initial=-1)) + 1), np.int64)
+    for part in blocks(len(classes)):
+        counts += np.bincount(classes[part], minlength=len(counts))
+    return counts
 
 
 def class_rooms(sizes: Rows, wanted: int) -> Rows:
@@ -266,22 +337,30 @@ def split_by_input(
     (2, 1)
     """
     num_rows, wanted = len(inputs), _num_wanted(len(inputs), eval_share)
-    groups = np.where(inputs == NO_CONTENT, whole, inputs)
-    sizes = _group(groups)[1]
-    large = sizes > wanted
+    keys = input_keys(inputs, whole)
+    groups = group_rows(keys)
+    sizes, large = groups.sizes, groups.sizes > wanted
     if wanted == 0 or 2 * int(sizes[large].sum()) <= num_rows:
-        del sizes, large
-        split = split_rows(groups, eval_share, seed, classes)
+        del groups, sizes, large
+        split = split_rows(keys, eval_share, seed, classes)
     elif len(sizes) > 1 and int(sizes.max()) <= max(2 * wanted, num_rows // 4):
         smallest = np.flatnonzero(sizes == sizes[large].min())
         chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
-        is_held = _group(groups)[0] == chosen
-        split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
+        split = _by_mark(keys == groups.names[chosen])
     else:
-        split = split_rows(
-            np.where(large[_group(groups)[0]], whole, groups), eval_share, seed, classes
-        )
+        is_large = groups.marked(keys, large)
+        for part in blocks(num_rows):
+            keys[part] = np.where(is_large[part], whole[part], keys[part])
+        split = split_rows(keys, eval_share, seed, classes)
     return count_inputs(split, inputs, whole)
+
+
+def input_keys(inputs: Hashes, whole: Hashes) -> Hashes:
+    """The hashes of the inputs; of rows without an input, that of the row."""
+    keys = new_array(len(inputs), np.uint64)
+    for part in blocks(len(inputs)):
+        keys[part] = np.where(inputs[part] == NO_CONTENT, whole[part], inputs[part])
+    return keys
 
 
 def split_by_group(
@@ -298,13 +377,13 @@ def split_by_group(
     ... )
     True
     """
-    joined = join_groups(group_of, np.where(inputs == NO_CONTENT, whole, inputs))
+    joined = join_groups(group_of, input_keys(inputs, whole))
     split = split_rows(joined, eval_share, seed)
-    _, place, sizes = np.unique(joined, return_inverse=True, return_counts=True)
-    if len(split.evaluation) == 0 and len(sizes) > 1 and eval_share > 0:
-        smallest = np.flatnonzero(sizes == sizes.min())
-        is_held = place == np.random.default_rng([seed, 0x5911]).choice(smallest)
-        split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
+    groups = group_rows(joined)
+    if len(split.evaluation) == 0 and len(groups) > 1 and eval_share > 0:
+        smallest = np.flatnonzero(groups.sizes == groups.sizes.min())
+        chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
+        split = _by_mark(joined == groups.names[chosen])
     return count_inputs(split, inputs, whole)
 
 
@@ -315,43 +394,64 @@ def join_groups(one: Hashes, two: Hashes) -> Hashes:
     >>> join_groups(one, two).tolist()
     [0, 0, 0, 3]
     """
-    joined = np.arange(len(one), dtype=np.int64)
-    places = [np.unique(values, return_inverse=True)[1] for values in (one, two)]
-    while True:
-        before = joined
-        for place in places:
-            least = np.full(int(place.max(initial=-1)) + 1, len(one), np.int64)
-            np.minimum.at(least, place, joined)
-            joined = least[place]
-        if (joined == before).all():
-            return joined.astype(np.uint64)
+    joined, count = number_rows(len(one)), len(one)
+    sides = [(values, group_rows(values)) for values in (one, two)]
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for values, groups in sides:
+            least = new_array(len(groups), np.int64)
+            least[:] = count
+            for part in blocks(count):
+                np.minimum.at(least, groups.of(values[part]), joined[part])
+            for part in blocks(count):
+                smallest = least[groups.of(values[part])]
+                is_changed = is_changed or bool((smallest != joined[part]).any())
+                joined[part] = smallest
+    return joined.view(np.uint64)
 
 
 def count_inputs(split: Split, inputs: Hashes, whole: Hashes) -> Split:
     """The split with the number of repeated rows, and of inputs that are in both sets."""
-    shared = np.isin(inputs[split.evaluation], inputs[split.train])
-    num_shared = int((shared & (inputs[split.evaluation] != NO_CONTENT)).sum())
+    shown = take(inputs, split.evaluation)
+    apart = without_values(distinct(shown)[0], take(inputs, split.train))
+    num_shared = int((~is_among(shown, apart) & (shown != NO_CONTENT)).sum())
     return Split(split.train, split.evaluation, count_repeats(whole), num_shared)
+
+
+def without_values(ordered: Hashes, values: Hashes) -> Hashes:
+    """An array of different ascending values without those that occur among others.
+
+    >>> without_values(np.array([3, 5, 8]), np.array([8, 1, 3, 8])).tolist()
+    [5]
+    """
+    found = np.zeros(len(ordered), bool)
+    for part in blocks(len(values)) if len(ordered) else ():
+        place = np.minimum(np.searchsorted(ordered, values[part]), len(ordered) - 1)
+        found[place[ordered[place] == values[part]]] = True
+    return ordered[~found]
 
 
 def count_repeats(whole: Hashes) -> int:
     """How many rows repeat another one; blank rows do not count."""
-    num_blank = max(0, int((whole == NO_CONTENT).sum()) - 1)
-    return len(whole) - len(np.unique(whole)) - num_blank
+    return len(whole) - count_distinct(whole) - _num_blank(whole)
 
 
 def find_contradictions(inputs: Hashes, whole: Hashes) -> Rows:
     """Places of the rows that have the input of another row, but are not equal as a whole.
 
-    Rows of one input come one after another.
-
     >>> inputs, whole = np.array([[7, 8, 7, 9, 8], [1, 2, 3, 4, 2]], np.uint64)
     >>> find_contradictions(inputs, whole)
     array([0, 2])
     """
-    order = np.lexsort((whole, inputs))
-    same = inputs[order][1:] == inputs[order][:-1]
-    differs = same & (whole[order][1:] != whole[order][:-1])
-    found = np.unique(inputs[order][1:][differs])
-    chosen: Rows = order[np.isin(inputs[order], found) & (inputs[order] != NO_CONTENT)]
-    return chosen
+    groups = group_rows(inputs)
+    if len(groups) == len(inputs):
+        return np.empty(0, np.int64)
+    least, most = new_array(len(groups), np.uint64), new_array(len(groups), np.uint64)
+    least[:] = np.iinfo(np.uint64).max
+    for part in blocks(len(inputs)):
+        place = groups.of(inputs[part])
+        np.minimum.at(least, place, whole[part])
+        np.maximum.at(most, place, whole[part])
+    differs = (least != most) & (groups.names != NO_CONTENT)
+    return places_of(groups.marked(inputs, differs))

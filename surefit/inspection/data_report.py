@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from surefit.config import Reading
 from surefit.data.data_rules import STRAY_AXIS_DROPPED
 from surefit.data.formats.array_shards import SHARD_RESHAPED
-from surefit.data.locate_data import locate
 from surefit.data.open_data import files_of, open_table, opener_of
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.roles import get_role, resolve_roles
@@ -60,7 +59,7 @@ def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> l
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
-    files = [file for file in files_of(locate(paths).paths)[0] if not file.is_dir()]
+    files = [file for file in files_of(paths) if not file.is_dir()]
     return inspect_arrays(files, opener_of, reading, progress)
 
 

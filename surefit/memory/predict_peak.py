@@ -153,8 +153,8 @@ def _saving(training: Traced, exchange: Exchange) -> Traced:
 def _exchange(job: Job, sharing: Sharing, training: Traced | None = None) -> Exchange | None:
     """What a process sends in a step; None for one process, and for a divided model not traced.
 
-    Weights are gathered in each micro-batch, gradients are summed in the last one. A ring sends a
-    whole model's gradients twice, but for the share that stays.
+    Those of a divided model gather weights and sum gradients in each micro-batch. Whole models sum
+    gradients in the last one; a ring sends them twice, but for the share that stays.
     """
     weights, count = [*job.pipeline.module.parameters()], sharing.num_processes
     if count == 1 or (sharing.shards and training is None):
@@ -164,7 +164,7 @@ def _exchange(job: Job, sharing: Sharing, training: Traced | None = None) -> Exc
         return Exchange(all_reduce=round(2 * (count - 1) / count * gradients))
     return Exchange(
         training.all_gather_bytes * job.batches.grad_accum,
-        training.reduce_scatter_bytes,
+        training.reduce_scatter_bytes * job.batches.grad_accum,
         save_gather_bytes=SAVED_COPIES * max((weight.nbytes for weight in weights), default=0),
     )
 

@@ -7,8 +7,8 @@ A unit's weights are gathered before its forward pass into one buffer, and copie
 full weights. The buffer is freed when the next unit has been copied. After the forward pass the
 full weights are freed, but for the root's. The backward pass gathers them again, one unit ahead.
 After a unit's backward pass its gradients are copied into a buffer, which is reduced to this
-process's shard; it is freed when the next unit has been reduced. With accumulation, only the last
-micro-batch is reduced, and the full gradients of earlier ones are held until then.
+process's shard; it is freed when the next unit has been reduced. With accumulation, each
+micro-batch is reduced, and its shard is added to that of earlier ones.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class ShardedModel(WholeModel):
         self._last_gather: Free | None = None
         self._last_reduced: Free | None = None
         self._in_backward = False
-        self._earlier: dict[torch.Tensor, Free] = {}
-        """Frees the summed gradient of earlier micro-batches, where it has a dtype of its own."""
 
     def hold_weights(self) -> int:
         """Count the shards of the weights, and whole buffers.
@@ -110,12 +108,11 @@ class ShardedModel(WholeModel):
             self.count.take(size, GATHERS)
 
     def hold_gradients(self, accumulates: bool) -> None:
-        """Count the full gradients of earlier micro-batches; lower precision is summed in full."""
-        super().hold_gradients(accumulates and self.dtype is None)
-        if accumulates and self.dtype is not None:
-            self._earlier = {
-                weight: self.count.take(weight.nbytes, GRADIENTS) for weight in self.trained
-            }
+        """Count the shards of the gradients of earlier micro-batches."""
+        super().hold_gradients(accumulates=False)
+        self.accumulates = accumulates
+        for weight in self.trained if accumulates else ():
+            self.count.take(self._shard_bytes(weight), GRADIENTS)
 
     def state_sizes(self) -> Iterator[int]:
         """Bytes of one moment of each trained shard."""
@@ -123,8 +120,8 @@ class ShardedModel(WholeModel):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """While the block runs the last micro-batch of a step."""
-        made = [] if self.accumulates else [self._on_gradient(weight) for weight in self.trained]
+        """While the block runs a micro-batch of a step."""
+        made = [self._on_gradient(weight) for weight in self.trained]
         try:
             with self.evaluating():
                 yield
@@ -277,9 +274,6 @@ class ShardedModel(WholeModel):
             self._last_reduced()
             self._last_reduced = None
         made = [weight for weight in unit.weights if weight.grad is not None]
-        for weight in made:
-            if weight in self._earlier:  # the new gradient is added to the summed ones
-                self._drop_gradient(weight)
         if not made:
             return
         shard = sum(self._shard_bytes(weight) for weight in made)
@@ -287,9 +281,10 @@ class ShardedModel(WholeModel):
         self._last_reduced = self.count.take(size, GATHERS)
         for weight in made:
             self._drop_gradient(weight)
-            self._earlier.pop(weight, _nothing)()
-        self.count.take(shard, GRADIENTS)
+        added = self.count.take(shard, GRADIENTS)
         self._exchange(size)
+        if self.accumulates:  # it was added to the shard that is there
+            added()
         self.reduce_scatter_bytes += self._sent(size)
 
     def _drop_gradient(self, weight: torch.Tensor) -> None:
@@ -306,10 +301,6 @@ class ShardedModel(WholeModel):
             self._reduce(unit)
         if self._last_reduced is not None:
             self._last_reduced()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _is_kept(size: int) -> bool:

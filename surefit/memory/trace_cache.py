@@ -25,7 +25,7 @@ from surefit.models.call import Call
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = 5
+FORMAT = 6
 """Changes with what a trace holds and how it is made."""
 LIBRARIES = ("torch.", "transformers.", "peft.", "bitsandbytes.")
 """Modules whose code is identified by the version of its package."""

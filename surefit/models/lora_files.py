@@ -26,6 +26,7 @@ from surefit.models.lora import (
     trainable_names,
 )
 from surefit.models.model_source import ModelSource
+from surefit.models.quantize import FOUR_BITS, is_quantized
 from surefit.models.shard_module import is_sharded, reshard
 from surefit.models.sharded_tensors import sample_share
 from surefit.processes import gather
@@ -95,6 +96,7 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
         "fingerprint": base_fingerprint(module),
         "kept": [] if config.modules_to_save else list(fully_trained_modules(part)),
         "path": os.path.relpath(base, folder) if Path(base).is_dir() else None,
+        "quantize": FOUR_BITS if is_quantized(part) else None,
     }
     atomic.write_json(folder / BASE_FACTS, facts)
 
@@ -125,6 +127,17 @@ def find_base(folder: Path) -> str:
             f"Restore it, or set base_model_name_or_path in {folder / CONFIG} to its new path.",
         )
     return str(name)
+
+
+def base_quantization(folder: Path) -> str | None:
+    """How the base model was quantized when the adapters were trained; None if it was not."""
+    found = _read_facts(folder).get("quantize")
+    if found not in (None, FOUR_BITS):
+        raise UsageError(
+            f"{folder / BASE_FACTS} has the quantization {found!r}; expected {FOUR_BITS!r}.",
+            "Use the version of surefit that wrote it.",
+        )
+    return found
 
 
 def load_adapters(module: nn.Module, folder: Path) -> nn.Module:

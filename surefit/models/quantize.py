@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+FOUR_BITS = "4bit"
+"""The value of lora.quantize."""
+
+
+def is_quantized(part: nn.Module) -> bool:
+    """Whether a transformers model has its weights in 4 bits."""
+    return bool(getattr(part, "is_loaded_in_4bit", False))
+
+
 def quantization(bits: str) -> dict[str, Any]:
     """Arguments of `from_pretrained` that load weights in 4 bits; raises if that is impossible."""
     import torch
@@ -47,7 +56,7 @@ def quantization(bits: str) -> dict[str, Any]:
 
 def prepare_quantized(part: nn.Module) -> None:
     """Cast norms and embeddings of a 4-bit model to float32, as QLoRA does."""
-    if not getattr(part, "is_loaded_in_4bit", False):
+    if not is_quantized(part):
         return
     from peft import prepare_model_for_kbit_training
 

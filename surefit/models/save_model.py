@@ -16,6 +16,7 @@ from surefit.models.insert_projection import projection_recipe, restore_projecti
 from surefit.models.lora_merge import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import open_pretrained
+from surefit.models.quantize import prepare_quantized
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head, TaskSpec
 from surefit.user_code import CodeGate
@@ -91,8 +92,8 @@ def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None
 
 
 def write_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
-    """Write it into a folder that exists."""
-    adapted, encoder = load_model(folder, task, code)
+    """Write it into a folder that exists; weights in 4 bits are merged as they are in the files."""
+    adapted, encoder = load_model(folder, task, code, quantized=False)
     path = folder / lora_files.BASE / RECIPE
     recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     _save_plain(merge_adapters(adapted), recipe, out)
@@ -100,13 +101,22 @@ def write_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> Non
 
 
 def load_model(
-    folder: Path, task: TaskSpec, code: CodeGate, module: nn.Module | None = None
+    folder: Path,
+    task: TaskSpec,
+    code: CodeGate,
+    module: nn.Module | None = None,
+    *,
+    quantized: bool = True,
 ) -> tuple[nn.Module, Encoder]:
-    """Read what `save_model` wrote; nothing is unpickled, and code runs only through the gate."""
+    """Read what `save_model` wrote; nothing is unpickled, and code runs only through the gate.
+
+    With `quantized`, the base model of adapters is in 4 bits if they were trained on it so.
+    """
     trusted = code.allows_remote(str(folder), False)
     encoder = load_encoder(folder, trusted)
     if lora_files.has_adapters(folder):
-        base = _load_base(folder, task, encoder, code, module)
+        bits = lora_files.base_quantization(folder) if quantized else None
+        base = _load_base(folder, task, encoder, code, module, bits)
         return lora_files.load_adapters(base, folder), encoder
     if feature_model_files.has_feature_layers(folder):
         return feature_model_files.load_feature_model(folder, trusted), encoder
@@ -121,14 +131,29 @@ def load_model(
 
 
 def _load_base(
-    folder: Path, task: TaskSpec, encoder: Encoder, code: CodeGate, module: nn.Module | None
+    folder: Path,
+    task: TaskSpec,
+    encoder: Encoder,
+    code: CodeGate,
+    module: nn.Module | None,
+    quantize: str | None,
 ) -> nn.Module:
     """The base model of a folder's adapters, sized to the Encoder."""
     custom_base = folder / lora_files.BASE / RECIPE
     if not custom_base.is_file():
         place = lora_files.find_base(folder)
-        source = open_pretrained(place, False, code.allows_remote(place, False))
+        trusted = code.allows_remote(place, False)
+        try:
+            source = open_pretrained(place, False, trusted, quantize)
+        except UsageError as error:
+            if quantize is None:
+                raise
+            fix = f"{error.fix} Or merge the adapters, unquantized: surefit export RUN OUT --merge."
+            raise UsageError(
+                f"{folder} was trained on 4-bit weights. {error.message}", fix
+            ) from None
         base = source.build(task.head_for(encoder), encoder).module
+        prepare_quantized(base)
         if feature_model_files.has_feature_layers(folder):
             feature_model_files.load_feature_layers(base, folder)
         return base

@@ -10,6 +10,9 @@ A process is named if, for `stall_seconds`,
 - it finished nothing and did nothing (`signs_of_life`) outside of a collective: it is stuck; or
 - all processes were in collectives: they wait for each other.
 Time in which this process itself did not run does not count.
+
+A process that fails with an error posts it (`told_failure`); those that still wait for it in a
+collective when its connections should have closed are ended, too.
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ from surefit.errors import SurefitError
 from surefit.peers.process_names import host_name, name_process, name_ranks
 from surefit.peers.rendezvous import address, connect, has_agent_store
 from surefit.peers.signs_of_life import NOTES, Activity, describe_place, waits_for_others
+from surefit.peers.told_failure import Failure, FailureBoard
+from surefit.printable import one_line
 
 DEFAULT_SECONDS = 300.0
 STEPS = 20
 """By default, a process may also take this many times its longest step."""
 CONNECT_SECONDS, STORE_SECONDS = 5.0, 60.0
 AGENTS, AGENT_SECONDS = ("torchrun", "torch.distributed.run", "accelerate"), 3.0
+WAITING_SECONDS, ENDING_SECONDS = 10.0, 60.0
+"""After a failure elsewhere: how long a process may wait in a collective, or take to end at all."""
 PLANNING_FACTOR, BUSY_FACTOR = 10, 24
 """Before the first step, downloads may keep a process idle; an endless loop looks like work."""
 
@@ -80,6 +87,9 @@ class Watchdog:
         self.attempt = attempt
         self.asked_seconds: float | None = None
         self.verdict: Verdict | None = None
+        self.failure: Failure | None = None
+        """What has ended another process of the run, once this one has heard of it."""
+        self._run = 0
         self._beat = Beat(rank, host_name(), os.getpid())
         self._thread = threading.current_thread()
         self._activity = Activity(self._thread)
@@ -122,6 +132,8 @@ class Watchdog:
         """A run begins; `asked_seconds` as in the config."""
         NOTES.restart()
         self._quiet_seconds = self._unfinished_seconds = 0.0
+        self._run += 1
+        self.failure = None
         self.asked_seconds, self._is_resting = asked_seconds, False
 
     def rest(self) -> None:
@@ -153,6 +165,11 @@ class Watchdog:
         shown = [f"{beat.name} was last {beat.doing}" for beat in silent[:4]]
         more = f"; and {len(silent) - 4} more" if len(silent) > 4 else ""
         return "; ".join(shown) + more
+
+    def open_board(self, store: Any = None) -> FailureBoard:
+        """The failures of this run, by a new connection if none is passed."""
+        key = f"{self.attempt}/{self._run}"
+        return FailureBoard(store or connect(CONNECT_SECONDS), key, self.num_processes)
 
     def _key(self, rank: int) -> str:
         return f"surefit-beat/{self.attempt}/{rank}"
@@ -217,18 +234,29 @@ class Watchdog:
             self._peers[rank] = beat
         judged = judge(heard, dict(enumerate(self._silence)), self.limit_seconds, self.rank)
         self.verdict = self.verdict or verdict or judged
+        if self.failure is None and not self._is_resting:
+            board = self.open_board(self.store)
+            self.failure = board.first()
+            if self.failure is not None:
+                board.note_heard(self.rank)
 
     def _guard(self) -> None:
         """End this process when a process was named, or when the store does not answer."""
         rounds, unanswered, last = self._rounds, 0.0, time.monotonic()
+        ending = waiting = 0.0
         while not self._ended.wait(self.interval_seconds):
             now = time.monotonic()
             awake, last = min(now - last, 2 * self.interval_seconds), now
             unanswered = 0.0 if self._rounds != rounds else unanswered + awake
             rounds = self._rounds
             if self._is_resting:
-                unanswered = 0.0
+                unanswered = ending = waiting = 0.0
                 continue
+            if self.failure is not None and self.failure.rank != self.rank:
+                ending += awake
+                waiting = waiting + awake if waits_for_others(self._thread) else 0.0
+                if waiting > WAITING_SECONDS or ending > ENDING_SECONDS:
+                    end_after(self.failure, self.rank)
             if unanswered > self.limit_seconds:
                 self.verdict = self.verdict or self._lost_store(unanswered)
             if self.verdict is not None:
@@ -305,6 +333,16 @@ def _describe_deadlock(beats: Sequence[Beat]) -> str:
     shown = "; ".join(f"{name_ranks(ranks)}: {place}" for place, ranks in places.items())
     seconds = min(beat.quiet_seconds for beat in beats)
     return f"All processes have waited for each other for {seconds:.0f} s ({shown})."
+
+
+def end_after(failure: Failure, rank: int) -> None:
+    """End this process, whose main thread did not notice that another one has failed."""
+    if rank == 0:
+        shown = "\n".join(map(one_line, failure.message))
+        fix = f"fix: {one_line(failure.fix)}\n" if failure.fix else ""
+        with suppress(OSError):
+            os.write(2, f"\nerror: {shown}\n{fix}".encode(errors="replace"))
+    os._exit(failure.exit_code)
 
 
 def end_process(verdict: Verdict, rank: int, host: str) -> None:

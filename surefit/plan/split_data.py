@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,13 +16,14 @@ from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
 from surefit.data.dates import is_date
 from surefit.data.fold_split import split_off_fold
+from surefit.data.row_arrays import count_distinct, take
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
-    NO_CONTENT,
     Hashes,
     Rows,
     Split,
     hash_rows,
+    input_keys,
     sample_rows,
     split_by_group,
     split_by_input,
@@ -128,8 +128,11 @@ def split_tables(
     if eval_table is None:
         split = _split_off(table, rows, hashes, classes, asked)
         found += _note_split(split, hashes, len(rows), asked.by)
-        train, validation, eval_table = rows[split.train], rows[split.evaluation], table
-        held_out = hold_out(parts, hashes[0][split.train], hashes[0][split.evaluation])
+        is_whole = len(rows) == table.num_rows
+        train = split.train if is_whole else rows[split.train]
+        validation = split.evaluation if is_whole else rows[split.evaluation]
+        eval_table = table
+        held_out = hold_out(parts, *(take(hashes[0], of) for of in (split.train, split.evaluation)))
     else:
         names = {column: column for column in table.columns} if task.whole_rows else {}
         names.pop(asked.by or "", None)
@@ -191,7 +194,7 @@ def _split_off(
     groups = None
     if asked.by is not None:
         named = hash_rows(table, [asked.by], rows=rows)
-        groups = np.where(named == NO_CONTENT, hashes[1], named)
+        groups = input_keys(named, hashes[1])
     by_class = classes.numbers if classes is not None and asked.stratify != "off" else None
     if asked.folds is not None:
         _check_group_count(groups, asked)
@@ -218,7 +221,7 @@ def _check_folds(asked: SplitSettings, eval_table: Table | None, num_rows: int) 
 
 
 def _check_group_count(groups: Hashes | None, asked: SplitSettings) -> None:
-    count = len(np.unique(groups)) if groups is not None else None
+    count = count_distinct(groups) if groups is not None else None
     if count is not None and count < (asked.folds or 0):
         raise UsageError(
             f"split.folds is {asked.folds}, and {asked.by!r} (split.by) has {count} groups, each "
@@ -240,7 +243,7 @@ def _note_split(
     if split.num_shared:
         message = (
             f"{split.num_shared} of {len(split.evaluation)} validation rows have the input of a "
-            f"training row. Different inputs of all {num_rows} rows: {len(np.unique(hashes[0]))}."
+            f"training row. Different inputs of all {num_rows} rows: {count_distinct(hashes[0])}."
         )
         found.append(SHARED_INPUTS.finding(message))
     return found

@@ -46,14 +46,14 @@ class Engine:
         return self.divided.skeleton if self.divided is not None else None
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """A micro-batch of a step; gradients are summed over processes in the last one."""
-        if self.is_sharded:
-            self.model.set_requires_gradient_sync(is_last)
+        """A micro-batch of a step; gradients are summed over processes in the last one.
+
+        Those of a divided model are summed in each, so that no process ever holds all of them.
+        """
+        if is_last or self.is_sharded:
             return nullcontext()
-        found: AbstractContextManager[Any] = (
-            nullcontext() if is_last else self.accelerator.no_sync(self.model)
-        )
-        return found
+        waits: AbstractContextManager[Any] = self.accelerator.no_sync(self.model)
+        return waits
 
     @property
     def group(self) -> Group:

@@ -22,7 +22,7 @@ from surefit.explainer import Explanation, explain
 from surefit.models.call import compute_losses
 from surefit.peers.signs_of_life import NOTES
 from surefit.plan.plan import Plan
-from surefit.processes import process_index
+from surefit.processes import has_lost_process, process_index
 from surefit.request import PythonObjects, Request
 from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import load_checkpoint
@@ -31,7 +31,6 @@ from surefit.run.events import Event, Observer, without_nan
 from surefit.run.run_folder import Run, open_run
 from surefit.training.disk_failures import as_disk_failure
 from surefit.training.loop import seed_step
-from surefit.training.lost_process import is_lost_process, lost_process
 from surefit.training.nonfinite import NonFiniteError, show_rows
 from surefit.training.step_gradients import Rows
 
@@ -106,8 +105,8 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         ours = isinstance(error, SurefitError) and not isinstance(error, RunFailedError)
         if ours or isinstance(error, MemoryLimitError) or error is watch.foreign:
             raise
-        if is_lost_process(error):
-            raise lost_process(run, state.step) from error
+        if has_lost_process(error):
+            raise  # `watched_run` knows why it ended
         on_disk = as_disk_failure(error, run)
         if on_disk is not None:
             raise on_disk from error

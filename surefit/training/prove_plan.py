@@ -61,10 +61,14 @@ def prove_together(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     Each process measures for itself, but a divided model is run by all together: if one of them
     fails then, its end is what ends the others.
     """
-    if not engine.is_sharded:
-        with together("measuring the largest micro-batch"):
-            return prove_plan(plan, engine, fresh=fresh)
-    return prove_plan(plan, engine, fresh=fresh)
+    if engine.is_sharded:
+        return prove_plan(plan, engine, fresh=fresh)
+    with together("measuring the largest micro-batch"):
+        fit = prove_plan(plan, engine, fresh=fresh)
+        reducer = getattr(engine.model, "reducer", None)
+        if reducer is not None:  # DDP took the measured gradients for those of the first step
+            reducer._reset_state()
+        return fit
 
 
 def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from surefit.errors import InterruptedRunError
+from surefit.processes import told_failure
 from surefit.run.run_folder import Run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -44,6 +45,8 @@ def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopR
 
     def ask(number: int, frame: Any) -> None:
         nonlocal received
+        if number == signal.SIGTERM and told_failure() is not None:
+            return  # the launcher ends what ends by itself, with the message of the failed process
         received += 1
         if received > 1:
             raise SecondSignal

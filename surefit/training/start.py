@@ -27,6 +27,7 @@ from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
 from surefit.processes import (
+    OtherProcessError,
     from_main,
     gather,
     is_main,
@@ -122,8 +123,8 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
     try:
         with lock_run(folder):
             return run_plan(plan, run, listeners)
-    except (FindingError, KeyboardInterrupt):  # before the first step: there is no run
-        run.discard()  # after the lock, whose file is in the folder
+    except (FindingError, KeyboardInterrupt, OtherProcessError):
+        run.discard()  # without a step, there is no run; the lock's file was in the folder
         raise
 
 

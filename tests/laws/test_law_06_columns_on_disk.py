@@ -16,6 +16,9 @@ from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
 from surefit.batches.window_order import Windows, find_edges, make_window, sample_steps
+from surefit.data.row_arrays import take
+from surefit.data.row_parts import RowParts, hold_out
+from surefit.data.split import find_contradictions, split_by_input
 from surefit.encode.store import Store, new_store
 
 FIELDS = {"input_ids": Field(("time",), "int64", 0)}
@@ -73,6 +76,40 @@ def test_memory_per_further_row_is_at_most_sixteen_bytes(
     order._make_epoch.cache_clear()  # epochs of other data
     small, large = (peak_bytes(store, **shape) for store in stores)
     assert (large - small) / (MANY - FEW) <= 16
+
+
+def split_peak(num_rows: int, kind: str, classes: bool) -> int:
+    """Most memory held while rows are split, and searched for repeats and contradictions."""
+    random = np.random.default_rng(0)
+    whole = random.integers(1, 2**63, num_rows).astype(np.uint64)
+    inputs = whole if kind == "all differ" else random.integers(1, num_rows // 2, num_rows)
+    inputs = inputs.astype(np.uint64)
+    labels = random.integers(0, 3, num_rows).astype(np.int16) if classes else None
+    gc.collect()
+    tracemalloc.start()
+    split = split_by_input(inputs, whole, 0.1, 0, labels)
+    parts = RowParts({}, ())
+    hold_out(parts, take(inputs, split.train), take(inputs, split.evaluation))
+    find_contradictions(inputs, whole)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes"), [("all differ", False), ("all differ", True), ("repeated", False)]
+)
+def test_a_split_takes_sixteen_bytes_a_row(kind: str, classes: bool) -> None:
+    few, many = 100_000, 300_000
+    small, large = (split_peak(count, kind, classes) for count in (few, many))
+    assert (large - small) / (many - few) <= 16
+
+
+def test_the_rows_of_a_split_are_mapped() -> None:
+    hashes = np.arange(1, 200_001, dtype=np.uint64)
+    split = split_by_input(hashes, hashes, 0.1, 0)
+    assert isinstance(split.train.base, np.memmap)
+    assert len(split.train) == 180_000
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,12 @@ def test_a_model_gathered_as_a_whole_is_one_unit() -> None:
     assert whole.gathers >= 2 * BLOCK + HEAD
 
 
-def test_gradients_of_earlier_micro_batches_are_held_in_full() -> None:
+def test_of_earlier_micro_batches_a_shard_of_the_gradients_is_held() -> None:
     once, accumulating = trace(TWO), trace(TWO, accumulates=True)
-    assert accumulating.gradients >= 2 * BLOCK + HEAD
-    assert accumulating.peak > once.peak
-    assert accumulating.reduce_scatter_bytes == once.reduce_scatter_bytes
+    shards = (2 * BLOCK + HEAD) // 2
+    assert once.peak < accumulating.peak <= once.peak + shards
+    assert accumulating.gradients <= once.gradients + shards
+    assert accumulating.reduce_scatter_bytes == once.reduce_scatter_bytes  # in each of them
 
 
 def test_modules_of_ones_own_are_gathered_in_their_own_dtype() -> None:

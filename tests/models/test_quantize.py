@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 import surefit
 from builders import echo_rows, save_tiny_base
-from surefit.models import quantize
+from surefit import cli
+from surefit.models import lora_files, quantize
 from surefit.models.quantize import num_weights, quantization_tensors
 
 pytestmark = pytest.mark.skipif(
@@ -69,6 +70,32 @@ def test_an_interrupted_run_goes_on_to_the_bit(base: str, tmp_path: Path) -> Non
     both = [load_file(run.path / "model" / "adapter_model.safetensors") for run in (whole, resumed)]
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
     assert surefit.evaluate(resumed, DATA)["loss"] > 0
+
+
+def test_what_is_evaluated_is_what_was_trained(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"data": DATA[10:], "eval_data": DATA[:10], "max_steps": 4, **LORA}
+    run = surefit.train(model=base, output=str(tmp_path / "run"), **asked)
+    measured = [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
+    evaluated = surefit.evaluate(run.path, DATA[:10])["loss"]
+    assert evaluated == pytest.approx(measured[-1], abs=1e-6)
+    loaded = surefit.load(run.path)
+    module = loaded[0] if isinstance(loaded, tuple) else loaded
+    assert any(p.dtype == torch.uint8 for p in module.parameters())
+    # The weights as they are in their files give another loss.
+    monkeypatch.setattr(lora_files, "base_quantization", lambda folder: None)
+    plain = surefit.evaluate(run.path, DATA[:10])["loss"]
+    assert abs(plain - measured[-1]) > 1e-4
+    monkeypatch.undo()
+    merged = tmp_path / "merged"
+    assert not cli.run(["export", str(run.path), str(merged), "--merge"])
+    weights = load_file(merged / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(surefit.UsageError, match="was trained on 4-bit weights") as caught:
+        surefit.evaluate(run.path, DATA[:10])
+    assert "--merge" in caught.value.fix
 
 
 def test_without_bitsandbytes_it_is_refused(base: str, monkeypatch: Any) -> None:

@@ -107,23 +107,6 @@ def test_processes_that_differ_do_not_train(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_the_end_of_one_process_is_told_by_all(tmp_path: Path) -> None:
-    save_ragged(tmp_path / "data.npz", feature_rows(60))
-    model, source = write_module(tmp_path), tmp_path / "net.py"
-    fail = "import os; self.calls = getattr(self, 'calls', 0) + self.training"
-    condition = "os.environ.get('RANK') == '1' and self.calls > 9"
-    lines = f"        {fail}\n        if {condition}: raise ValueError('bad luck')\n"
-    source.write_text(source.read_text().replace("        hidden =", f"{lines}        hidden ="))
-    shared = ["--data", "data.npz", "--model", model, "--batch-size", "2", "--epochs", "20"]
-    done = command(tmp_path, *shared, "--processes", "2", "--output", "run")
-    assert done.returncode == 1
-    assert "Process 1: Training failed at step" in done.stderr
-    assert "bad luck" in done.stderr
-    assert "Another process ended" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [

@@ -96,10 +96,15 @@ def _read_arrays(files: Sequence[Path], labels: Sequence[str]) -> pa.Table:
 
 def folder_fingerprint(path: Path) -> str:
     """Changes when a file is added, removed, renamed or its content changes."""
-    kind = kind_in(path) or IMAGES
-    files = sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
+    files = files_read(path)
     names = [file.relative_to(path).as_posix() for file in files]
     return fingerprint(names, content_hashes([str(file) for file in files]))
+
+
+def files_read(path: Path) -> list[Path]:
+    """The files of the class folders that are read, sorted."""
+    kind = kind_in(path) or IMAGES
+    return sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
 
 
 def _left_out(path: Path) -> tuple[Finding, ...]:

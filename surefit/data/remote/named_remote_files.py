@@ -35,16 +35,18 @@ def fetch_named_files(table: Table, copies: Sequence[Copy]) -> Table:
 
 def _with_files(table: Table, copy: Copy, named: Sequence[str]) -> Table:
     listing, reader = copy.listing, files_of_protocol(copy.listing.root)
-    urls = ((listing.root + name, name) for name in named)
+    known = {file.path: file for file in listing.left}
+    urls = ((listing.root + name, name) for name in named if name not in known)
     try:
         first = dict(look_at_all(islice(urls, TRIED), reader))
         found = {**first, **dict(look_at_all(urls, reader))} if any(first.values()) else {}
     except RemoteError as error:
         raise UNREADABLE_URL.error(error.message, fix=error.fix) from None
+    found |= {name: known[name] for name in named if name in known}
     more = tuple(file for _, file in sorted(found.items()) if file is not None)
     if not more:
         return table
-    whole = replace(listing, files=(*listing.files, *more))
+    whole = replace(listing, files=(*listing.files, *more), left=())
     name = f"{listing.root} {listing.files[0].path} and the files it names"
     made = copy_files(name, whole)
     sources = tuple(_moved(source, copy.folder, made.folder) for source in table.sources)

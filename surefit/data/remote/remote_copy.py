@@ -1,7 +1,8 @@
 """The copy of remote files in the cache: one entry for each version of what a URL stands for.
 
 An entry has the files in `data/FOLDER/…`, with their names, and `about.json` with the version of
-each. A version that the server does not tell is the hash of the content.
+each. A version that the server does not tell is the hash of the content. Files of a folder that are
+not read are empty there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from surefit.data.remote.remote_file import (
 from surefit.data.remote.remote_url import clean_url, protocol_of
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.gigabytes import show_gb, to_bytes
+from surefit.gigabytes import show_gb, show_size, to_bytes
 from surefit.processes import is_first_on_host
 from surefit.progress import Progress, silent
 from surefit.shown_places import show_as
@@ -57,6 +58,15 @@ REMOTE_CHANGED = rule(
     why="Results before and after the change are of different rows.",
     fix="Nothing to do if the change is meant; else restore the earlier files.",
     accept="The data is read as it is now.",
+)
+
+NOT_DOWNLOADED = rule(
+    "SF874",
+    "info",
+    "remote files that are not read",
+    why="Of a folder, the files are read that a local folder's would be: one format, and of "
+    "official splits the part that is asked for. The others are not downloaded.",
+    fix="Nothing to do. To read others, pass their URLs.",
 )
 
 KIND = "remote"
@@ -104,10 +114,16 @@ def files_of_protocol(url: str) -> Files:
     return HttpFiles() if protocol_of(url) in ("http", "https") else make_files(url)
 
 
-def copy_url(url: str, beside: Callable[[str], Sequence[str]] | None = None) -> Copy:
+def copy_url(
+    url: str,
+    beside: Callable[[str], Sequence[str]] | None = None,
+    choose: Callable[[Listing], Listing] | None = None,
+    purpose: str = "",
+) -> Copy:
     """The files of a URL in the cache, as they are now on the server.
 
-    `beside` gives the names of files that belong to a file, and are copied with it.
+    `beside` gives the names of files that belong to a file, and are copied with it; `choose` leaves
+    files of a folder that are not read for a purpose.
     """
     shown = clean_url(url)
 
@@ -121,19 +137,22 @@ def copy_url(url: str, beside: Callable[[str], Sequence[str]] | None = None) -> 
             listing = _without_hidden(listing)
         if listing.kind == "file" and beside is not None:
             listing = _with_beside(listing, reader, beside(listing.files[0].path))
-        return listing
+        return listing if choose is None else choose(listing)
 
-    return _remembered(("url", shown), lambda: _copy(shown, find))
+    keys = ("url", shown), ("url", shown, purpose)
+    return _remembered(keys, lambda: _copy(shown, find, purpose))
 
 
 def copy_files(name: str, listing: Listing) -> Copy:
     """The files of a listing that was made elsewhere, under a name that identifies it."""
-    return _remembered(("files", name, listing), lambda: _copy(name, lambda _: listing))
+    return _remembered([("files", name, listing)], lambda: _copy(name, lambda _: listing))
 
 
-def _remembered(key: Any, make: Callable[[], Copy]) -> Copy:
+def _remembered(keys: Sequence[Any], make: Callable[[], Copy]) -> Copy:
+    """What was made under one of the keys; the last one is that of a part of the files."""
     reading = _reading.get()
-    known = reading.copies.get(key) if reading else None
+    copies = reading.copies if reading is not None else {}
+    known = next((copies[key] for key in keys if key in copies), None)
     if known is not None:
         return replace(known, findings=())
     try:
@@ -141,23 +160,25 @@ def _remembered(key: Any, make: Callable[[], Copy]) -> Copy:
     except RemoteError as error:
         raise UNREADABLE_URL.error(error.message, fix=error.fix) from None
     if reading is not None:
-        reading.copies[key] = made
+        reading.copies[keys[-1] if made.listing.left else keys[0]] = made
     return made
 
 
-def _copy(name: str, find: Callable[[Files], Listing]) -> Copy:
-    url_key = fingerprint(name)
-    if not is_first_on_host() and (newest := _newest(url_key)) is not None:
+def _copy(name: str, find: Callable[[Files], Listing], purpose: str = "") -> Copy:
+    whole = fingerprint(name)
+    part = f"{whole}{purpose}"  # entries with a part of the files
+    if not is_first_on_host() and (newest := _newest(whole, part)) is not None:
         return _open(newest)  # the first process of the host has just made it
     reader = files_of_protocol(name)
     for attempt in range(ATTEMPTS):
         try:
             listing = find(reader)
         except UnreachableError as error:
-            found = _newest(url_key)
+            found = _newest(whole, part)
             if found is None:
                 raise
             return _open(found, (_from_before(name, found, error),))
+        url_key = part if listing.left else whole
         before = next(iter(_entries(url_key)), None)
         try:
             made = _copy_listing(url_key, listing, reader)
@@ -165,7 +186,7 @@ def _copy(name: str, find: Callable[[Files], Listing]) -> Copy:
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
-        return replace(made, findings=tuple(_changes(name, before, made)))
+        return replace(made, findings=(*_changes(name, before, made), *_not_read(made.listing)))
     raise AssertionError("there is at least one attempt")
 
 
@@ -192,9 +213,10 @@ def _copy_listing(url_key: str, listing: Listing, reader: Files) -> Copy:
 
 
 def _fill(folder: Path, listing: Listing, reader: Files, have: Mapping[RemoteFile, Path]) -> None:
-    place = _data_folder(folder, listing.root)
+    place = data_folder(folder, listing.root)
     place.mkdir(parents=True, exist_ok=True)
     download(listing.files, reader, place, (_reading.get() or Reading()).progress, have)
+    make_placeholders(place, listing.left)
     atomic.write_json(folder / ABOUT, _about(listing))
     digests.seal(folder)
 
@@ -214,49 +236,75 @@ def _make_room(listing: Listing, have: Mapping[RemoteFile, Path]) -> None:
     limit_cache((limit - missing) / to_bytes(1.0))
 
 
+def make_placeholders(folder: Path, files: Sequence[RemoteFile]) -> None:
+    """An empty file in place of each; the names alone decide which files of a folder are read."""
+    for place in {(folder / file.path).parent for file in files}:
+        place.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (folder / file.path).touch()
+
+
+def _not_read(listing: Listing) -> Iterator[Finding]:
+    """What is known of the files that are left."""
+    if not listing.left:
+        return
+    names = ", ".join(file.path for file in listing.left[:3])
+    more = f" and {len(listing.left) - 3:,} more" if len(listing.left) > 3 else ""
+    size = sum(file.size or 0 for file in listing.left)
+    count = len(listing.files) + len(listing.left)
+    yield NOT_DOWNLOADED.finding(
+        f"{len(listing.left):,} of {count:,} files of {listing.root} ({show_size(size)}) are not "
+        f"read, and not downloaded: {names}{more}.",
+        file=listing.root,
+    )
+
+
 def _about(listing: Listing) -> dict[str, Any]:
-    return {
-        "format_version": 1,
-        "root": listing.root,
-        "kind": listing.kind,
-        "files": {file.path: [file.url, file.size, file.version] for file in listing.files},
+    by_name = {
+        key: {file.path: [file.url, file.size, file.version] for file in files}
+        for key, files in (("files", listing.files), ("left", listing.left))
+        if files or key == "files"
     }
+    return {"format_version": 1, "root": listing.root, "kind": listing.kind, **by_name}
 
 
 def _read_about(folder: Path) -> Listing:
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    files = (RemoteFile(of[0], path, of[1], of[2]) for path, of in about["files"].items())
-    return Listing(about["root"], tuple(files), about["kind"])
+    files, left = (
+        tuple(RemoteFile(of[0], path, of[1], of[2]) for path, of in about.get(key, {}).items())
+        for key in ("files", "left")
+    )
+    return Listing(about["root"], files, about["kind"], left)
 
 
 def _open(folder: Path, findings: tuple[Finding, ...] = ()) -> Copy:
     """The copy in an entry that is sound."""
     listing = _read_about(folder)
-    place = _data_folder(folder, listing.root)
+    place = data_folder(folder, listing.root)
     show_as(place, listing.root)
     own = [listing.files[0]] if listing.kind == "file" else listing.files
     paths = (place,) if listing.kind == "folder" else tuple(place / file.path for file in own)
     return Copy(paths, listing, place, findings)
 
 
-def _data_folder(folder: Path, root: str) -> Path:
+def data_folder(folder: Path, root: str) -> Path:
     """Named like the remote folder, whose name may say what is in it."""
     name = root.partition("://")[2].strip("/").partition("/")[2].rpartition("/")[2]
     safe = "".join(char if char.isalnum() or char in "-_. " else "_" for char in name).strip(". ")
     return folder / DATA / (safe[:100] or "files")
 
 
-def _entries(url_key: str = "") -> list[Path]:
-    """The entries of one URL or of all, the one that was used last first."""
+def _entries(*keys: str) -> list[Path]:
+    """The entries of some keys or of all, the one that was used last first."""
     found = []
-    for path in (open_cache() / KIND).glob(f"{url_key}*-*"):
+    for path in (path for key in keys or ("*",) for path in (open_cache() / KIND).glob(f"{key}-*")):
         with suppress(OSError):
             found.append(((path / digests.FILE).stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted({*found}, reverse=True)]
 
 
-def _newest(url_key: str) -> Path | None:
-    for folder in _entries(url_key):
+def _newest(*keys: str) -> Path | None:
+    for folder in _entries(*keys):
         use_entry(folder)
         if is_sound(folder):
             return folder
@@ -279,7 +327,7 @@ def _have(files: Sequence[RemoteFile]) -> dict[RemoteFile, Path]:
             continue
         for file in same:
             known = wanted[file.url, file.size, file.version]
-            found.setdefault(known, _data_folder(folder, listing.root) / file.path)
+            found.setdefault(known, data_folder(folder, listing.root) / file.path)
     return found
 
 
@@ -305,7 +353,7 @@ def _changes(name: str, before: Path | None, made: Copy) -> Iterator[Finding]:
 def _contents(folder: Path) -> dict[str, str]:
     """The digest of each file of an entry, by its path."""
     listed = json.loads((folder / digests.FILE).read_text(encoding="utf-8"))["files"]
-    head = _data_folder(folder, _read_about(folder).root).relative_to(folder).as_posix() + "/"
+    head = data_folder(folder, _read_about(folder).root).relative_to(folder).as_posix() + "/"
     return {
         path.removeprefix(head): of[digests.ALGORITHM]
         for path, of in listed.items()

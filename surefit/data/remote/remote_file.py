@@ -63,6 +63,8 @@ class Listing:
     root: str
     files: tuple[RemoteFile, ...]
     kind: Literal["file", "folder", "pattern"]
+    left: tuple[RemoteFile, ...] = ()
+    """Files of a folder that are not read. Their names decide what is."""
 
     @property
     def is_versioned(self) -> bool:
