@@ -116,5 +116,6 @@ def fingerprint(weight: torch.Tensor) -> int:
     own = own_shard(weight.detach())
     flat = own.view(whole[own.dtype.itemsize]).reshape(-1)
     places = torch.arange(1, 2 * min(len(flat), CHUNK) + 1, 2, device=flat.device)
-    sums = [(part * places[: len(part)]).sum() for part in flat.split(CHUNK)]
+    parts = [flat[start : start + CHUNK] for start in range(0, len(flat), CHUNK)]
+    sums = [(part * places[: len(part)]).sum() for part in parts]
     return sum(n * int(part) for n, part in enumerate(sums, start=1))
