@@ -93,12 +93,10 @@ def _heads(part: nn.Module, num_outputs: int) -> list[str]:
             for name, child in part.named_children()
             if name != prefix and any(True for _ in child.parameters())
         ]
-    sized = [
-        name
-        for name, layer in part.named_modules()
-        if isinstance(layer, nn.Linear) and layer.out_features == num_outputs
-    ]
-    return sized[-1:]
+    sizes = {name: m.out_features for name, m in part.named_modules() if isinstance(m, nn.Linear)}
+    wanted = (2, 1) if num_outputs == 2 else (num_outputs,)  # one score will do for two classes
+    found = ([n for n, size in sizes.items() if size == each] for each in wanted)
+    return next((names[-1:] for names in found if names), [])
 
 
 def _named(part: nn.Module, wanted: Sequence[str], layers: dict[str, nn.Module]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from surefit.checks.probes.bounded_outputs import stays_in_unit
 from surefit.cli import run as command
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.models.call import Call
+from surefit.models.lora_targets import find_fully_trained
 from surefit.models.one_score import OneScore
 
 X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
@@ -164,8 +165,17 @@ def test_small_positive_scores_are_no_probabilities(rows: int) -> None:
             net[2].bias.fill_(0.4)
         assert ((net(batch["x"]) > 0) & (net(batch["x"]) < 1)).all()
         assert not stays_in_unit(net, call, batch, scores, call(net, batch))
+        off = nn.Sequential(net, nn.ReLU())
+        with torch.no_grad():
+            net[2].bias.fill_(-20)
+        assert not stays_in_unit(off, call, batch, scores, call(off, batch))
     net, call = HandMade(), Call({"x": "x"})
     assert stays_in_unit(net, call, batch, scores, call(net, batch))
+
+
+def test_lora_trains_the_one_output_in_full() -> None:
+    assert find_fully_trained(mlp(1), 2, ()) == find_fully_trained(mlp(2), 2, ()) == ("2",)
+    assert find_fully_trained(mlp(1), 3, ()) == ()
 
 
 def test_resumed_evaluated_and_exported_as_trained(

@@ -105,8 +105,8 @@ def test_a_smoothed_model_learns_and_is_less_sure(tmp_path: Path) -> None:
         model="tiny:gpt2",
         task="causal-lm",
         loss={"label_smoothing": SMOOTHING},
-        epochs=15,
-        lr=0.03,
+        epochs=30,
+        lr=0.02,
         output=tmp_path / "run",
     )
     module: Any = run.model

@@ -42,6 +42,9 @@ def stays_in_unit(
             if not _in_unit(_run(*copied, batch, scores)):
                 return False
             perturb(copied[0], seed)  # on top of the noise before it
+        found = _run(*copied, batch, scores)
+        if found is None or not bool((found > 0).any()):  # as of a ReLU that is off
+            return False
         for _ in range(TRIES):
             _multiply(copied[0], GROWTH)
             found = _run(*copied, batch, scores)
