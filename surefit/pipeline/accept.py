@@ -10,9 +10,9 @@ from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.joint_columns import join_columns
 from surefit.data.python.streams import Stream
 from surefit.data.table import Table
+from surefit.encode.array_per_file import join_parts
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import adapt_layout
-from surefit.encode.images.join_planes import join_images
 from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.tasks.source_forms import read_as_known
@@ -35,9 +35,11 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
-    table = join_images(table, encoder)
+    table, joined = join_parts(table, encoder)
     encoder, notes = adapt_layout(encoder, table)
-    return Accepted(with_files(table, encoder.roles, task.file_roles), encoder, (*found, *notes))
+    return Accepted(
+        with_files(table, encoder.roles, task.file_roles), encoder, (*found, *joined, *notes)
+    )
 
 
 def refuse_stream(table: Table) -> None:

@@ -87,8 +87,9 @@ def _is_count(number: Any) -> bool:
 
 def _summed(values: Sequence[Any], classes: Sequence[Sequence[Any] | None]) -> dict[str, Any]:
     """The sum of matrices with a line per true class, and the classes of its lines."""
-    names = list(dict.fromkeys(str(name) for each in classes if each for name in each))
-    names = list(dict.fromkeys([*map(str, max((c for c in classes if c), key=len)), *names]))
+    known = [[str(name) for name in each] for each in classes if each]
+    known.sort(key=len, reverse=True)  # the order of a fold that has all of them
+    names = list(dict.fromkeys(name for each in known for name in each))
     total = [[0] * len(names) for _ in names]
     for value, own in zip(values, classes, strict=True):
         places = [names.index(str(name)) for name in own or ()]
