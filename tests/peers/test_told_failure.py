@@ -1,4 +1,4 @@
-"""What a failed process tells the others; real runs are in tests/training/test_failed_process.py."""
+"""What a failed process tells the others; for real runs see training/test_failed_process.py."""
 
 from __future__ import annotations
 
