@@ -104,6 +104,7 @@ BREAKS = (
         "rng = np.random.default_rng([self.seed, number, copy])",
         "rng = np.random.default_rng()",
     ),
+    Break(6, "data/row_arrays.py", "if num_rows <= FEW_ROWS:", "if num_rows:"),
     Break(
         6,
         "encode/store.py",
