@@ -19,10 +19,11 @@ def is_lost_process(error: BaseException, processes: int | None = None) -> bool:
 
 
 def lost_process(run: Run, step: int) -> RunFailedError:
-    """The error about a process that is gone; that one has printed its own."""
+    """The error about a process that is gone."""
     missing = describe_missing()
     return RunFailedError(
         f"Another process ended or does not answer any more, so the run ended after step {step}"
-        f"{f' ({missing})' if missing else ''}; what ended that process, it has printed itself.",
+        f"{f' ({missing})' if missing else ''}; that process has printed what ended it, unless it "
+        "was killed.",
         f"When it is mended, go on from the latest checkpoint: surefit train --resume {run.path}.",
     )
