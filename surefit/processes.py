@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from surefit.errors import SurefitError, describe_error
 from surefit.peers.closed_connection import is_closed_connection
+from surefit.peers.gone_launcher import follow_launcher
 from surefit.peers.process_names import host_name, name_process
 from surefit.peers.rendezvous import knows_address, meet, refuse_to_meet
 from surefit.peers.signs_of_life import NOTES
@@ -99,6 +100,7 @@ def _make_group() -> Any:
     from torch import distributed
     from torch._C._distributed_c10d import PrefixStore
 
+    follow_launcher()
     attempt, rank, size = _next_attempt(), process_index(), num_processes()
     if distributed.is_initialized():  # the caller's own group (Ray Train) is the caller's to close
         PartialState(cpu=on_cpu())
@@ -118,12 +120,16 @@ _watch: list[Watchdog] = []
 """One watchdog per meeting; the last one is awake."""
 
 
-def report_early_failure(message: str, fix: str) -> None:
-    """Tell the processes that wait for this one that it failed before it came to them."""
+def report_early_failure(message: str, fix: str) -> bool:
+    """Tell the processes that wait for this one that it failed before it came to them.
+
+    Returns whether the first process of the host prints the same.
+    """
     if num_processes() == 1 or _watch or not knows_address():
-        return
+        return False
     with suppress(SurefitError, RuntimeError):
-        refuse_to_meet(process_index(), f"0-{next(_meetings)}", message, fix)
+        return refuse_to_meet(process_index(), f"0-{next(_meetings)}", message, fix)
+    return False
 
 
 def _next_attempt() -> str:
@@ -142,6 +148,7 @@ def set_stall_seconds(seconds: float | None) -> None:
 def watched_run(path: str) -> Iterator[None]:
     """A run in this folder; when it is over, processes end one by one, or do something else."""
     NOTES.note(run=path)
+    follow_launcher()  # torchrun may have started a single process
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -30,6 +30,7 @@ from surefit.cli import (
 )
 from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error
+from surefit.peers.torch_log import hush_torch
 from surefit.printable import one_line
 
 app = typer.Typer(
@@ -79,7 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _stop)
     guard_streams()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    asked = sys.argv[1:] if arguments is None else arguments
+    hush_torch("--debug" in asked)
+    sys.exit(run(asked))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -138,12 +141,12 @@ def _explained(error: Exception) -> tuple[list[str], str]:
 
 
 def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool, is_told: bool = False) -> int:
-    """Print what ended a command; of several processes, those that have not told the first one."""
+    """Print what ended a command; of several processes, only what the first one does not print."""
     from surefit.peers.process_names import name_process
     from surefit.processes import is_main, process_index, report_early_failure
 
     if not is_told:
-        report_early_failure(lines[0], fix)
+        is_told = report_early_failure(lines[0], fix)
     if not is_main():
         if is_told or code == 130:
             return code

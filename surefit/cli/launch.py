@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from surefit.peers.gone_launcher import SAVE_SECONDS
 from surefit.peers.process_names import name_process
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
-SAVE_SECONDS = 600
-"""How long processes that were told to stop may take to finish their step and save it."""
-
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_SIGNAL_SECONDS = 0.5
@@ -36,7 +33,6 @@ def launch(processes: int, arguments: list[str]) -> None:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // processes)))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a hint of DDP's, in every process
     logging.disable(logging.CRITICAL)  # torchrun's; this process does nothing else
     config = LaunchConfig(
         min_nodes=1,
@@ -49,7 +45,8 @@ def launch(processes: int, arguments: list[str]) -> None:
         signals_to_handle="SIGQUIT",  # the others are passed on, so that the run is saved
         shutdown_timeout=SAVE_SECONDS,
     )
-    passed_on = {number: signal.signal(number, _pass_on) for number in SIGNALS}
+    heard = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores SIGHUP
+    passed_on = {number: signal.signal(number, _pass_on) for number in heard}
     try:
         elastic_launch(config, sys.executable)("-m", "surefit", *arguments)
     except ChildFailedError as error:
@@ -60,7 +57,10 @@ def launch(processes: int, arguments: list[str]) -> None:
 
 
 def _pass_on(number: int, frame: Any) -> None:
-    """Send a signal to the processes, once; a second one within a moment is the same one."""
+    """Send a signal to the processes, once; a second one within a moment is the same one.
+
+    SIGHUP would end them at once, so that they get SIGTERM.
+    """
     global _passed_at
     now, before = time.monotonic(), _passed_at
     _passed_at = now
@@ -68,7 +68,7 @@ def _pass_on(number: int, frame: Any) -> None:
         return
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
 def _explain_end(rank: int, failure: ProcessFailure) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -156,11 +157,18 @@ def show_folds(folds: FoldRuns) -> None:
     print(result_line("report", folds.path / "report.html"))
 
 
-def announce_stop() -> None:
-    """Say what Ctrl-C does; written past all buffers, because a signal handler calls it."""
-    text = b"stopping after this step, which is then saved; Ctrl-C again stops at once\n"
+def announce_stop(number: int) -> None:
+    """Say what a signal does; written past all buffers, because a signal handler calls it."""
+    from surefit.processes import num_processes
+
+    if number == signal.SIGINT:
+        text = "stopping after this step, which is then saved; Ctrl-C again stops at once"
+    elif num_processes() == 1:
+        text = "SIGTERM: stopping after this step, which is then saved"
+    else:  # torchrun also ends processes with it that have lost one of them
+        text = "SIGTERM: stopping; if all processes can finish this step, it is saved"
     with suppress(OSError):
-        os.write(2, text)
+        os.write(2, f"{text}\n".encode())
 
 
 def show_run(run: Run) -> None:

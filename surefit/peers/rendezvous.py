@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
 from surefit.errors import SurefitError, message_of
 from surefit.peers.process_names import host_name, name_process, name_ranks
+from surefit.peers.torch_log import without_torch_log
 
 DEFAULT_SECONDS = 600.0
 VARIABLE = "SUREFIT_JOIN_SECONDS"
 """How long processes wait for the others to come; the launcher's business, so no config key."""
-POLL_SECONDS, REFUSAL_SECONDS = 0.2, 5.0
+POLL_SECONDS, REFUSAL_SECONDS, SAME_FAILURE_SECONDS = 0.2, 5.0, 10.0
 LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 INTERFACES = (
     "where hosts have several networks, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one "
@@ -69,12 +71,14 @@ def connect(seconds: float, *, serves: bool = False) -> Any:
     make = partial(TCPStore, host, port, None, serves, wait_for_workers=False)
     if serves:
         try:
-            return make(timeout=timedelta(seconds=seconds), multi_tenant=True)
+            with without_torch_log():
+                return make(timeout=timedelta(seconds=seconds), multi_tenant=True)
         except RuntimeError as error:
             _refuse_to_serve(host, port, error)
     _wait_for_listener(host, port, seconds)
     try:
-        return make(timeout=timedelta(seconds=seconds))
+        with without_torch_log():
+            return make(timeout=timedelta(seconds=seconds))
     except RuntimeError as error:
         _refuse_address(host, port, seconds, message_of(error).split("\n", 1)[0])
 
@@ -127,11 +131,26 @@ def meet(rank: int, num_processes: int, attempt: str) -> Any:
     return store
 
 
-def refuse_to_meet(rank: int, attempt: str, message: str, fix: str) -> None:
-    """Tell the processes that have come, or will, that this one cannot; needs torchrun's store."""
+def refuse_to_meet(rank: int, attempt: str, message: str, fix: str) -> bool:
+    """Tell the processes that have come, or will, that this one cannot; needs torchrun's store.
+
+    Returns whether the first process of this host has the same to say, and says it for all.
+    """
     name = name_process(rank, host_name())
     store = connect(REFUSAL_SECONDS)
     store.set(f"{_roll(attempt)}/refused", f"{name} could not start: {message}\n{fix}")
+    store.set(f"surefit-failed/{rank}", message)
+    first = rank - int(os.environ.get("LOCAL_RANK", "0"))
+    return first != rank and message in _failure_of(store, first)
+
+
+def _failure_of(store: Any, rank: int) -> str:
+    """What another process could not start for; empty if it does not fail within some seconds."""
+    key, until = f"surefit-failed/{rank}", time.monotonic() + SAME_FAILURE_SECONDS
+    with suppress(KeyboardInterrupt):  # its end may be why this one is ended
+        while not store.check([key]) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+    return store.get(key).decode() if store.check([key]) else ""
 
 
 def _roll(attempt: str) -> str:

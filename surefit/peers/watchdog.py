@@ -162,7 +162,8 @@ class Watchdog:
             known = f"; {first.name} was last {first.doing}" if first.host else ""
             return f"the store of the run at {self.address} is gone{known}"
         silent = [b for a, b in pairs if a.tick == b.tick and b.rank != self.rank]
-        shown = [f"{beat.name} was last {beat.doing}" for beat in silent[:4]]
+        often = f"one every {self.interval_seconds:g} s"  # a step may take less
+        shown = [f"last report of {beat.name}, {often}: {beat.doing}" for beat in silent[:4]]
         more = f"; and {len(silent) - 4} more" if len(silent) > 4 else ""
         return "; ".join(shown) + more
 

@@ -12,10 +12,11 @@ from surefit import __version__
 from surefit.config import RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, rule
+from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.processes import is_main, main_first, num_processes
+from surefit.processes import is_main, main_first, num_processes, together
 from surefit.progress import Progress
 from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
@@ -61,7 +62,9 @@ def resume_run(
     """
     if num_processes() > 1:
         check_common_folder(Path(path))
-    run = _in_output(open_run(path, trust_code), request.config.output)
+    with together("opening the run"):
+        run = open_run(path, trust_code)
+    run = _in_output(run, request.config.output)
     with _locked(run):
         code = _with_named(run.code, request, named)
         return _resume(run, replace(request, code=code), named, listeners)
@@ -83,16 +86,22 @@ def _locked(run: Run) -> AbstractContextManager[None]:
 
 
 def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
-    stored, config = run.plan, resumed_config(run, request.config, named)
+    with together("comparing the config with the run's"):
+        stored, config = run.plan, resumed_config(run, request.config, named)
+        _refuse_other_version(run, stored)
     changes = changes_of(run, config)
     if run.finished and not any(change.key in GOES_ON for change in changes):
         if is_main() and not run.report_path.is_file():
             write_report(run)
         return run
-    config, moved = find_moved(run, config)
-    changes = changes_of(run, config)
-    spread = spread_steps(run, config)
+    with together("finding the data and the steps of the run"):
+        config, moved = find_moved(run, config)
+        changes = changes_of(run, config)
+        spread = spread_steps(run, config)
     plan = plan_of_run(run, replace(request, config=spread), listeners.progress).found(moved)
+    if "parallel" not in named_keys(named):  # a divided run may go on in one process
+        left = (found for found in plan.findings if found.code != NOTHING_TO_DIVIDE.code)
+        plan = replace(plan, findings=tuple(left))
     other_rows = _changed_rows(run, plan)
     plan = plan.found(accept_findings(other_rows, config.accept))
     spans = run.spans(stored["steps"])

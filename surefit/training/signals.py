@@ -36,10 +36,10 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopRequest]:
+def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iterator[StopRequest]:
     """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one stops now.
 
-    `on_stop` is called at the first one, in the signal handler.
+    `on_stop` is called with the number of the first one, in the signal handler.
     """
     request, received = StopRequest(), 0
 
@@ -51,7 +51,7 @@ def stop_on_signal(on_stop: Callable[[], None] = lambda: None) -> Iterator[StopR
         if received > 1:
             raise SecondSignal
         request.ask()
-        on_stop()
+        on_stop(number)
 
     try:
         before = {number: signal.signal(number, ask) for number in SIGNALS}

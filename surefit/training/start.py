@@ -88,8 +88,8 @@ class Listeners:
     on_fit: Callable[[Fit], None] = lambda fit: None
     notice: Callable[[str], None] = lambda text: None
     """What happened to the run: a damaged checkpoint, a skipped step, split micro-batches."""
-    on_stop: Callable[[], None] = lambda: None
-    """The first signal to stop; called in its handler."""
+    on_stop: Callable[[int], None] = lambda number: None
+    """The first signal to stop, by its number; called in its handler."""
 
 
 SILENT = Listeners()
