@@ -15,7 +15,7 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.errors import UsageError, describe_error
-from surefit.models.call import Call, match_arguments
+from surefit.models.call import Call, Names, match_arguments
 from surefit.pipeline.pipeline import Pipeline
 
 NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -80,7 +80,7 @@ def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
 
 def _call(pipeline: Pipeline, batch: Mapping[str, Any]) -> Call:
     """Which columns the module's forward is given, without what only training computes."""
-    return match_arguments(pipeline.module, list(batch))[0]
+    return match_arguments(pipeline.module, list(batch), Names(pipeline.call.arguments))[0]
 
 
 def _outputs(module: Any, call: Call, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
 from surefit.data.formats.number_columns import without_text_columns
+from surefit.data.further_columns import part_columns
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -70,6 +71,7 @@ from surefit.plan.prepare_data import (
     open_tables,
     overlong_policy,
 )
+from surefit.plan.several_inputs import further_inputs
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
@@ -117,6 +119,7 @@ def _run(planner: PlanInProgress) -> None:
     if wanted is None and config.task is not None:
         wanted = find_task(config.task, code)
         planner.note(report_code("task", config.task))
+    chosen, further = part_columns(config.columns)
     table, eval_table = planner.keep(
         open_tables(
             objects.data if objects.data is not None else list(config.data),
@@ -125,7 +128,7 @@ def _run(planner: PlanInProgress) -> None:
             config.on_bad_file,
             config.ignore,
             takes_class_files(wanted),
-            config.columns.values(),
+            chosen.values(),
         )
     )
     check_stream(table, eval_table, config)
@@ -138,14 +141,15 @@ def _run(planner: PlanInProgress) -> None:
         code=code,
     )
     hints = source.hints()
-    columns = choose_form(table, hints, wanted, config.columns, config.split.by)
+    columns = choose_form(table, hints, wanted, chosen, config.split.by)
     task, roles = choose_task(table, wanted, columns, source.auto_classes)
+    roles |= further_inputs(table, roles, hints.arguments, further)
     task = planner.keep(choose_metrics(config.metrics, objects.metrics, code, task))
     findings = without_text_columns(planner.plan.findings, roles, task.whole_rows)
     planner.plan = replace(planner.plan, task=task, roles=roles, findings=tuple(findings))
     check_loss_options(config.loss, task, objects.loss_fn)
     names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
-    forms = planner.keep(unify_forms(table, eval_table, task, roles, config.columns))
+    forms = planner.keep(unify_forms(table, eval_table, task, roles, chosen))
     table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
     _account(planner, names, Encoder(task.name, roles), forms.read_as)
     planner.note(check_file_names(table, roles))

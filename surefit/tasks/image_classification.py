@@ -18,6 +18,7 @@ from surefit.encode.images.image_files import (
     IMAGE_TOO_LARGE,
     UNREADABLE_IMAGE,
 )
+from surefit.encode.images.image_columns import fit_columns
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
 from surefit.tasks.baselines import class_baselines
@@ -64,12 +65,15 @@ def fit_images(
     none."""
     settings = encoder.settings
     model, asked = settings.get("image.model") or {}, settings.get("image.format") or {}
+    further = {c: role for role, c in encoder.roles.items() if c in encoder.further}
     fixed = asked.get("channels") or model.get("channels", 3)
-    sample = PixelSample((fixed,) if fixed in CHANNELS else CHANNELS)
-    labels = fit_labels(sample.watch(rows))
-    pixels = sample.fitted(settings.get("image.size"), model, asked)
-    found = sample.findings(read_format(pixels), model, encoder.roles["image"])
-    return {**labels, "pixels": pixels, "findings": [*labels.get("findings", ()), *found]}
+    channels = (fixed,) if fixed in CHANNELS and not further else CHANNELS
+    samples = [PixelSample(channels, role) for role in ("image", *further.values())]
+    for sample in samples:
+        rows = sample.watch(rows)
+    labels = fit_labels(rows)
+    images = fit_columns(samples, [encoder.roles["image"], *further], model, settings)
+    return {**labels, **images, "findings": [*labels.get("findings", ()), *images["findings"]]}
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from surefit.config import joint_name, joint_parts, set_option
 from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
+from surefit.data.further_columns import is_class_map
 from surefit.data.label_columns import (
     describes,
     holds_classes,
@@ -134,6 +135,8 @@ def _array_readings(
         return  # marks of something, such as the turns of a dialogue, and no input
     for target in dict.fromkeys(targets):
         inner = array_rank(table.column_type(target))
+        if inner > 1 and not is_class_map(table, target):
+            continue  # another input, such as the second image of a pair
         if inner > 1 and rank in (inner, inner + 1):
             yield "image-segmentation", {"image": column, "label": target}
         elif inner <= 1 and rank > 2:

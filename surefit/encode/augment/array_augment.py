@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from surefit.encode.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
 from surefit.encode.augment.image_changes import ImageChanges, describe_image
-from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix
+from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix, mix_values
 from surefit.encode.augment.series_changes import SeriesChanges, describe_series
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, describe_error
@@ -31,6 +31,8 @@ class ArrayAugment:
     seed: int
     kind: ImageChanges | SeriesChanges
     function: OwnArrayChange | None = None
+    further: tuple[ImageChanges | SeriesChanges, ...] = ()
+    """Of further columns of the same role: changed alike, each by the same random numbers."""
 
     def in_epoch(self, epoch: int) -> EpochRows:
         """The rows of the Store as they are trained on in an epoch."""
@@ -49,13 +51,23 @@ class ArrayAugment:
             return made
         partner = drawn["partner"]  # as it is in this epoch itself
         other = self._changed(partner, epoch, self.drawn(partner, epoch))
-        return mix(made, other, self.kind.column, drawn)
+        mixed = mix(made, other, self.kind.column, drawn)
+        for kind in self.further:
+            column, alike = kind.column, self.drawn(index, epoch, kind)
+            mixed[column] = mix_values(made[column], other[column], alike)
+        return mixed
 
-    def drawn(self, index: int, epoch: int) -> dict[str, Any]:
-        """What is drawn for a row in an epoch; its partner is any row of the Store."""
-        rng, shape = self._rng(index, epoch), self.train.value(self.kind.column, index).shape
-        drawn = self.kind.draw(shape, rng)
-        mixed = draw_mix(self.kind.changes, shape, rng)
+    def drawn(
+        self, index: int, epoch: int, kind: ImageChanges | SeriesChanges | None = None
+    ) -> dict[str, Any]:
+        """What is drawn for a row in an epoch; its partner is any row of the Store.
+
+        A further `kind` draws the same random numbers: equal shapes are changed equally.
+        """
+        kind = kind or self.kind
+        rng, shape = self._rng(index, epoch), self.train.value(kind.column, index).shape
+        drawn = kind.draw(shape, rng)
+        mixed = draw_mix(kind.changes, shape, rng)
         partner = {"partner": int(rng.integers(len(self.train)))} if mixed else {}
         return {**drawn, **mixed, **partner}
 
@@ -75,18 +87,28 @@ class ArrayAugment:
     def _changed(self, index: int, epoch: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """The row after all changes but the mixing."""
         made = self.kind.apply(self.train.row(index), drawn)
+        for kind in self.further:
+            alike = self.drawn(index, epoch, kind)
+            made |= kind.apply({kind.column: made[kind.column]}, alike)
         if self.function is None:
             return made
-        column = self.kind.column
-        rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
-        return {**made, column: self._call_own(made[column], rng, index)}
+        for kind in (self.kind, *self.further):
+            rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
+            made = {**made, kind.column: self._call_own(made[kind.column], rng, index, kind)}
+        return made
 
-    def _call_own(self, array: Array, rng: np.random.Generator, index: int) -> Array:
+    def _call_own(
+        self,
+        array: Array,
+        rng: np.random.Generator,
+        index: int,
+        kind: ImageChanges | SeriesChanges,
+    ) -> Array:
         assert self.function is not None
         row, name = int(self.train.source_row[index]), _name(self.function)
         fix = AUGMENT_FUNCTION_FAILED.fix
         try:
-            made = self.kind.call_own(self.function, array, rng)
+            made = kind.call_own(self.function, array, rng)
             changed = made.astype(np.float32)
         except Exception as error:
             said = f"row {row}: {name} raised {describe_error(error)}"[:300]
