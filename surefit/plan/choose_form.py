@@ -96,9 +96,7 @@ def _lead_input(
     table: Table, hints: Hints, tasks: Sequence[TaskSpec] | None, taken: Collection[str]
 ) -> dict[str, str]:
     possible = [
-        role
-        for role in SEVERAL
-        if tasks is None or any(role in task.role_names for task in tasks)
+        role for role in SEVERAL if tasks is None or any(role in task.role_names for task in tasks)
     ]
     return lead_input(table, hints.arguments, taken, possible)
 

@@ -43,7 +43,8 @@ def lead_input(
         if role not in possible or not named:
             continue
         images = [name for name in named if not is_class_map(table, name)] or named
-        if len(images) > 1:
+        others = (name for name in free if name != images[0] and not is_class_map(table, name))
+        if len(images) > 1 or any(holds(table, name, role) for name in others):
             return {role: images[0]}
     return {}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from surefit.checks.class_names import check_classes
+from surefit.checks.class_names import BLANK_LABELS, check_classes
 from surefit.checks.encoded_rows import (
     TOKEN_OUT_OF_VOCABULARY,
     check_ledger,
@@ -79,6 +79,7 @@ from surefit.processes import is_first_on_host, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.classes import BLANK_IS_NONE
 from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
@@ -282,6 +283,7 @@ def _make_encoder(
             "audio": audio,
             "on_bad_file": config.on_bad_file,
             LABEL_SEPARATOR: config.label_separator,
+            BLANK_IS_NONE: BLANK_LABELS.code in config.accept,
         },
     )
     encoder = planner.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))

@@ -13,12 +13,12 @@ from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
+from surefit.encode.images.image_columns import fit_columns
 from surefit.encode.images.image_files import (
     CHANNELS,
     IMAGE_TOO_LARGE,
     UNREADABLE_IMAGE,
 )
-from surefit.encode.images.image_columns import fit_columns
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
 from surefit.tasks.baselines import class_baselines
