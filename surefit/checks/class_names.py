@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.numbers import read_number
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.findings import Finding, rule
 from surefit.tasks.classes import SEPARATOR, SETTING
+from surefit.tasks.label_separator import likely_separator
 from surefit.tasks.step_classes import FITTED as STEP_CLASSES
 
 ALIKE_CLASSES = rule(
@@ -72,6 +74,30 @@ SEVERAL_CLASSES = rule(
     fix="Nothing to do. If each text is one class: --set label_separator=none.",
 )
 
+BLANK_LABELS = rule(
+    "SF128",
+    "warning",
+    "blank labels beside texts with several classes",
+    why=(
+        "A blank cell may mean that no class applies, or that the label is missing. It counts as "
+        "missing, and the row is dropped."
+    ),
+    fix="If blank means that no class applies: --set accept=[SF128]. Else add the labels.",
+    accept="Rows with a blank label are trained as rows to which no class applies.",
+)
+
+UNSPLIT_CLASSES = rule(
+    "SF129",
+    "warning",
+    "labels that look like several classes each",
+    why=(
+        "The same parts recur in several combinations around one sign. Each combination is "
+        "trained as a class of its own."
+    ),
+    fix="Name the sign with label_separator; label_separator=none if each text is one class.",
+    accept="Each text is one class.",
+)
+
 SHOWN = 3
 MAX_NAMES = 10_000
 MARKERS = frozenset(
@@ -101,6 +127,10 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     sign = encoder.fitted.get(SEPARATOR)
     if sign is not None and encoder.settings.get(SETTING) is None:
         yield _report_several(len(names), sign, column)
+    if sign is not None:
+        yield from _check_blanks(table, column)
+    elif not encoder.fitted.get("multi_label") and encoder.settings.get(SETTING) is None:
+        yield from _check_unsplit(names, column)
     written = {**({} if sign is not None else _written(table, column)), **counts}
     groups = _alike(written)
     yield from _report_alike(groups, written, table, column)
@@ -114,6 +144,39 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
 def _report_several(count: int, sign: str, column: str) -> Finding:
     message = f"column {column!r}: labels with {sign!r} are several classes; there are {count}."
     return SEVERAL_CLASSES.finding(message, column=column)
+
+
+def _check_blanks(table: Table, column: str) -> Iterator[Finding]:
+    """Blank cells, which a list would have as []."""
+    cells = table.arrow[column]
+    filled = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells.cast(pa.string()))), 0)
+    blank = table.num_rows - (pc.sum(filled).as_py() or 0)
+    if blank:
+        first = pc.index(pc.fill_null(filled, False), False).as_py()
+        message = (
+            f"column {column!r}: {blank:,} of {table.num_rows:,} labels are blank, beside labels "
+            "of several classes."
+        )
+        yield BLANK_LABELS.finding(message, table.where(first), column=column)
+
+
+def _check_unsplit(names: Sequence[Any], column: str) -> Iterator[Finding]:
+    """Labels of several classes around a sign that is common within names as well."""
+    texts = [name for name in names if isinstance(name, str)]
+    sign = likely_separator(texts) if len(texts) <= MAX_NAMES else None
+    if sign is None:
+        return
+    shown = ", ".join(repr(name) for name in texts if sign in name)
+    message = f"column {column!r}: the parts of labels such as {_cut(shown)} recur around {sign!r}."
+    fix = (
+        f"If a row may have several classes: {set_option('label_separator', sign)}. If each text "
+        "is one class: --set label_separator=none."
+    )
+    yield UNSPLIT_CLASSES.finding(message, fix=fix, column=column)
+
+
+def _cut(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 def _written(table: Table, column: str) -> dict[Any, int]:

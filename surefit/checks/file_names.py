@@ -9,6 +9,7 @@ from pathlib import Path
 
 from surefit.config import set_option
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
+from surefit.data.further_columns import base_role
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
@@ -53,7 +54,7 @@ def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding
         paths = [value for value in values if _is_file(value[0])]
         missing = [value for value in values if _is_unmistakable(value[1])]
         kind = _kind_of((paths or missing or [("", "", 0)])[0][1])
-        is_read = kind in _READ.get(role, ())
+        is_read = kind in _READ.get(base_role(role, column), ())
         if role == "label" or is_read or 2 * max(len(paths), len(missing)) <= len(values):
             continue
         _, example, row = (paths or missing)[0]

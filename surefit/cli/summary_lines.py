@@ -35,10 +35,12 @@ WIDTH = 100
 
 def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     """What will be trained on what, as far as the plan got."""
+    from surefit.data.further_columns import base_role
     from surefit.tasks.column_account import describe_unused
 
     if plan.task is not None:
-        roles = ", ".join(f"{role} = {column}" for role, column in plan.roles.items())
+        named = ((base_role(role, column), column) for role, column in plan.roles.items())
+        roles = ", ".join(f"{role} = {column}" for role, column in named)
         yield "task", f"{plan.task.name}{f' ({roles})' if roles else ''}"
         unused = describe_unused(plan.columns, plan.config.ignore)
         if unused:

@@ -15,6 +15,7 @@ from surefit.data.column_types import is_text
 from surefit.data.file_identity import content_hashes
 from surefit.data.file_kinds import DECODED, FileKind
 from surefit.data.formats.tar_index import read_member
+from surefit.data.further_columns import base_role
 from surefit.data.table import Table
 
 LOOKED_AT = 16
@@ -69,9 +70,9 @@ def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_
 
     A relative path is searched next to the data file, then in the working folder.
     """
-    for role in of:
-        column = roles.get(role)
-        if column in table.files or column not in table.columns:
+    for role, column in roles.items():
+        is_read = base_role(role, column) in of
+        if not is_read or column in table.files or column not in table.columns:
             continue
         if holds_files(table.column_type(column)):
             table = _with_paths(table, column)

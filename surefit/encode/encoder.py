@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import atomic
 from surefit.batches.field import Field
+from surefit.data.further_columns import further_roles
 from surefit.data.roles import role_of_batch_column
 from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
@@ -53,6 +54,21 @@ class Encoder:
     def class_ids(self) -> dict[Any, int]:
         """Class name to output number."""
         return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    @cached_property
+    def further(self) -> dict[str, Encoder]:
+        """The further columns of a role, each with the Encoder that reads it as the role is read.
+
+        What was fitted on a column of its own (`fitted["further"]`) goes before what is shared.
+        """
+        own = self.fitted.get("further", {})
+        return {
+            column: replace(
+                self, roles={base: column}, fitted={**self.fitted, **own.get(column, {})}
+            )
+            for role, base in further_roles(self.roles).items()
+            for column in [self.roles[role]]
+        }
 
     @cached_property
     def eos_id(self) -> int | None:

@@ -58,7 +58,8 @@ class RowEncoder:
     def __call__(self, raw: Row) -> tuple[EncodedRow, ...]:
         """Encode one row of a Table."""
         self._refuse_bad_answer(raw)
-        return self.encode_read(self.encoder.read(raw), self._extras(raw))
+        extras = {**self._extras(raw), **self._further(raw)}
+        return self.encode_read(self.encoder.read(raw), extras)
 
     def encode_read(self, row: Row, extras: Row) -> tuple[EncodedRow, ...]:
         """Encode a row by role, such as an augmented copy."""
@@ -77,7 +78,8 @@ class RowEncoder:
         row, extras = self.encoder.read(raw), self._extras(raw)
         try:
             self._refuse_bad_answer(raw)
-            return Begun(row, extras, self._begin(row))
+            encoding = self._begin(row)
+            return Begun(row, {**extras, **self._further(raw)}, encoding)
         except (RowFaultError, SkipRowError) as failure:
             return Begun(row, extras, failure=failure)
 
@@ -101,9 +103,22 @@ class RowEncoder:
     def _extras(self, raw: Row) -> Row:
         return {name: raw[name] for name in self.encoder.extras}
 
-    def _begin(self, row: Row) -> Encoding:
+    def _further(self, raw: Row) -> Row:
+        """Further columns of a role, each encoded as if it were the only one."""
+        made = {}
+        for column, encoder in self.encoder.further.items():
+            try:
+                block = self._begin(encoder.read(raw), encoder).finish([])
+            except RowFaultError as fault:
+                message = f"column {column!r}: {fault.message}"
+                raise RowFaultError(fault.rule, message, column, fault.fix) from None
+            assert isinstance(block, Encoded), "no input of this kind is split"
+            made[column] = next(iter(block.columns.values()))
+        return made
+
+    def _begin(self, row: Row, encoder: Encoder | None = None) -> Encoding:
         with NamingOwnCode(self.encode):
-            made = self.encode(row, self.encoder)
+            made = self.encode(row, encoder or self.encoder)
         return made if isinstance(made, Encoding) else encoded(made)
 
     def _finish(

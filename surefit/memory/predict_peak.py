@@ -201,7 +201,8 @@ def augmented_bytes(job: Job) -> int:
     """Memory of augmented rows besides their batch; without augmentation they stay on disk."""
     if job.augment is None:
         return 0
-    return int(worst_batch(job)[job.augment.kind.column].nbytes)
+    batch = worst_batch(job)
+    return sum(int(batch[kind.column].nbytes) for kind in (job.augment.kind, *job.augment.further))
 
 
 def augment_seconds(job: Job) -> float:

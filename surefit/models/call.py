@@ -185,10 +185,14 @@ def match_arguments(
     if required or not given:
         shape = f"forward({', '.join(names)})"
         missing = f" and requires {', '.join(required)}" if required else ""
+        own = {made: name for name, made in reversed(known.other.items())}
+        inputs = [own.get(c, c) for c in columns if c not in ("labels", "attention_mask")]
         raise UNSUITABLE_MODEL.error(
             f"{type(module).__name__}.{shape} accepts none of the columns{missing}; there are: "
             f"{', '.join(columns)}.",
-            fix=f"Name an argument {lead}.",
+            fix=f"Name an argument {lead}."
+            if len(required) < 2
+            else f"Name its arguments after the columns: {', '.join(inputs)}.",
         )
     call = Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock))
     return replace(call, num_outputs=known.num_outputs, one_score=known.one_score), found

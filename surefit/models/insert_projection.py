@@ -65,13 +65,18 @@ def module_hints(module: nn.Module) -> Hints:
     )
 
 
-def first_layer(module: nn.Module) -> dict[str, int | None]:
-    """The channels that a convolution reads, or the inputs of a Linear, whichever comes first."""
+def first_layer(module: nn.Module) -> dict[str, Any]:
+    """The channels that a convolution reads, or the inputs of a Linear, whichever comes first.
+
+    `convolutions` are the channels that any of them reads.
+    """
     from torch import nn
 
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) and layer.in_channels:
-            return {"channels": layer.in_channels, "inputs": None}
+            layers = [each for each in module.modules() if isinstance(each, nn.Conv2d)]
+            read = sorted({each.in_channels for each in layers})
+            return {"channels": layer.in_channels, "inputs": None, "convolutions": read}
         if isinstance(layer, nn.Linear) and layer.in_features:
             return {"channels": None, "inputs": layer.in_features}
     return {"channels": None, "inputs": None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.further_columns import base_role
 from surefit.data.joint_columns import join_columns
 from surefit.data.python.streams import Stream
 from surefit.data.table import Table
@@ -56,7 +57,11 @@ def check_columns(
 ) -> None:
     """Refuse a table without a column that is read; roles that may be missing are not asked for."""
     read = _read_roles(table, task, roles)
-    needed = {roles[role]: role for role in read if not task.role(role).may_be_missing}
+    needed = {
+        roles[role]: base_role(role, roles[role])
+        for role in read
+        if not task.role(role).may_be_missing
+    }
     needed |= dict.fromkeys(extras, "an argument of the model's forward")
     missing = next((column for column in needed if column not in table.columns), None)
     if missing is None:

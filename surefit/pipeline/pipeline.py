@@ -235,7 +235,10 @@ def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]
         if made is not None:
             other |= {column: made, role: made}
     inputs = [other.get(name, name) for name in of_data if name in other or is_unnamed(name)]
-    return Names(other, inputs if any(map(is_unnamed, inputs)) else ())
+    if any(map(is_unnamed, inputs)):
+        return Names(other, inputs)
+    lead = next(iter(columns), "")
+    return Names(other, (lead, *encoder.further) if encoder.further else ())
 
 
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -68,7 +69,11 @@ def make_array_augment(
     if not changes and function is None:
         return None, []
     kind = MAKERS[section](changes, encoder, pipeline)
-    augment = ArrayAugment(train, config.seed, kind, function)
+    further = [
+        replace(MAKERS[section](changes, own, pipeline), column=column)
+        for column, own in encoder.further.items()
+    ]
+    augment = ArrayAugment(train, config.seed, kind, function, tuple(further))
     if augment.mixes:
         _check_mixing(section, request, augment, pipeline)
     if function is not None and len(train):

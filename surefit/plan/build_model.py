@@ -28,6 +28,7 @@ from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
+from surefit.plan.several_inputs import read_further, refuse_raw
 from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
@@ -117,7 +118,10 @@ def make_pipeline(
         for name in extras
         if name in call.arguments.values() or (loss_fn is not None and _is_whole(table, name))
     }
+    refuse_raw(table, encoder.roles, [name for name in used if name in call.arguments.values()])
     encoder = replace(encoder, extras=used)
+    if collate_fn is None:
+        encoder = read_further(encoder, call.arguments.values())
     loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else from_loss_fn(loss_fn)
     pipeline = Pipeline(
         task,

@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from surefit.data.column_types import array_rank, is_array
 from surefit.data.column_values import is_identifier
+from surefit.data.further_columns import SEVERAL
 from surefit.data.roles import get_role
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.channel_axis import FIRST, own_axis
+from surefit.plan.several_inputs import lead_input
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -27,7 +29,8 @@ def choose_form(
     """The columns by role that the user chose, with those that the module decides."""
     found = _with_input(table, hints, wanted, chosen)
     arrays = [name for name in table.columns if _is_input(table, name)]
-    if not arrays or "label" in found or not _may_have(wanted, "label"):
+    several = {*found} & {*SEVERAL} - {*chosen}
+    if not (arrays or several) or "label" in found or not _may_have(wanted, "label"):
         return found
     label = _label_beside(table, {*found.values(), *hints.arguments, *arrays, split_by or ""})
     if label is None:
@@ -75,6 +78,9 @@ def _with_input(
     if tasks is not None:
         possible &= {role for task in tasks for role in task.role_names}
     taken = {*chosen.values()}
+    lead = {} if {*SEVERAL} & {*chosen} else _lead_input(table, hints, tasks, taken)
+    if lead:
+        return {**chosen, **lead}
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
     if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
@@ -84,6 +90,15 @@ def _with_input(
     if "features" in possible and len(arrays) > 1 and named and _is_flat(table, named[0]):
         return {**chosen, "features": named[0]}
     return dict(chosen)
+
+
+def _lead_input(
+    table: Table, hints: Hints, tasks: Sequence[TaskSpec] | None, taken: Collection[str]
+) -> dict[str, str]:
+    possible = [
+        role for role in SEVERAL if tasks is None or any(role in task.role_names for task in tasks)
+    ]
+    return lead_input(table, hints.arguments, taken, possible)
 
 
 def _is_input(table: Table, column: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from surefit.checks.class_names import check_classes
+from surefit.checks.class_names import BLANK_LABELS, check_classes
 from surefit.checks.encoded_rows import (
     TOKEN_OUT_OF_VOCABULARY,
     check_ledger,
@@ -27,6 +27,7 @@ from surefit.data.cache import fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.cache_use import collect_damage
 from surefit.data.formats.number_columns import without_text_columns
+from surefit.data.further_columns import part_columns
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
@@ -71,6 +72,7 @@ from surefit.plan.prepare_data import (
     open_tables,
     overlong_policy,
 )
+from surefit.plan.several_inputs import further_inputs
 from surefit.plan.split_data import SplitData, SplitSettings, split_tables
 from surefit.plan.tree_figures import compare_with_trees
 from surefit.plan.unread_columns import check_unread
@@ -78,6 +80,7 @@ from surefit.processes import is_first_on_host, num_processes
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.tasks.choose_task import choose_task, takes_class_files
+from surefit.tasks.classes import BLANK_IS_NONE
 from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.column_account import account_columns
 from surefit.tasks.find_task import find_task
@@ -118,6 +121,7 @@ def _run(planner: PlanInProgress) -> None:
     if wanted is None and config.task is not None:
         wanted = find_task(config.task, code)
         planner.note(report_code("task", config.task))
+    chosen, further = part_columns(config.columns)
     table, eval_table = planner.keep(
         open_tables(
             objects.data if objects.data is not None else list(config.data),
@@ -126,7 +130,7 @@ def _run(planner: PlanInProgress) -> None:
             config.on_bad_file,
             config.ignore,
             takes_class_files(wanted),
-            config.columns.values(),
+            chosen.values(),
         )
     )
     check_stream(table, eval_table, config)
@@ -139,14 +143,15 @@ def _run(planner: PlanInProgress) -> None:
         code=code,
     )
     hints = source.hints()
-    columns = choose_form(table, hints, wanted, config.columns, config.split.by)
+    columns = choose_form(table, hints, wanted, chosen, config.split.by)
     task, roles = choose_task(table, wanted, columns, source.auto_classes)
+    roles |= further_inputs(table, roles, hints.arguments, further)
     task = planner.keep(choose_metrics(config.metrics, objects.metrics, code, task))
     findings = without_text_columns(planner.plan.findings, roles, task.whole_rows)
     planner.plan = replace(planner.plan, task=task, roles=roles, findings=tuple(findings))
     check_loss_options(config.loss, task, objects.loss_fn)
     names = [*table.columns, *config.ignore, *(eval_table.columns if eval_table else ())]
-    forms = planner.keep(unify_forms(table, eval_table, task, roles, config.columns))
+    forms = planner.keep(unify_forms(table, eval_table, task, roles, chosen))
     table, eval_table, roles = forms.table, forms.eval_table, dict(forms.roles)
     _account(planner, names, Encoder(task.name, roles), forms.read_as)
     planner.note(check_file_names(table, roles))
@@ -283,6 +288,7 @@ def _make_encoder(
             **images,
             "on_bad_file": config.on_bad_file,
             LABEL_SEPARATOR: config.label_separator,
+            BLANK_IS_NONE: BLANK_LABELS.code in config.accept,
         },
     )
     encoder = planner.keep(fit_encoder(encoder, data, task, source, config.max_seq_length))

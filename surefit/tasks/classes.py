@@ -24,7 +24,12 @@ from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
 from surefit.tasks.class_loss import cross_entropy_sum, several_classes_sum
-from surefit.tasks.label_separator import NONE, find_separator, split_classes
+from surefit.tasks.label_separator import (
+    NONE,
+    find_separator,
+    likely_separator,
+    split_classes,
+)
 from surefit.tasks.task_spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ SETTING = "label_separator"
 """The setting of an Encoder with the separator that the user names."""
 SEPARATOR = "separator"
 """What is fitted where a text names several classes: the sign between them."""
+
+BLANK_IS_NONE = "blank_is_none"
+"""The setting of an Encoder with which a blank label means that no class applies."""
 
 UNSUITABLE_LABEL = rule(
     "SF205",
@@ -203,6 +211,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} different values in {total} training rows, too "
             f"many to be classes{_but_for(counts)}.",
+            fix=_name_separator(counts, labels.asked) or UNSUITABLE_LABEL.fix,
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
@@ -221,6 +230,12 @@ def _by_column(
         )
     named = Counter({parts[place]: count for place, count in counts.items()})
     return named, {**read, "hot_names": parts}
+
+
+def _name_separator(names: Iterable[Any], asked: str | None) -> str:
+    """How to read the names as several classes each, if they look like it; else nothing."""
+    sign = likely_separator([n for n in names if isinstance(n, str)]) if asked is None else None
+    return f"If {sign!r} separates several classes: --set label_separator={sign}" if sign else ""
 
 
 def _but_for(names: Iterable[Any]) -> str:
@@ -264,7 +279,9 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """
     value = row["label"]
     if is_missing(value):
-        raise SkipRowError(DropReason.NO_LABEL)
+        if SEPARATOR not in encoder.fitted or not encoder.settings.get(BLANK_IS_NONE):
+            raise SkipRowError(DropReason.NO_LABEL)
+        value = ""
     if SEPARATOR in encoder.fitted:
         value = split_classes(str(value), encoder.fitted[SEPARATOR])
     size = encoder.fitted.get("hot_size")

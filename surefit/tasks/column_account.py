@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from surefit.data.further_columns import base_role
 from surefit.encode.encoder import Encoder
 from surefit.tasks.task_spec import TaskSpec
 
@@ -19,7 +20,9 @@ def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) ->
 
     Columns that the model's forward names have the role of that name.
     """
-    role_of = {column: role for role, column in reversed([*encoder.roles.items()])}
+    role_of = {
+        column: base_role(role, column) for role, column in reversed([*encoder.roles.items()])
+    }
     role_of |= {column: column for column in encoder.extras}
     if encoder.settings.get("kept_where"):
         role_of.setdefault(encoder.settings["kept_where"], "label")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from surefit.batches.field import Field
@@ -14,6 +14,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.channel_axis import CHANNELS, read_axis
+from surefit.encode.images.image_columns import fit_columns
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
@@ -34,22 +35,24 @@ class ImageReader:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.model = encoder.settings.get("image.model") or {}
-        self.asked = encoder.settings.get("image.format") or {}
-        fixed = self.asked.get("channels") or self.model.get("channels", 3)
+        asked = encoder.settings.get("image.format") or {}
+        fixed = asked.get("channels") or self.model.get("channels", 3)
         place = read_axis(encoder.settings.get("image.axis"))
         own = CHANNELS if place.channels in CHANNELS else (place.channels,)
-        self.sample = PixelSample((fixed,) if fixed in own else own, place)
+        further = {c: role for role, c in encoder.roles.items() if c in encoder.further}
+        channels = (fixed,) if fixed in own and not further else own
+        self.columns = [encoder.roles["image"], *further]
+        self.samples = [PixelSample(channels, place, r) for r in ("image", *further.values())]
 
-    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         """The rows, unchanged."""
-        return self.sample.watch(rows)
+        for sample in self.samples:
+            rows = sample.watch(rows)
+        return rows
 
     def fitted(self) -> dict[str, Any]:
         """How images are read, where the model does not set it."""
-        pixels = self.sample.fitted(self.encoder.settings.get("image.size"), self.model, self.asked)
-        column = self.encoder.roles["image"]
-        found = self.sample.findings(read_format(pixels), self.model, column)
-        return {"pixels": pixels, "findings": [*found]}
+        return fit_columns(self.samples, self.columns, self.model, self.encoder.settings)
 
 
 def fit_images(

@@ -11,6 +11,12 @@ SIGNS = {"|": 0.5, ";": 0.5, ",": 0.8}
 must stand first in some row. A qualifier never does: `fruit`, `fruit, dried`."""
 
 
+OTHER_SIGNS = ("/", "+", "&", "\\")
+"""Signs that are common within names as well, such as `km/h`: they separate classes only if the
+user says so, and are reported where the labels look like it."""
+FIRST_SHARE, AGAIN_SHARE, FEWEST = 0.6, 0.8, 3
+
+
 def split_classes(value: str, sign: str) -> list[str]:
     """The classes of a row.
 
@@ -38,5 +44,27 @@ def find_separator(names: Collection[str]) -> str | None:
         once = all(len({*row}) == len(row) for row in rows)
         sizes = {len(row) for row in rows}
         if few and once and len(sizes) > 1 and len(first) >= share * len(classes):
+            return sign
+    return None
+
+
+def likely_separator(names: Collection[str]) -> str | None:
+    """One of the other signs, if the parts around it recur in several combinations; else None.
+
+    >>> likely_separator({"red", "red / blue", "blue / gold", "gold / red", "gold"})
+    '/'
+    >>> likely_separator({"n/a", "Sci-fi / Fantasy", "Fantasy", "Drama", "km/h"}) is None
+    True
+    """
+    for sign in OTHER_SIGNS:
+        rows = [{*split_classes(name, sign)} for name in names]
+        sets = [row for row in rows if len(row) > 1]
+        if len(sets) < FEWEST or len({len(row) for row in rows}) < 2:
+            continue
+        parts = {part for row in sets for part in row}
+        again = [part for part in parts if sum(part in row for row in rows) > 1]
+        first = {split_classes(name, sign)[0] for name in names if name.strip(f"{sign} ")}
+        recur = len(again) >= AGAIN_SHARE * len(parts)
+        if recur and len(parts) < len(rows) and len(first & parts) >= FIRST_SHARE * len(parts):
             return sign
     return None

@@ -8,6 +8,7 @@ from surefit.config import joint_name, joint_parts, set_option
 from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
 from surefit.data.file_columns import kind_named
+from surefit.data.further_columns import holds, is_class_map
 from surefit.data.label_columns import (
     describes,
     holds_amounts,
@@ -124,6 +125,10 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
         yield "causal-lm", {"text": prose[0]}
         yield "masked-lm", {"text": prose[0]}
     arrays = [name for name in columns if is_array(table.column_type(name))]
+    images = [n for n in arrays if n not in labels and holds(table, n, "image")]
+    images = [name for name in images if not is_class_map(table, name)]
+    if len(images) > 1 and labels:
+        yield "image-classification", {"image": joint_name(images), "label": labels[0]}
     for name in arrays:
         yield from _array_readings(table, name, [n for n in (*labels, *arrays) if n != name])
     if not prose and not arrays and not files and len(table.columns) > 1:
@@ -141,6 +146,8 @@ def _array_readings(
         return  # marks of something, such as the turns of a dialogue, and no input
     for target in dict.fromkeys(targets):
         inner = array_rank(table.column_type(target))
+        if inner > 1 and not is_class_map(table, target):
+            continue  # another input, such as the second image of a pair
         if inner > 1 and rank in (inner, inner + 1):
             yield "image-segmentation", {"image": column, "label": target}
         elif inner <= 1 and rank > 2:

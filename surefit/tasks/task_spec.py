@@ -242,7 +242,8 @@ class TaskSpec:
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
-        fields = {**(self.fields_of(encoder) if self.fields_of else self.fields), **encoder.extras}
+        own = self.fields_of(encoder) if self.fields_of else self.fields
+        fields = {**own, **_further_fields(own, encoder), **encoder.extras}
         if encoder.tokenizer is not None and "input_ids" in fields:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
         return fields
@@ -280,6 +281,17 @@ class TaskSpec:
         """The figures that early_stopping.metric may name."""
         known = self.metrics
         return tuple(n for n in self.metric_names if getattr(known.get(n), "is_number", True))
+
+
+def _further_fields(own: Mapping[str, Field], encoder: Encoder) -> dict[str, Field]:
+    """A Field like that of the input, which a task names first, for each further column."""
+    lead = next(iter(own.values()), None)
+    if lead is None:
+        return {}
+    return {
+        column: replace(lead, axes=tuple(f"{column}.{axis}" for axis in lead.axes), masked=False)
+        for column in encoder.further
+    }
 
 
 def full_precision(logits: torch.Tensor) -> torch.Tensor:

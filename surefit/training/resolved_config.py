@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surefit.config import RunConfig
+from surefit.data.further_columns import list_columns
 from surefit.data.remote.remote_url import is_url
 from surefit.encode.text.templates import is_file_name
 from surefit.plan.plan import Plan
@@ -22,7 +23,7 @@ def resolve_config(plan: Plan, folder: Path) -> RunConfig:
     known: dict[str, Any] = {
         "lr": plan.model.lr,
         "task": config.task or plan.task.name,
-        "columns": dict(plan.roles) if plan.task.needs else config.columns,
+        "columns": list_columns(plan.roles) if plan.task.needs else config.columns,
         "output": str(folder.resolve()),
         "overlong": overlong,
     }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from surefit.encode.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
 from surefit.encode.augment.image_changes import ImageChanges, describe_image
-from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix
+from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix, mix_values
 from surefit.encode.augment.series_changes import SeriesChanges, describe_series
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, describe_error
@@ -33,6 +33,8 @@ class ArrayAugment:
     seed: int
     kind: ImageChanges | SeriesChanges
     function: OwnArrayChange | None = None
+    further: tuple[ImageChanges | SeriesChanges, ...] = ()
+    """Of further columns of the same role: changed alike, each by the same random numbers."""
 
     def in_epoch(self, epoch: int) -> EpochRows:
         """The rows of the Store as they are trained on in an epoch."""
@@ -46,20 +48,34 @@ class ArrayAugment:
     def row(self, index: int, epoch: int, read: ReadRow | None = None) -> dict[str, Any]:
         """A row as it is trained on in an epoch; `read` gives rows that no Store has."""
         read = read or self.train.row
-        made, drawn = self._changed(index, epoch, read(index))
-        if "mixup" not in drawn:
+        made, draws = self._changed(index, epoch, read(index))
+        if "mixup" not in draws[0]:
             return made
-        partner = drawn["partner"]  # as it is in this epoch itself
+        partner = draws[0]["partner"]  # as it is in this epoch itself
         other, _ = self._changed(partner, epoch, read(partner))
-        self._check_shapes(index, made, partner, other)
-        return mix(made, other, self.kind.column, drawn)
+        for kind in (self.kind, *self.further):
+            self._check_shapes(kind.column, (index, partner), (made, other))
+        mixed = mix(made, other, self.kind.column, draws[0])
+        for kind, drawn in zip(self.further, draws[1:], strict=True):
+            column = kind.column
+            mixed[column] = mix_values(made[column], other[column], drawn)
+        return mixed
 
-    def drawn(self, index: int, epoch: int, shape: tuple[int, ...] | None = None) -> dict[str, Any]:
-        """What is drawn for a row in an epoch; its partner is any row of the Store."""
-        rng = self._rng(index, epoch)
-        shape = self.train.value(self.kind.column, index).shape if shape is None else shape
-        drawn = self.kind.draw(shape, rng)
-        mixed = draw_mix(self.kind.changes, shape, rng)
+    def drawn(
+        self,
+        index: int,
+        epoch: int,
+        shape: tuple[int, ...] | None = None,
+        kind: ImageChanges | SeriesChanges | None = None,
+    ) -> dict[str, Any]:
+        """What is drawn for a row in an epoch; its partner is any row of the Store.
+
+        A further `kind` draws the same random numbers: equal shapes are changed equally.
+        """
+        kind, rng = kind or self.kind, self._rng(index, epoch)
+        shape = self.train.value(kind.column, index).shape if shape is None else shape
+        drawn = kind.draw(shape, rng)
+        mixed = draw_mix(kind.changes, shape, rng)
         partner = {"partner": int(rng.integers(len(self.train)))} if mixed else {}
         return {**drawn, **mixed, **partner}
 
@@ -78,35 +94,45 @@ class ArrayAugment:
 
     def _changed(
         self, index: int, epoch: int, row: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The row after all changes but the mixing, and what was drawn for it."""
-        column = self.kind.column
-        drawn = self.drawn(index, epoch, row[column].shape)
-        made = self.kind.apply(row, drawn)
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The row after all changes but the mixing, and what was drawn for each column."""
+        kinds = (self.kind, *self.further)
+        draws = [self.drawn(index, epoch, row[kind.column].shape, kind) for kind in kinds]
+        made = self.kind.apply(row, draws[0])
+        for kind, drawn in zip(self.further, draws[1:], strict=True):
+            made |= kind.apply({kind.column: made[kind.column]}, drawn)
         if self.function is None:
-            return made, drawn
-        rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
-        return {**made, column: self._call_own(made[column], rng, index)}, drawn
+            return made, draws
+        for kind in kinds:
+            rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
+            made = {**made, kind.column: self._call_own(made[kind.column], rng, index, kind)}
+        return made, draws
 
     def _check_shapes(
-        self, index: int, one: Mapping[str, Any], partner: int, other: Mapping[str, Any]
+        self, column: str, rows: tuple[int, int], made: tuple[Mapping[str, Any], Mapping[str, Any]]
     ) -> None:
         """Refuse to mix rows of different shapes, as live ones may become in a later epoch."""
-        shapes = [list(row[self.kind.column].shape) for row in (one, other)]
+        shapes = [list(row[column].shape) for row in made]
         if shapes[0] != shapes[1]:
-            numbers = [int(self.train.source_row[place]) for place in (index, partner)]
+            numbers = [int(self.train.source_row[place]) for place in rows]
             raise AugmentError(
                 f"rows {numbers[0]} and {numbers[1]} are of the shapes {shapes[0]} and "
                 f"{shapes[1]}, and rows of one shape alone can be mixed.",
                 "Let the data give rows of one shape, or leave mixup and cutmix out.",
             )
 
-    def _call_own(self, array: Array, rng: np.random.Generator, index: int) -> Array:
+    def _call_own(
+        self,
+        array: Array,
+        rng: np.random.Generator,
+        index: int,
+        kind: ImageChanges | SeriesChanges,
+    ) -> Array:
         assert self.function is not None
         row, name = int(self.train.source_row[index]), _name(self.function)
         fix = AUGMENT_FUNCTION_FAILED.fix
         try:
-            made = self.kind.call_own(self.function, array, rng)
+            made = kind.call_own(self.function, array, rng)
             changed = made.astype(np.float32)
         except Exception as error:
             said = f"row {row}: {name} raised {describe_error(error)}"[:300]

@@ -43,18 +43,20 @@ def mix(
     """
     box, share = drawn.get("cutmix"), drawn["mixup"]
     own, its = np.asarray(row["labels"]), np.asarray(other["labels"])
-    made = (
-        _blend(row[column], other[column], share)
-        if box is None
-        else _paste(row[column], other[column], box)
-    )
-    mixed = {**row, column: made}
+    mixed = {**row, column: mix_values(row[column], other[column], drawn)}
     if np.issubdtype(own.dtype, np.floating):
         return {**mixed, "labels": _blend(own, its, share).astype(own.dtype)}
     if own.ndim:
         assert box is not None, "a pixel has one class"
         return {**mixed, "labels": _paste(own, its, box)}
     return {**mixed, LABELS: its, SHARE: np.float32(share)}
+
+
+def mix_values(own: Any, its: Any, drawn: Drawn) -> Any:
+    """The values of an input, mixed with those of the other row."""
+    if "cutmix" in drawn:
+        return _paste(own, its, drawn["cutmix"])
+    return _blend(own, its, drawn["mixup"])
 
 
 def _blend(one: Any, other: Any, share: float) -> Any:

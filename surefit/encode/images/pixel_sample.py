@@ -78,12 +78,15 @@ class PixelSample:
     """A sample of images, spread evenly over the rows.
 
     `channels` are the numbers of channels that the model may read, `place` is where arrays have
-    them.
+    them, and `role` is that of the images.
     """
 
-    def __init__(self, channels: Sequence[int] = (3,), place: ChannelAxis = RGB) -> None:
+    def __init__(
+        self, channels: Sequence[int] = (3,), place: ChannelAxis = RGB, role: str = "image"
+    ) -> None:
         self._channels = channels
         self._axis = place
+        self._role = role
         self._stride = 1
         self._seen: list[_Seen] = []
         self._fault: RowFaultError | None = None
@@ -96,9 +99,10 @@ class PixelSample:
         Unreadable images are reported later, by the encoding.
         """
         for place, row in enumerate(rows):
-            if place % self._stride == 0 and row["image"] is not None:
+            value = row[self._role] if place % self._stride == 0 else None
+            if value is not None:
                 try:
-                    self._add(row["image"])
+                    self._add(value)
                     self._place = place if self._place is None else self._place
                 except RowFaultError as fault:
                     self._fault = self._fault or fault
@@ -130,6 +134,41 @@ class PixelSample:
         if len(self._seen) == 2 * SAMPLE_ROWS:
             self._seen, self._stride = self._seen[::2], 2 * self._stride
 
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of all images; None where they vary."""
+        sizes = {seen.size for seen in self._seen}
+        return next(iter(sizes)) if len(sizes) == 1 else None
+
+    def channels_read(self, convolutions: Sequence[int], first: int | None) -> int:
+        """The channels of these images, or those of the first layer if no layer reads theirs."""
+        own = self._own_channels()
+        return own if own in convolutions or first is None else first
+
+    def is_like(self, other: PixelSample) -> bool:
+        """Whether the images of another column have the same size and the same range of values."""
+        sizes = {self.size, other.size} - {None}
+        return len(sizes) < 2 and self._range == other._range
+
+    @property
+    def _range(self) -> tuple[Any, ...]:
+        tops = {seen.float_range for seen in self._seen if not seen.outside}
+        return self._are_unusual(), self._are_normalised(), tops
+
+    def joined(self, others: Iterable[PixelSample]) -> PixelSample:
+        """One sample of these images and those of other columns."""
+        made = PixelSample(self._channels, self._axis, self._role)
+        made._fault, made._place = self._fault, self._place
+        made._seen = [seen for sample in (self, *others) for seen in sample._seen]
+        return made
+
+    def require_images(self) -> None:
+        """Refuse a column without a readable image."""
+        if not self._seen:
+            fault = self._fault or RowFaultError(UNREADABLE_IMAGE, "the image column is empty")
+            message = f"No training row has a readable image: {fault.message}"
+            raise fault.rule.error(message, fix=fault.fix)
+
     def fitted(
         self,
         size: tuple[int, int] | None,
@@ -140,10 +179,7 @@ class PixelSample:
 
         `asked` may have the user's `channels`, `mean` and `std`.
         """
-        if not self._seen:
-            fault = self._fault or RowFaultError(UNREADABLE_IMAGE, "the image column is empty")
-            message = f"No training row has a readable image: {fault.message}"
-            raise fault.rule.error(message, fix=fault.fix)
+        self.require_images()
         asked, known = dict(asked or {}), dict(model)
         of_model, multiple = known.pop("size", None), known.pop("multiple_of", None)
         height, width = map(int, size or of_model or self._common_size(multiple))
@@ -182,7 +218,7 @@ class PixelSample:
         reads = "the module's first layer" if own_module else "the model"
         reads = f"image.channels is {channels}" if asked else f"{reads} reads {channels}"
         message = f"the images have {own} channels, but {reads}."
-        raise RowFaultError(WRONG_CHANNELS, message, "image", place=self._place)
+        raise RowFaultError(WRONG_CHANNELS, message, self._role, place=self._place)
 
     def _normalisation(
         self, channels: int, known: Mapping[str, Any], as_they_are: bool
@@ -210,10 +246,16 @@ class PixelSample:
         negative = sum(seen.low < 0 and seen.dtype.startswith("float") for seen in self._seen)
         return negative >= USUAL * len(self._seen)
 
-    def findings(self, form: PixelFormat, model: Mapping[str, Any], column: str) -> list[Finding]:
-        """How images are read, where no image processor says so, and the range of their values."""
+    def findings(
+        self, form: PixelFormat, model: Mapping[str, Any], column: str, *alike: str
+    ) -> list[Finding]:
+        """How images are read, where no image processor says so, and the range of their values.
+
+        `alike` are further columns of this sample.
+        """
         found = []
         own = self._own_channels()
+        of = f"columns {', '.join(map(repr, (column, *alike)))}" if alike else f"column {column!r}"
         if "channels" in model:
             turned = "" if own == form.channels else f", converted from {own}"
             if own not in CHANNELS:
@@ -221,7 +263,7 @@ class PixelSample:
                 turned = f" (the channels are the {side} axis of the arrays)"
             spread = f"mean {_shown(form.mean)} and std {_shown(form.std)}"
             message = (
-                f"images of column {column!r} are read as [{form.channels}, {form.height}, "
+                f"images of {of} are read as [{form.channels}, {form.height}, "
                 f"{form.width}]{turned}, with {spread}."
             )
             found.append(IMAGES_READ_AS.finding(message, column=column))
@@ -231,7 +273,7 @@ class PixelSample:
             how = "they are standardised"
             if self._are_normalised():
                 how = "they count as normalised and are used as they are"
-            message = f"images of column {column!r} have values from {low:g} to {high:g}: {how}."
+            message = f"images of {of} have values from {low:g} to {high:g}: {how}."
             found.append(UNUSUAL_RANGE.finding(message, column=column))
         return found
 
