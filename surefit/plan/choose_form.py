@@ -14,6 +14,7 @@ from surefit.data.row_shapes import row_shape
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.channel_axis import FIRST, own_axis
+from surefit.tasks.image_segmentation import MASKS
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -78,12 +79,20 @@ def _with_input(
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
     if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
+    arrays = _without_masks(table, arrays)
     if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
         return {**chosen, "image": arrays[0]}
     named = [name for name in hints.arguments if name in arrays]
     if "features" in possible and len(arrays) > 1 and named and _is_flat(table, named[0]):
         return {**chosen, "features": named[0]}
     return dict(chosen)
+
+
+def _without_masks(table: Table, arrays: Sequence[str]) -> Sequence[str]:
+    """The arrays but masks of pixels, where one of three axes is beside them."""
+    others = [name for name in arrays if name.lower() not in MASKS.names]
+    has_image = len(others) == 1 and array_rank(table.column_type(others[0])) == 3
+    return others if has_image else arrays
 
 
 def _is_input(table: Table, column: str) -> bool:
