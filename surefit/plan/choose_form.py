@@ -88,7 +88,7 @@ def _with_input(
     return dict(chosen)
 
 
-def _without_masks(table: Table, arrays: Sequence[str]) -> Sequence[str]:
+def _without_masks(table: Table, arrays: list[str]) -> list[str]:
     """The arrays but masks of pixels, where one of three axes is beside them."""
     others = [name for name in arrays if name.lower() not in MASKS.names]
     has_image = len(others) == 1 and array_rank(table.column_type(others[0])) == 3
