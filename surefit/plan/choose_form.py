@@ -16,6 +16,7 @@ from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.channel_axis import FIRST, own_axis
 from surefit.plan.several_inputs import lead_input
+from surefit.tasks.image_segmentation import MASKS
 from surefit.tasks.task_spec import TaskSpec
 
 
@@ -84,6 +85,7 @@ def _with_input(
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
     if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
+    arrays = _without_masks(table, arrays)
     if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
         return {**chosen, "image": arrays[0]}
     named = [name for name in hints.arguments if name in arrays]
@@ -99,6 +101,13 @@ def _lead_input(
         role for role in SEVERAL if tasks is None or any(role in task.role_names for task in tasks)
     ]
     return lead_input(table, hints.arguments, taken, possible)
+
+
+def _without_masks(table: Table, arrays: list[str]) -> list[str]:
+    """The arrays but masks of pixels, where one of three axes is beside them."""
+    others = [name for name in arrays if name.lower() not in MASKS.names]
+    has_image = len(others) == 1 and array_rank(table.column_type(others[0])) == 3
+    return others if has_image else arrays
 
 
 def _is_input(table: Table, column: str) -> bool:

@@ -210,6 +210,8 @@ def test_segmentation_of_images_of_many_channels(tmp_path: Path) -> None:
         plan = surefit.check(data={"x": turned, "y": masks}, model=module)
         assert plan.ok, plan.findings
         assert plan.task.name == "image-segmentation"
+    plan = surefit.check(data={"x": images, "mask": masks.astype("int64")}, model=module)
+    assert dict(plan.roles) == {"image": "x", "label": "mask"}
     options = {"image": {"augment": ["flip", "cutmix"]}, "output": str(tmp_path / "run")}
     run = surefit.train(data={"x": turned, "y": masks}, model=module, epochs=20, lr=0.03, **options)
     assert run.metrics["iou"] > 0.9
