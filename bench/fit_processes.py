@@ -88,6 +88,9 @@ def main() -> None:
         if _key(case) in known
     ]
     table = report(results)
+    missing = sum(map(len, grids.values())) - len(results)
+    if missing:
+        table = f"{missing} cases of the grids are not measured.\n\n{table}"
     print(table)
     if given.page is not None:
         write_between(given.page, "bench/fit_processes.py", table)
