@@ -68,8 +68,8 @@ LOSS_COUNT_MISMATCH = rule(
     "error",
     "loss and target count disagree",
     why=(
-        "The divisor of a step is known before its first backward, from count_targets; a loss that "
-        "counts otherwise would weigh rows wrongly."
+        "The divisor of a step is known before its first backward, from count_targets; a loss of a "
+        "task that counts otherwise would weigh rows wrongly. A loss_fn may count otherwise."
     ),
     fix="Let the task's count_targets give the count that its loss returns.",
 )
