@@ -68,6 +68,8 @@ class Pipeline:
     row_groups: RowGroups = ANY_LENGTHS
     live: ReadAnew | StreamWindows | None = None
     """How training rows are read in each epoch, where no Store has them."""
+    counts_in_loss: bool = False
+    """Whether only the loss knows its count, as a user's `loss_fn` does: a sum of weights, say."""
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""

@@ -132,6 +132,7 @@ def make_pipeline(
         task.fields_for(encoder),
         collate_fn=collate_fn,
         seed=seed,
+        counts_in_loss=loss_fn is not None,
     )
     return pipeline, [*found, *_casts(table, encoder)]
 

@@ -23,7 +23,13 @@ from surefit.checks.probes.batched_generation import (
     choose_generation,
 )
 from surefit.checks.probes.class_axis import describe_axes, find_step_scores
-from surefit.checks.probes.first_batch import OWN_LOSS, ExpectedOutputs, find_unreached, probe
+from surefit.checks.probes.first_batch import (
+    OWN_LOSS,
+    ExpectedCount,
+    ExpectedOutputs,
+    find_unreached,
+    probe,
+)
 from surefit.checks.probes.model_loss import compare_losses
 from surefit.checks.probes.padding_effect import padding_effect
 from surefit.checks.probes.perturbed_weights import perturbed_copy
@@ -152,7 +158,8 @@ def probe_first_batch(built: Built, train: Store) -> list[Finding]:
         classes = pipeline.encoder.fitted.get("classes", ())
         size = head.size(pipeline.encoder)
         outputs = ExpectedOutputs(size, head.unit, head.per_pixel, locate, classes)
-    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, num_targets, outputs)
+    count = ExpectedCount(num_targets, pipeline.counts_in_loss)
+    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
     if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
         each.code for each in found
     }:

@@ -74,13 +74,33 @@ def _divide(engine: Engine, job: Job, step: StepBatches, rows: Rows) -> tuple[St
         return step, job.pipeline.divisor(job.train, rows)
     loaded = [next(step.loaded) for _ in step.share.micro_batches]
     divisor = float(sum(batch[DIVISOR] for batch in loaded)) * step.share.weight
-    accelerator = engine.accelerator
-    if accelerator.num_processes > 1:
-        import torch
-
-        own = torch.tensor(divisor, dtype=torch.float64, device=accelerator.device)
-        divisor = float(accelerator.reduce(own, reduction="sum"))
+    if engine.accelerator.num_processes > 1:
+        divisor = _sum_over_processes(engine, divisor)
     return replace(step, loaded=iter(loaded)), divisor
+
+
+def _sum_over_processes(engine: Engine, number: float) -> float:
+    import torch
+
+    accelerator = engine.accelerator
+    wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
+    own = torch.tensor(number, dtype=wide, device=accelerator.device)
+    return float(accelerator.reduce(own, reduction="sum"))
+
+
+def _divide_by_count(engine: Engine, divisor: float, own_count: float) -> float:
+    """Divide the gradients of a step by its count instead of `divisor`; returns the count.
+
+    A step that counts nothing has no gradients to divide.
+    """
+    several = engine.accelerator.num_processes > 1
+    count = _sum_over_processes(engine, own_count) if several else own_count
+    if count in (0.0, divisor):
+        return divisor
+    for parameter in engine.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(divisor / count)
+    return count
 
 
 def add_gradients(
@@ -90,7 +110,11 @@ def add_gradients(
     backward: Callable[[Any], Any],
     on_rows: Callable[[Rows], None],
 ) -> Sums:
-    """Add up the gradients of a step; `on_rows` hears of each micro-batch before the model."""
+    """Add up the gradients of a step; `on_rows` hears of each micro-batch before the model.
+
+    They are those of the summed loss, divided by the step's targets; by the count of a user's
+    loss, where it is another, once all of it is known.
+    """
     accelerator, model, pipeline = engine.accelerator, engine.model, job.pipeline
     batches, share = job.batches, step.share
     rows = batches.step_rows(step.place.epoch, step.place.index)
@@ -100,6 +124,7 @@ def add_gradients(
     num_tokens = int(batches.lengths[rows].sum(dtype=np.int64))
     total: Any = None
     added: Any = None
+    counted: Any = 0
     if pipeline.call.clock is not None:
         pipeline.call.clock.epoch, pipeline.call.clock.step = step.place.epoch, step.place.step
     own = len(share.micro_batches)
@@ -110,7 +135,7 @@ def add_gradients(
         batch = next(step.loaded)
         on_rows(micro_batch)
         with engine.accumulating(number == passes - 1):
-            loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
+            loss_sum, count, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
             scaled = loss_sum * factor
             if extra is not None:  # a mean over tokens, not a sum over targets
                 part = int(batches.lengths[micro_batch].sum(dtype=np.int64)) / num_tokens
@@ -119,11 +144,14 @@ def add_gradients(
                 added = extra.detach() if added is None else added + extra.detach()
             backward(scaled)
         total = loss_sum.detach() if total is None else total + loss_sum.detach()
+        counted = counted + (count.detach() if hasattr(count, "detach") else count)
     for number in range(own, passes):  # a pass that counts nothing
         with engine.accumulating(number == passes - 1), unchanged_buffers(pipeline.module):
             loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
             backward((loss_sum if extra is None else loss_sum + extra) * 0.0)
     if engine.divided is not None and engine.divided.used is not None:
         engine.divided.used.drop_others()
+    if pipeline.counts_in_loss and added is None:
+        divisor = _divide_by_count(engine, divisor, float(counted) * share.weight)
     mean = float(total) * (share.weight / divisor)
     return Sums(mean, None if added is None else float(added), num_tokens)

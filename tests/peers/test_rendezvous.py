@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +14,14 @@ import pytest
 
 from surefit.peers import rendezvous
 from surefit.peers.process_names import host_name
-from surefit.peers.rendezvous import RendezvousError, call_roll, connect, find_interface, meet
+from surefit.peers.rendezvous import (
+    RendezvousError,
+    call_roll,
+    connect,
+    find_interface,
+    meet,
+    refuse_to_meet,
+)
 
 
 @pytest.fixture
@@ -148,3 +157,43 @@ def test_the_interface_that_reaches_an_address() -> None:
     name = find_interface("127.0.0.1", 29500)
     assert "127.0.0.1" in {each.address for each in psutil.net_if_addrs()[name]}
     assert find_interface("no-such-host.invalid", 29500) == ""
+
+
+@pytest.mark.parametrize("level", ["ERROR", "WARNING"])
+def test_stack_frames_of_torch_are_printed_only_if_asked_for(
+    launched: str, level: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def answer() -> None:  # as a web server
+        with suppress(OSError):
+            while True:
+                caller, _ = other.accept()
+                caller.recv(64)
+                caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                caller.close()
+
+    other = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("MASTER_PORT", str(other.getsockname()[1]))
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", level)
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(RendezvousError, match="did not reach the other processes") as raised:
+        connect(1.0)
+    other.close()
+    os.write(2, b"printed later")
+    said = capfd.readouterr().err
+    assert ("frame #" in said) == (level == "WARNING")
+    assert said.endswith("printed later")
+    assert "frame #" not in raised.value.message
+
+
+def test_a_failure_that_the_first_process_has_too(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "connect", lambda seconds: store.clone())
+    monkeypatch.setattr(rendezvous, "SAME_FAILURE_SECONDS", 0.3)
+    told = []
+    for rank, message in ((1, "early"), (0, "no rows"), (1, "no rows"), (2, "no disk")):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        told.append(refuse_to_meet(rank, "0-1", message, ""))
+    assert told == [False, False, True, False]
+    monkeypatch.setenv("LOCAL_RANK", "0")  # the first one of another host prints
+    assert not refuse_to_meet(3, "0-1", "no rows", "")

@@ -80,8 +80,8 @@ LOSS_COUNT_MISMATCH = rule(
     "error",
     "loss and target count disagree",
     why=(
-        "The divisor of a step is known before its first backward, from count_targets; a loss that "
-        "counts otherwise would weigh rows wrongly."
+        "The divisor of a step is known before its first backward, from count_targets; a loss of a "
+        "task that counts otherwise would weigh rows wrongly. A loss_fn may count otherwise."
     ),
     fix="Let the task's count_targets give the count that its loss returns.",
 )
@@ -133,12 +133,20 @@ class ExpectedOutputs:
     """Their names, in the order of the outputs."""
 
 
+@dataclass(frozen=True)
+class ExpectedCount:
+    """How many labelled targets a batch has, and whether the loss may count otherwise."""
+
+    number: float
+    by_loss: bool = False
+
+
 def probe(
     module: nn.Module,
     call: Call,
     batch: Mapping[str, torch.Tensor],
     loss: Loss,
-    divisor: float,
+    targets: ExpectedCount,
     expected: ExpectedOutputs | None,
 ) -> list[Finding]:
     """Send `batch` through model and loss, and back; raise what keeps it from working."""
@@ -161,12 +169,32 @@ def probe(
         found += [] if known else _check_sigmoid(module, call, outputs, batch)
     if outputs.logits is None:
         found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
-    elif abs(float(count) - divisor) > COUNT_TOLERANCE * divisor:
-        message = f"The loss counts {float(count):g} targets in a batch that has {divisor:g}."
-        raise LOSS_COUNT_MISMATCH.error(message)
+    else:
+        _check_count(total, float(count), targets, getattr(outputs, "auxiliary_loss", None))
     if not bool(total.isfinite()):
         raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")
     return found
+
+
+def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: Any) -> None:
+    """Raise if a step cannot be divided by what its loss counts."""
+    if targets.by_loss and auxiliary is None:  # divided after the last backward
+        if count > 0 or (count == 0 and not total.detach().any()):
+            return
+        raise LOSS_COUNT_MISMATCH.error(
+            f"loss_fn counts {count:g} in a batch that has {targets.number:g} targets.",
+            fix="Return a count above 0: what the sum is divided by for a mean.",
+        )
+    if abs(count - targets.number) <= COUNT_TOLERANCE * targets.number:
+        return
+    message = f"The loss counts {count:g} targets in a batch that has {targets.number:g}."
+    if not targets.by_loss:
+        raise LOSS_COUNT_MISMATCH.error(message)
+    raise LOSS_COUNT_MISMATCH.error(
+        f"{message} The model adds an auxiliary loss of its own, which such a count would rescale.",
+        fix="Return the number of labelled targets as the count: divide the weights by their mean "
+        "over the training rows.",
+    )
 
 
 def find_unreached(
