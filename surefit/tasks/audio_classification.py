@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from surefit.batches.field import Field
 from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import is_text
 from surefit.data.file_kinds import AUDIO
+from surefit.data.further_columns import further_roles
 from surefit.data.table import Table
 from surefit.encode.audio.audio_files import UNREADABLE_AUDIO
 from surefit.encode.audio.audio_format import AudioFormat, read_audio_format
@@ -52,16 +54,17 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The classes; and mean and standard deviation of log-mel spectrograms."""
     form = read_audio_format(encoder.settings["audio"])
-    sample = _SpectrumSample(form)
+    sample = _SpectrumSample(form, ("audio", *further_roles(encoder.roles)))
     watched = rows if form.mels is None else sample.watch(rows)
     return {**fit_classes(watched, encoder), "audio": _as_json(sample.fitted())}
 
 
 class _SpectrumSample:
-    """Every n-th row on the way, its spectrogram measured."""
+    """Every n-th row on the way, the spectrogram of each of its columns measured."""
 
-    def __init__(self, form: AudioFormat) -> None:
+    def __init__(self, form: AudioFormat, roles: Sequence[str]) -> None:
         self.form = form
+        self._roles = roles
         self.spread = Spread()
         self._stride = 1
 
@@ -69,12 +72,12 @@ class _SpectrumSample:
         """The rows, unchanged; unreadable files are reported later, by the encoding."""
         plain = replace(self.form, axes=("time", "mel"), fixed=False)
         for place, row in enumerate(rows):
-            if place % self._stride == 0 and not is_empty(row["audio"]):
-                try:
-                    waveform, _ = plain.waveform(row["audio"])
+            for role in self._roles if place % self._stride == 0 else ():
+                if is_empty(row[role]):
+                    continue
+                with suppress(RowFaultError):
+                    waveform, _ = plain.waveform(row[role])
                     self.spread.add(plain.values(waveform).reshape(-1, 1))
-                except RowFaultError:
-                    pass
                 if self.spread.rows >= SAMPLE_ROWS * self._stride:
                     self._stride *= 2
             yield row

@@ -133,11 +133,6 @@ class PixelSample:
         sizes = {seen.size for seen in self._seen}
         return next(iter(sizes)) if len(sizes) == 1 else None
 
-    def channels_read(self, convolutions: Sequence[int], first: int | None) -> int:
-        """The channels of these images, or those of the first layer if no layer reads theirs."""
-        own = self._own_channels()
-        return own if own in convolutions or first is None else first
-
     def is_like(self, other: PixelSample) -> bool:
         """Whether the images of another column have the same size and the same range of values."""
         sizes = {self.size, other.size} - {None}
@@ -200,7 +195,7 @@ class PixelSample:
     def _channels_of(self, channels: int | None, inputs: int | None, num_pixels: int) -> int:
         """What the first layer of a module reads; the channels of the images if any will do."""
         by_inputs = (inputs or 0) / num_pixels
-        found = channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
+        found = channels or (int(by_inputs) if by_inputs in CHANNELS else self.own_channels)
         if found not in CHANNELS:
             message = f"The module's first layer reads {found} channels; images have 1, 3 or 4."
             raise RowFaultError(WRONG_CHANNELS, message, self._role, place=self._place)
@@ -235,7 +230,7 @@ class PixelSample:
         `alike` are further columns of this sample.
         """
         found = []
-        own = self._own_channels()
+        own = self.own_channels
         of = f"columns {', '.join(map(repr, (column, *alike)))}" if alike else f"column {column!r}"
         if "channels" in model:
             turned = "" if own == form.channels else f", converted from {own}"
@@ -255,7 +250,9 @@ class PixelSample:
             found.append(UNUSUAL_RANGE.finding(message, column=column))
         return found
 
-    def _own_channels(self) -> int:
+    @property
+    def own_channels(self) -> int:
+        """The number of channels that most images have."""
         return Counter(seen.channels for seen in self._seen).most_common(1)[0][0]
 
     def _spread(self, channels: int, as_they_are: bool) -> tuple[list[float], list[float]]:
