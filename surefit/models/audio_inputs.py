@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefit.encode.audio.audio_format import KIND
@@ -32,9 +33,9 @@ class AudioInputs:
     """Whether the extractor, and the model with it, can be fitted to the data."""
     sizes: tuple[int, ...] = ()
     """Sizes that layers of a custom module expect, which may be mel bands."""
-    gives_rows: Callable[[tuple[int, ...], int], bool] | None = None
+    gives_rows: Callable[..., bool] | None = None
     """Tries a custom module: whether it gives one output per row for rows of a shape, whose time
-    is the axis of that number."""
+    is the axis of that number; with `columns`, for several columns of audio."""
 
 
 def extractor_inputs(
@@ -95,22 +96,27 @@ def module_inputs(module: nn.Module) -> AudioInputs:
     """The inputs of a custom module, which are found by trying."""
     sizes = (layer_input_size(each) or getattr(each, "in_channels", 0) for each in module.modules())
     found = tuple(dict.fromkeys(size for size in sizes if size))
-    return AudioInputs(sizes=found, gives_rows=lambda shape, time: _gives_rows(module, shape, time))
+    return AudioInputs(sizes=found, gives_rows=partial(_gives_rows, module))
 
 
-def _gives_rows(module: nn.Module, shape: tuple[int, ...], time: int) -> bool:
+def _gives_rows(
+    module: nn.Module, shape: tuple[int, ...], time: int, columns: Sequence[str] = ()
+) -> bool:
     import torch
 
     from surefit.kernels.preserve_state import preserved_state
-    from surefit.models.call import match_arguments
+    from surefit.models.call import Names, match_arguments
 
     batch = {
         "input_values": torch.zeros(ROWS_TRIED, *shape),
         "attention_mask": torch.ones(ROWS_TRIED, shape[time], dtype=torch.int64),
+        **{column: torch.zeros(ROWS_TRIED, *shape) for column in columns[1:]},
     }
+    named = dict.fromkeys(columns[:1], "input_values")
+    known = Names(named, ("input_values", *columns[1:]) if columns else ())
     try:
         tried = copy.deepcopy(module)  # a run would fix the sizes of lazy layers
-        call, _ = match_arguments(tried, list(batch))
+        call, _ = match_arguments(tried, list(batch), known)
         with preserved_state(tried), torch.no_grad():
             logits = call(tried, batch).logits
     except Exception:  # user code may raise anything; the first-batch probe reports it

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from math import ceil
 from typing import Any
 
 from surefit.config import Audio
+from surefit.data.further_columns import further_roles
 from surefit.data.split import Rows, sample_rows
 from surefit.data.table import Table
 from surefit.encode.audio.audio_files import require_audio
@@ -59,8 +61,10 @@ def plan_audio(
         return None, []
     require_audio()
     chosen = rows[sample_rows(len(rows), HEADERS, seed=0)]
-    named = replace(table, arrow=table.arrow.select([column]))
-    sample = sample_headers(row[column] for row in named.rows(chosen.tolist()))
+    columns = [column, *(roles[role] for role in further_roles(roles))]
+    named = replace(table, arrow=table.arrow.select(columns))
+    rows_read = named.rows(chosen.tolist())
+    sample = sample_headers(row[name] for row in rows_read for name in columns)
     if not sample.rates:
         fault = sample.fault
         message = f"No training row has readable audio in column {column!r}"
@@ -68,6 +72,8 @@ def plan_audio(
             raise NO_AUDIO.error(f"{message}.", column=column)
         raise fault.rule.error(f"{message}: {fault.message}.", fix=fault.fix, column=column)
     inputs = find_inputs() or AudioInputs()
+    if len(columns) > 1 and inputs.gives_rows is not None:
+        inputs = replace(inputs, gives_rows=partial(inputs.gives_rows, columns=columns))
     form = _by_extractor(inputs, sample, asked) if inputs.extractor else None
     form = form or _by_trial(inputs, sample, asked)
     state = {**asdict(form), "axes": list(form.axes)}

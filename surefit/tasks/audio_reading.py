@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from surefit.batches.field import Field
 from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import is_text
 from surefit.data.file_kinds import AUDIO
+from surefit.data.further_columns import further_roles
 from surefit.data.table import Table
 from surefit.encode.audio.audio_files import UNREADABLE_AUDIO
 from surefit.encode.audio.audio_format import AudioFormat, read_audio_format
@@ -35,24 +37,25 @@ def holds_audio(table: Table, roles: Mapping[str, str]) -> bool:
 
 
 class AudioReader:
-    """Passes rows on; of every n-th, the log-mel spectrogram is measured on the way."""
+    """Passes rows on; of every n-th, the log-mel spectrograms are measured on the way."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.form = read_audio_format(encoder.settings["audio"])
+        self._roles = ("audio", *further_roles(encoder.roles))
         self.spread = Spread()
         self._stride = 1
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The rows, unchanged; unreadable files are reported later, by the encoding."""
         plain = replace(self.form, axes=("time", "mel"), fixed=False)
-        measured = self.form.mels is not None
+        roles = self._roles if self.form.mels is not None else ()
         for place, row in enumerate(rows):
-            if measured and place % self._stride == 0 and not is_empty(row["audio"]):
-                try:
-                    waveform, _ = plain.waveform(row["audio"])
+            for role in roles if place % self._stride == 0 else ():
+                if is_empty(row[role]):
+                    continue
+                with suppress(RowFaultError):
+                    waveform, _ = plain.waveform(row[role])
                     self.spread.add(plain.values(waveform).reshape(-1, 1))
-                except RowFaultError:
-                    pass
                 if self.spread.rows >= SAMPLE_ROWS * self._stride:
                     self._stride *= 2
             yield row

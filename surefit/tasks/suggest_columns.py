@@ -125,10 +125,9 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
         yield "causal-lm", {"text": prose[0]}
         yield "masked-lm", {"text": prose[0]}
     arrays = [name for name in columns if is_array(table.column_type(name))]
-    images = [n for n in arrays if n not in labels and holds(table, n, "image")]
-    images = [name for name in images if not is_class_map(table, name)]
-    if len(images) > 1 and labels:
-        yield "image-classification", {"image": joint_name(images), "label": labels[0]}
+    images = [n for n in arrays if holds(table, n, "image") and not is_class_map(table, n)]
+    for name in [name for name in labels if name not in images][: len(images) > 1]:
+        yield "image-classification", {"image": joint_name(images), "label": name}
     for name in arrays:
         yield from _array_readings(table, name, [n for n in (*labels, *arrays) if n != name])
     if not prose and not arrays and not files and len(table.columns) > 1:

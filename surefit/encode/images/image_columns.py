@@ -25,7 +25,11 @@ def fit_columns(
     for sample in samples:
         sample.require_images()
     lead, *others = samples
-    reads = [sample.channels_read(layers, first) for sample in samples]
+    own_channels = [sample.own_channels for sample in samples]
+    if others and first == sum(own_channels):  # the module concatenates its images
+        layers, first = own_channels, own_channels[0]
+        model["channels"] = first
+    reads = [own if own in layers or first is None else first for own in own_channels]
     is_alike = [
         bool(asked.get("channels") or read == reads[0]) and lead.is_like(other)
         for read, other in zip(reads[1:], others, strict=True)

@@ -140,11 +140,6 @@ class PixelSample:
         sizes = {seen.size for seen in self._seen}
         return next(iter(sizes)) if len(sizes) == 1 else None
 
-    def channels_read(self, convolutions: Sequence[int], first: int | None) -> int:
-        """The channels of these images, or those of the first layer if no layer reads theirs."""
-        own = self._own_channels()
-        return own if own in convolutions or first is None else first
-
     def is_like(self, other: PixelSample) -> bool:
         """Whether the images of another column have the same size and the same range of values."""
         sizes = {self.size, other.size} - {None}
@@ -208,11 +203,11 @@ class PixelSample:
     def _channels_of(self, channels: int | None, inputs: int | None, num_pixels: int) -> int:
         """What the first layer of a module reads; the channels of the images if any will do."""
         by_inputs = (inputs or 0) / num_pixels
-        return channels or (int(by_inputs) if by_inputs in CHANNELS else self._own_channels())
+        return channels or (int(by_inputs) if by_inputs in CHANNELS else self.own_channels)
 
     def _check_channels(self, channels: int, own_module: bool, asked: bool) -> None:
         """Refuse a model that reads other channels than the images have."""
-        own = self._own_channels()
+        own = self.own_channels
         if convertible(own, channels):
             return
         reads = "the module's first layer" if own_module else "the model"
@@ -254,7 +249,7 @@ class PixelSample:
         `alike` are further columns of this sample.
         """
         found = []
-        own = self._own_channels()
+        own = self.own_channels
         of = f"columns {', '.join(map(repr, (column, *alike)))}" if alike else f"column {column!r}"
         if "channels" in model:
             turned = "" if own == form.channels else f", converted from {own}"
@@ -277,7 +272,9 @@ class PixelSample:
             found.append(UNUSUAL_RANGE.finding(message, column=column))
         return found
 
-    def _own_channels(self) -> int:
+    @property
+    def own_channels(self) -> int:
+        """The number of channels that most images have."""
         return Counter(seen.channels for seen in self._seen).most_common(1)[0][0]
 
     def _spread(self, channels: int, as_they_are: bool) -> tuple[list[float], list[float]]:
