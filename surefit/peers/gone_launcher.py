@@ -27,8 +27,8 @@ def follow_launcher() -> None:
     """From now on, end with the launcher; a process without one is left alone."""
     launcher = find_launcher()
     if launcher is not None:
-        named = {"name": "surefit-launcher", "daemon": True}
-        threading.Thread(target=_end_with, args=(launcher,), **named).start()
+        thread = threading.Thread(target=_end_with, args=(launcher,), daemon=True)
+        thread.start()
 
 
 def find_launcher() -> Any:

@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
-from builders import feature_rows, save_ragged, write_module
+import surefit
+from builders import MeanPool, feature_rows, save_ragged, write_module
 from surefit.checks.launcher import check_launcher
 from surefit.cli import run
 from surefit.errors import UsageError
 from surefit.memory.limit import find_limit
 from surefit.plan.make_plan import compare_facts
 from surefit.processes import OtherProcessError
-from surefit.training.resume import spread_steps
+from surefit.request import make_request
+from surefit.training.resume import resume_run, spread_steps
+from surefit.training.start import Listeners
 
 ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
@@ -186,3 +189,30 @@ def test_a_plan_for_processes_and_devices_that_are_not_here(
     assert run([*asked, "--device", "a100-41gb"]) == 2
     assert "a100-40gb" in capsys.readouterr().out
     assert run([*asked, "--processes", "2", "--set", "fit=measured"]) == 2
+
+
+@pytest.mark.processes
+def test_an_error_that_all_processes_have_is_printed_once(tmp_path: Path) -> None:
+    save_ragged(tmp_path / "data.npz", feature_rows(40))
+    start = ["--data", "data.npz", "--model", write_module(tmp_path), "--max-steps", "2"]
+    assert command(tmp_path, *start, "--output", "run").returncode == 0
+    for arguments, expected in (
+        (["--resume", "run", "--max-steps", "4"], "cannot be spread evenly over 2 processes"),
+        ([*start, "--set", "scan=5"], "scan=5 is for check"),  # before the processes meet
+    ):
+        done = command(tmp_path, *arguments, "--processes", "2")
+        assert done.returncode == 2
+        assert done.stderr.count(expected) == 1, done.stderr
+        assert done.stderr.count("fix:") == 1
+
+
+def test_resuming_a_divided_run_in_one_process_is_no_fault(tmp_path: Path) -> None:
+    objects = {"data": feature_rows(40), "model": MeanPool()}
+    asked = {"parallel": "fsdp", "max_steps": 2, "output": str(tmp_path / "run")}
+    path = surefit.train(**objects, **asked).path
+    plans: list[Any] = []
+    listeners = Listeners(on_plan=lambda plan, folder: plans.append(plan))
+    for named in ({"max_steps": 3}, {"max_steps": 4, "parallel": "fsdp"}):
+        resume_run(path, make_request({**objects, **named}), {*objects, *named}, listeners)
+    found = [{each.code for each in plan.findings} for plan in plans]
+    assert ["SF446" in codes for codes in found] == [False, True]
