@@ -62,6 +62,8 @@ def likely_separator(names: Collection[str]) -> str | None:
         if len(sets) < FEWEST or len({len(row) for row in rows}) < 2:
             continue
         parts = {part for row in sets for part in row}
+        if all(part.isdecimal() for part in parts):
+            continue  # fractions, dates
         again = [part for part in parts if sum(part in row for row in rows) > 1]
         first = {split_classes(name, sign)[0] for name in names if name.strip(f"{sign} ")}
         recur = len(again) >= AGAIN_SHARE * len(parts)

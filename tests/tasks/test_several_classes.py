@@ -12,7 +12,7 @@ import torch
 import surefit
 from surefit.encode.encoder import Encoder
 from surefit.tasks.classes import class_id, fit_classes
-from surefit.tasks.label_separator import find_separator
+from surefit.tasks.label_separator import find_separator, likely_separator
 
 PARTS = ["left", "right"]
 
@@ -119,3 +119,65 @@ def test_the_plan_reports_what_it_takes_apart() -> None:
     assert "SF226" not in {each.code for each in plan.findings}
     assert plan.job is not None
     assert plan.job.pipeline.encoder.classes == ["x", "x;y", "y"]
+
+
+COLOURS = ["red", "blue", "gold"]
+
+
+def coloured(path: Path, sign: str) -> str:
+    """A table whose label names the columns above 0.5, which may be none of them."""
+    random = np.random.default_rng(0)
+    lines = ["a,b,c,kinds"]
+    for values in random.uniform(size=(120, 3)):
+        kinds = [name for name, value in zip(COLOURS, values, strict=True) if value > 0.5]
+        lines.append(f"{','.join(map(str, values))},{sign.join(kinds)}")
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def planned(data: str, **options: Any) -> Any:
+    columns = {"label": "kinds"}
+    task = "tabular-classification"
+    return surefit.check(data=data, model="tiny:mlp", task=task, columns=columns, **options)
+
+
+def test_blank_labels_may_mean_no_class(tmp_path: Path) -> None:
+    data = coloured(tmp_path / "rows.csv", ";")
+    blank = sum(line.endswith(",") for line in Path(data).read_text().splitlines())
+    plan = planned(data)
+    (found,) = (found for found in plan.findings if found.code == "SF128")
+    assert f"{blank} of 120 labels are blank" in found.message
+    assert "accept=[SF128]" in found.fix
+    assert plan.ledger.dropped_rows == {"no_label": blank}
+    accepted = planned(data, accept=["SF128"])
+    assert accepted.ledger.dropped_rows == {}
+    encoder, train = accepted.job.pipeline.encoder, accepted.job.train
+    assert encoder.classes == sorted(COLOURS)
+    empty = [place for place in range(len(train)) if not train.value("labels", place).any()]
+    assert 0 < len(empty) <= blank
+
+
+def test_another_sign_between_classes_is_reported(tmp_path: Path) -> None:
+    data = coloured(tmp_path / "rows.csv", " / ")
+    (found,) = (found for found in planned(data).findings if found.code == "SF129")
+    assert "label_separator=/" in found.fix
+    for sign in ("/", "none"):
+        plan = planned(data, label_separator=sign)
+        assert "SF129" not in [found.code for found in plan.findings]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["n/a", "km/h", "m/s"],
+        ["km/h", "m/h", "km/s", "m/s", "km", "m"],
+        ["Sci-fi / Fantasy", "Fantasy", "Drama", "Action / Adventure", "Comedy"],
+        ["R&B", "Rock & Roll", "Rock", "Drum & Bass", "Pop"],
+        ["TCP/IP", "UDP/IP", "TCP", "UDP", "IP"],
+        ["A+", "A", "B+", "B", "C"],
+        ["1/2", "1/3", "2/3", "1"],
+        ["fruit", "fruit/apple", "fruit/pear", "veg/leek", "veg", "fruit/fig"],
+    ],
+)
+def test_signs_within_names_are_no_separators(labels: list[str]) -> None:
+    assert likely_separator(labels) is None
