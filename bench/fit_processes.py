@@ -9,9 +9,9 @@ anonymous and shared memory each process of the group has. The largest figure co
 one before plan.json was written is that of planning. It is compared with what the same
 plan.json predicts. The constants are fitted to the first grid. The second one is drawn by a seed
 from other families; it was written down before any of it was measured. Its seed was chosen before
-that, for a grid with some cases of LoRA, checkpointing, accumulation and four processes. Measurements
-are saved case by case in FILE, so that an interrupted run resumes. --predict replaces the predictions in FILE
-by those of `surefit check --processes N`, without training.
+that, for a grid with some cases of LoRA, checkpointing, accumulation and four processes.
+Measurements are saved case by case in FILE, so that an interrupted run resumes. --predict replaces
+the predictions in FILE by those of `surefit check --processes N`, without training.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Each modality has one reader, one encoding and one set of Fields, whatever is le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ Roles = Mapping[str, str]
 class Reader(Protocol):
     """Measures the inputs of training rows that pass by."""
 
-    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def watch(self, rows: Iterable[Row]) -> Iterable[Row]:
         """The rows, unchanged."""
 
     def fitted(self) -> dict[str, Any]:
