@@ -104,7 +104,7 @@ def test_two_images_are_read_alike(kind: str, tmp_path: Path) -> None:
     assert "columns" in how.message
 
 
-def test_a_run_is_evaluated_predicted_resumed_and_exported(tmp_path: Path) -> None:
+def test_a_run_is_evaluated_and_predicted_with_both_images(tmp_path: Path) -> None:
     run = surefit.train(
         data=ROWS, model=Siamese(), epochs=1, max_steps=2, output=tmp_path / "run", lr=0.01
     )
