@@ -18,6 +18,7 @@ from surefit.data.column_types import (
     is_list,
     is_text,
     list_axes,
+    may_hold_audio,
     may_hold_images,
 )
 from surefit.data.file_columns import kind_named
@@ -69,7 +70,8 @@ def part_columns(chosen: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     >>> part_columns({"image": "[left, right]", "label": "[a, b]"})
     ({'image': 'left', 'label': '[a, b]'}, {'image+right': 'right'})
     """
-    first, further = dict(chosen), {}
+    first = dict(chosen)
+    further: dict[str, str] = {}
     for role, name in chosen.items():
         parts = joint_parts(name) if role in SEVERAL else []
         if parts:
@@ -97,10 +99,9 @@ def holds(table: Table, column: str, role: str) -> bool:
     if is_text(kind):
         return kind_named(table, column, lambda each: each.role == role) is not None
     if role == "audio":
-        return pa.types.is_struct(kind) and kind.get_field_index("sampling_rate") >= 0
+        return may_hold_audio(kind, False)
     if not is_array(kind):
-        is_audio = pa.types.is_struct(kind) and kind.get_field_index("sampling_rate") >= 0
-        return may_hold_images(kind, True) and not is_audio
+        return may_hold_images(kind, True) and not may_hold_audio(kind, False)
     if array_rank(kind) == 3:
         sizes = [axis.size for axis in row_shape(table, column).axes]
         return bool({sizes[0], sizes[2]} & {*CHANNELS})

@@ -185,7 +185,7 @@ def match_arguments(
     if required or not given:
         shape = f"forward({', '.join(names)})"
         missing = f" and requires {', '.join(required)}" if required else ""
-        own = {made: name for name, made in reversed(known.other.items())}
+        own = {made: name for name, made in [*known.other.items()][::-1]}
         inputs = [own.get(c, c) for c in columns if c not in ("labels", "attention_mask")]
         raise UNSUITABLE_MODEL.error(
             f"{type(module).__name__}.{shape} accepts none of the columns{missing}; there are: "

@@ -15,6 +15,7 @@ import surefit
 from surefit.data.further_columns import is_class_map
 from surefit.data.open_data import open_table
 from surefit.errors import FindingError
+from surefit.pipeline.onnx_file import write_onnx
 from surefit.tasks.suggest_columns import suggest
 
 RANDOM = np.random.default_rng(0)
@@ -28,14 +29,12 @@ ROWS = [{"left": a, "right": b, "label": int(c)} for a, b, c in zip(LEFT, RIGHT,
 class Siamese(nn.Module):
     """One tower for both images."""
 
-    def __init__(self, channels: int = 3) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.tower = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU(), nn.Flatten())
-        self.head = nn.LazyLinear(2) if channels != 3 else nn.Linear(256, 2)
-        self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.tower = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(256, 2)
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        self.seen.append((left.detach().clone(), right.detach().clone()))
         return self.head((self.tower(left) - self.tower(right)).abs())
 
 
@@ -105,7 +104,7 @@ def test_two_images_are_read_alike(kind: str, tmp_path: Path) -> None:
     assert "columns" in how.message
 
 
-def test_a_run_is_evaluated_predicted_resumed_and_exported(tmp_path: Path) -> None:
+def test_a_run_is_evaluated_and_predicted_with_both_images(tmp_path: Path) -> None:
     run = surefit.train(
         data=ROWS, model=Siamese(), epochs=1, max_steps=2, output=tmp_path / "run", lr=0.01
     )
@@ -228,3 +227,26 @@ def test_two_recordings_are_read_alike() -> None:
     for place in range(len(train)):
         one, other = train.value("input_values", place), train.value("second", place)
         assert np.array_equal(one, other) == bool(train.source_row[place] % 2)
+
+
+def test_rows_that_are_read_anew_may_be_pairs(tmp_path: Path) -> None:
+    class Pairs(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitem__(self, row: int) -> Any:
+            moved = np.roll(LEFT[row], np.random.randint(0, 3), 1)
+            return (moved, RIGHT[row]), int(SAME[row])
+
+    run = surefit.train(data=Pairs(), model=Siamese(), max_steps=2, output=tmp_path / "run")
+    assert "SF124" in {found["code"] for found in run.plan["findings"]}
+    assert [*run.plan["columns"].values()] == ["image", "image", "label"]
+
+
+@pytest.mark.slow
+def test_tuples_are_exported_to_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    data = [(row["left"], row["right"], row["label"]) for row in ROWS]
+    pipeline = checked(data, Siamese()).job.pipeline
+    assert write_onnx(pipeline, open_table(data), tmp_path / "model.onnx") < 1e-4

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,8 +128,13 @@ def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
     with kept_randomness():
         table = open_rows(name_columns(read()), notes)
     schema, row_seconds = table.arrow.schema, seconds / max(num_rows, 1)
-    live = LiveRows(item, name, schema, found.reproducible, row_seconds)
+    named = partial(_named_item, item)
+    live = LiveRows(named, name, schema, found.reproducible, row_seconds)
     return replace(table, live=live)
+
+
+def _named_item(item: Item, number: int) -> Any:
+    return _named_inputs(item(number))
 
 
 def _numbers(loader: Any) -> list[Any]:
