@@ -101,7 +101,8 @@ BREAKS = (
     Break(
         5,
         "encode/augment/augmented_copies.py",
-        "rng = np.random.default_rng([self.seed, number, copy])",
+        "rng = np.random.default_rng([self.seed, number, copy, *([] if epoch is None else "
+        "[epoch])])",
         "rng = np.random.default_rng()",
     ),
     Break(6, "data/row_arrays.py", "if num_rows <= FEW_ROWS:", "if num_rows:"),
