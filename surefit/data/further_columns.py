@@ -46,7 +46,7 @@ def base_role(name: str, column: str) -> str:
     """The role that a column is read as: that of the first such column, or its own.
 
     >>> base_role("image+right", "right"), base_role("image", "left")
-    ('image', 'left')
+    ('image', 'image')
     """
     base, sign, rest = name.partition(SIGN)
     return base if sign and rest == column else name

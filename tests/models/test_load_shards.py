@@ -12,6 +12,7 @@ import transformers
 
 from surefit.encode.encoder import Encoder
 from surefit.models.load_shards import late_weights, whole_bytes
+from surefit.models.model_source import WeightLimits
 from surefit.models.pretrained import open_pretrained
 from surefit.tasks import TASKS
 
@@ -30,9 +31,9 @@ def _write(folder: Path, config: transformers.PreTrainedConfig) -> int:
 def test_a_model_that_is_too_large_is_built_without_values(tmp_path: Path) -> None:
     size = _write(tmp_path, transformers.LlamaConfig(**SIZES, **HEADS))
     assert whole_bytes(tmp_path) == size
-    fits = open_pretrained(str(tmp_path), False, False, None, size)
+    fits = open_pretrained(str(tmp_path), False, False, None, WeightLimits(size))
     assert not fits.late
-    source = open_pretrained(str(tmp_path), False, False, None, size - 1)
+    source = open_pretrained(str(tmp_path), False, False, None, WeightLimits(size - 1))
     assert source.late
     assert source.weightless
     built = source.build(CAUSAL, Encoder("causal-lm", {}))
@@ -46,7 +47,7 @@ def test_a_model_that_is_too_large_is_built_without_values(tmp_path: Path) -> No
 
 def test_weights_that_transformers_converts_are_loaded_whole(tmp_path: Path) -> None:
     _write(tmp_path, transformers.MixtralConfig(**SIZES, **HEADS, num_local_experts=2))
-    source = open_pretrained(str(tmp_path), False, False, None, 0)
+    source = open_pretrained(str(tmp_path), False, False, None, WeightLimits(0))
     built = source.build(CAUSAL, Encoder("causal-lm", {}))
     assert [found.code for found in built.findings] == ["SF870"]
     assert "loads them whole" in built.findings[0].message

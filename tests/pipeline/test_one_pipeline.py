@@ -108,7 +108,7 @@ def test_the_command_line_refuses_it_too(
     arguments = ["--data", str(data), "--model", "tiny:mlp", "--task", "regression"]
     assert command(["check", *arguments, "--set", "columns.target=cnt"]) == 2
     said = capsys.readouterr().err
-    assert "Choose among its roles: text, label, features" in said
+    assert "Choose among its roles: image, label, audio, text, features" in said
 
 
 def _own_task(**changes: Any) -> surefit.TaskSpec:
