@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -31,12 +32,18 @@ def seed_all() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--shuffle N` runs the tests in a random order, the same for the same N."""
+    """`--shuffle N` runs the tests in a random order; `--share S` runs a fixed sample of them."""
     parser.addoption("--shuffle", type=int, default=None, help="seed of a random order")
+    parser.addoption("--share", type=float, default=1.0, help="share of the tests that are run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle if asked to: no test may depend on what ran before it."""
+    """Shuffle if asked to: no test may depend on what ran before it. Keep a share of them."""
+    share = config.getoption("--share")
+    left_out = [item for item in items if crc32(item.nodeid.encode()) >= share * 2**32]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     if (seed := config.getoption("--shuffle")) is not None:
         random.Random(seed).shuffle(items)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+CHANNELS = (1, 3, 4)
+"""Gray, RGB and RGBA: images of these numbers of channels can be converted into each other."""
 IMAGE_ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jp2", ".jpeg", ".jpg", ".pcx", ".pgm", ".png", ".pnm"),
     *(".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"),

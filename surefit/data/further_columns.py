@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from surefit.config import joint_name, joint_parts
 from surefit.data.column_types import (
+    CHANNELS,
     array_rank,
     is_array,
     is_list,
@@ -30,7 +31,6 @@ LOOKED_AT = 32
 MOST_CLASSES = 32
 SEVERAL = ("image", "audio")
 """Roles that several columns may have."""
-CHANNELS = (1, 3, 4)
 
 
 def further_role(role: str, column: str) -> str:

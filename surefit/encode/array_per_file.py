@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import array_rank, is_array, is_number
+from surefit.data.column_types import CHANNELS, array_rank, is_array, is_number
 from surefit.data.formats.array_files import ONE_ROW_PER_FILE
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
 from surefit.data.row_shapes import row_shape
 from surefit.data.table import Source, Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
-from surefit.encode.images.channel_axis import CHANNELS
 from surefit.encode.images.pixel_format import read_format
 from surefit.findings import Finding
 

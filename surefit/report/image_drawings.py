@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.column_types import CHANNELS
 from surefit.encode.augment.image_changes import ImageChanges
-from surefit.encode.images.channel_axis import CHANNELS
 from surefit.encode.images.mask_files import image_as_png, png_as_text
 
 Array = npt.NDArray[Any]

@@ -7,13 +7,13 @@ from typing import Any
 
 from surefit.batches.field import Field
 from surefit.data.cell_files import is_empty, names_files
-from surefit.data.column_types import is_text
+from surefit.data.column_types import CHANNELS, is_text
 from surefit.data.file_kinds import IMAGES
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.encode.images.channel_axis import CHANNELS, read_axis
+from surefit.encode.images.channel_axis import read_axis
 from surefit.encode.images.image_columns import fit_columns
 from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE
 from surefit.encode.images.pixel_format import read_format

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
+from surefit.data.column_types import CHANNELS
 from surefit.data.data_rules import WRONG_SHAPE
 from surefit.data.file_identity import content_hashes
 from surefit.data.formats.cached_array import cached_array
@@ -44,7 +45,6 @@ SHARDS_OR_ROWS = rule(
 
 Shape = tuple[int, ...]
 _SHARD_WORDS = ("shard", "part", "chunk", "batch", "split", "fold", "-of-")
-_CHANNELS = (1, 3, 4)
 _MANY_FILES = 8
 
 
@@ -69,7 +69,7 @@ def are_rows(shapes: Sequence[Shape]) -> bool:
         return True
     if ranks == {3}:
         widths = {shape[1] for shape in shapes}
-        if {shape[2] for shape in shapes} <= {*_CHANNELS} and min(widths) >= 8:
+        if {shape[2] for shape in shapes} <= {*CHANNELS} and min(widths) >= 8:
             return True
         return len({*shapes}) == 1 and len(shapes) > max(shapes[0])  # images of many channels
     return ranks == {2} and len(shapes) > max(shape[0] for shape in shapes)
@@ -107,7 +107,7 @@ def doubtful_shards(files: Sequence[Path]) -> tuple[Finding, ...]:
 def join_files(files: Sequence[Path], shapes: Sequence[Shape]) -> tuple[str, pa.Array]:
     """One row per file: a column of arrays, `image` where they are images, else `features`."""
     first = shapes[0]
-    is_image = len(first) == 3 and first[2] in _CHANNELS
+    is_image = len(first) == 3 and first[2] in CHANNELS
     if len({*shapes}) == 1:
         return "image" if is_image else "features", to_arrow(_joined(files, shapes, stack=True))
     for file, shape in zip(files, shapes, strict=True):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CHANNELS = (1, 3, 4)
-"""Gray, RGB and RGBA: images of these numbers of channels can be converted into each other."""
+from surefit.data.column_types import CHANNELS
+
 FIRST, LAST = 0, 2
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.cell_files import shown_name, unwrapped
+from surefit.data.column_types import CHANNELS
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.channel_axis import CHANNELS, ChannelAxis
+from surefit.encode.images.channel_axis import ChannelAxis
 from surefit.findings import rule
 from surefit.regular_files import special_kind
 

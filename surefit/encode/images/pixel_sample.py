@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.column_types import CHANNELS
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.channel_axis import CHANNELS, FIRST, ChannelAxis, convertible
+from surefit.encode.images.channel_axis import FIRST, ChannelAxis, convertible
 from surefit.encode.images.image_files import RGB, UNREADABLE_IMAGE, float_range_of
 from surefit.encode.images.image_planes import (
     AS_THEY_ARE,
