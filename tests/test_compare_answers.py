@@ -57,6 +57,7 @@ def test_last_number(text: str, number: str | None) -> None:
     assert last_number(text) == number
 
 
+@pytest.mark.slow
 def test_both_models_answer_every_row(tmp_path: Path) -> None:
     rows = [{"prompt": f"say {word}", "answer": word} for word in ("one", "two", "three") * 4]
     data, answers = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"

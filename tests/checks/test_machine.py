@@ -143,6 +143,7 @@ def _wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x @ y if x.dtype == torch.float32 else 2 * (x @ y)
 
 
+@pytest.mark.slow
 def test_half_precision_trains_where_it_can_be_computed(tmp_path: Path) -> None:
     require_precision("bf16")
     run = surefit.train(

@@ -77,6 +77,7 @@ def test_healthy_entries_are_read_without_a_word(cache: Path) -> None:
         assert not found
 
 
+@pytest.mark.slow
 def test_seeded_sample_of_corruptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python tests/cache_damage.py 100` has the full count."""
     monkeypatch.chdir(tmp_path)

@@ -84,6 +84,7 @@ def weights(run: Any) -> list[float]:
     return torch.cat([p.detach().flatten() for p in run.model.parameters()]).tolist()
 
 
+@pytest.mark.slow
 def test_workers_loaders_and_resuming_give_the_same_weights(tmp_path: Path) -> None:
     whole = weights(train(tmp_path / "whole", Noisy()))
     assert weights(train(tmp_path / "workers", Noisy(), workers=1)) == whole

@@ -258,6 +258,7 @@ def test_columns_grow_in_one_pass(rows: list[tuple[Any, Any]], data: st.DataObje
             np.testing.assert_array_equal(row["x"], np.ones((0, 2)) if array is None else array)
 
 
+@pytest.mark.slow
 def test_training_on_a_dataset_equals_training_on_its_rows(tmp_path: Path) -> None:
     rows = feature_rows(40)
     data = Items(lambda i: (torch.from_numpy(rows[i]["features"]), rows[i]["label"]), 40)

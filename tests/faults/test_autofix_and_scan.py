@@ -27,6 +27,7 @@ def checked(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dic
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_repairs_are_errors_without_autofix(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

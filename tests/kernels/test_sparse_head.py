@@ -219,6 +219,7 @@ def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
     assert batch["labelled_positions"].tolist() == ([1, 4] if before else [0, 2, 3, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.1.0", "current"])
 def test_a_resumed_run_uses_the_choices_of_its_plan(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_where_no_change_is_enough_the_nearest_is_named() -> None:
     assert {"checkpointing": True, "lora.r": 16} in [option["set"] for option in plan.fit.advice]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady")
 def test_auto_keeps_the_effective_batch_and_is_settled_for_good(tmp_path: Path) -> None:
     limit = small_limit(0.4, batch_size=32, padding_free="off")

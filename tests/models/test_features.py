@@ -141,6 +141,7 @@ def test_longer_rows_than_in_training_are_cut_and_not_fatal(tmp_path: Path) -> N
     assert surefit.predict(run, [{"features": long["features"][:64]}])[0]["probability"] > 0
 
 
+@pytest.mark.slow
 def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     config = AutoConfig.for_model(
         "bert", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16

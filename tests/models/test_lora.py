@@ -274,6 +274,7 @@ def test_classifier_trains_its_head_in_full(tmp_path: Path) -> None:
     assert torch.allclose(again, chances, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> None:
     language = surefit.train(
         data=[{"text": row["text"]} for row in sentiment_rows(40)],
@@ -340,6 +341,7 @@ def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> No
     assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
 
 
+@pytest.mark.slow
 def test_custom_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = save_ragged(tmp_path / "data.npz", feature_rows(40))
@@ -381,6 +383,7 @@ def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:
     assert torch.equal(again.norm.running_mean, trained)
 
 
+@pytest.mark.slow
 def test_peft_models_are_trained_as_they_are(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 

@@ -178,6 +178,7 @@ def test_lora_trains_the_one_output_in_full() -> None:
     assert find_fully_trained(mlp(1), 3, ()) == ()
 
 
+@pytest.mark.slow
 def test_resumed_evaluated_and_exported_as_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def arrays(num_classes: int) -> dict[str, np.ndarray]:
     return {"x": x, "label": np.arange(40) % num_classes}
 
 
+@pytest.mark.slow
 def test_export_of_a_module_that_takes_epoch_and_step_is_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

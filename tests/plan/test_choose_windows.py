@@ -48,6 +48,7 @@ def cut_at(step: int) -> Any:
     return callback
 
 
+@pytest.mark.slow
 def test_a_run_in_windows_is_resumed_as_if_it_was_never_cut(
     large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ class Small(MeanPool):
         return super().forward(inputs_embeds, attention_mask)
 
 
+@pytest.mark.slow
 def test_out_of_memory_splits_the_micro_batch_at_the_same_effective_batch(tmp_path: Path) -> None:
     losses = []
     for name, small in (("large", False), ("small", True)):

@@ -346,6 +346,7 @@ def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
         resume(run, epochs=1)
 
 
+@pytest.mark.slow
 def test_an_extended_run_that_was_cut_goes_on_as_it_would_have(tmp_path: Path) -> None:
     runs = [train(tmp_path / name).path for name in ("whole", "cut")]
     resume(runs[0], epochs=4)

@@ -114,6 +114,7 @@ class CrashError(Exception):
     """Stands for a power cut."""
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "rows.jsonl", paired_rows(60))
     options: dict[str, Any] = {

@@ -70,6 +70,7 @@ def test_the_loss_is_that_of_torch(task: str) -> None:
     torch.testing.assert_close(full.double(), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_validation_loss_is_smoothed_and_perplexity_is_not(tmp_path: Path) -> None:
     figures = {}
     for smoothing in (0.0, SMOOTHING):

@@ -40,6 +40,7 @@ def check(**more: Any) -> Plan:
     return surefit.check(**{**rows, "model": "tiny:mlp", **OPTIONS, **more})
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_scikit_learn(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 1))

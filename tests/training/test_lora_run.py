@@ -142,6 +142,7 @@ def test_another_base_is_refused_on_resume(tmp_path: Path) -> None:
         surefit.train(model=MeanPool(), resume=tmp_path / "run", **options)
 
 
+@pytest.mark.slow
 def test_one_rank_however_it_is_spelled(tmp_path: Path, capsys: Any) -> None:
     data = write_jsonl(tmp_path / "rows.jsonl", echo_rows(20))
     (tmp_path / "c.yaml").write_text("lora:\n  r: 2\n  alpha: 5\n")

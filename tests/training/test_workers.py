@@ -60,6 +60,7 @@ def test_a_run_with_workers_equals_one_without(tmp_path: Path, workers: int) -> 
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.slow
 def test_language_models_with_workers(tmp_path: Path) -> None:
     options = {"data": echo_rows(40), "model": "tiny:llama", "max_steps": 4}
     losses = [

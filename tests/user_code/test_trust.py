@@ -160,6 +160,7 @@ def test_installed_module_is_code_like_any_other(home: Path) -> None:
         RunCode(home).find("os:system")
 
 
+@pytest.mark.slow
 def test_resume_runs_what_the_options_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train_here(home, "resumednet")
     forget()
