@@ -361,7 +361,7 @@ PICTURES = [
     ),
     Case(
         "array of two channels",
-        "SF251",
+        "SF256",
         {"a.npz": {"image": values(30, 8, 8, 2), "label": CLASSES}},
         "tiny:vit",
         f"--task image-classification {ALL}",
