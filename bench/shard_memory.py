@@ -89,11 +89,11 @@ def measure(model: Path, out: Path) -> None:
     config = AutoConfig.from_pretrained(model)
     base, peaks = anonymous_bytes(), {}
     with peak_above(base, peaks, "load"):
-        module = build_late(AutoModelForCausalLM, config, model, False)
+        module = build_late(AutoModelForCausalLM, config, model, None, False).module
         late, skeleton = late_weights(module), Skeleton(module)
         places = late.by_name(module)
         shard_module(module, mesh)
-        assert fill_divided(module, places, "cpu", 0) == []
+        assert fill_divided(module, places, "cpu", 0, skeleton.module) == []
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     with peak_above(base, peaks, "step"):
         ids = torch.arange(8)[None]

@@ -11,6 +11,7 @@ import transformers
 from forked_processes import run, start_group
 from transformers import AutoConfig
 
+from surefit.models.gathered_model import Skeleton
 from surefit.models.load_shards import build_late, fill_divided, late_weights
 from surefit.models.shard_module import shard_module
 from surefit.models.sharded_tensors import gather_whole, unique_tensors
@@ -61,11 +62,14 @@ def compare(folder: Path) -> None:
     for name, (_, _, loaded_as) in CASES.items():
         auto, place = getattr(transformers, loaded_as), folder / name
         expected, info = auto.from_pretrained(place, dtype=torch.float32, output_loading_info=True)
-        module = build_late(auto, AutoConfig.from_pretrained(place), place, False)
+        built = build_late(auto, AutoConfig.from_pretrained(place), place, None, False)
+        assert sorted(built.newly_initialized) == sorted(info["missing_keys"])
+        module = built.module
         assert all(weight.is_meta for weight in module.parameters())
         places = late_weights(module).by_name(module)
+        skeleton = Skeleton(module)
         shard_module(module, mesh)
-        fresh = fill_divided(module, places, "cpu", 0)
+        fresh = fill_divided(module, places, "cpu", 0, skeleton.module)
         assert sorted(fresh) == sorted(info["missing_keys"]), (name, fresh)
         state, known = unique_tensors(module), expected.state_dict()
         for first, (tensor, names) in state.items():

@@ -6,12 +6,21 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from surefit.config import Reading
 from surefit.data.open_data import open_table
+from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 from surefit.findings import Finding
+
+ODD = CHUNK_ROWS + 6
+"""A row that is not in the first chunk."""
+
+RAGGED = [np.full((steps, 2), steps, np.float32) for steps in (3, 0, 1, 5)]
+FLAT = np.concatenate(RAGGED)
+NAMES = np.array([4, 5, 6, 7])
 
 
 def written(path: Path, content: str | bytes) -> Path:

@@ -18,6 +18,7 @@ from torch import nn
 import surefit
 from builders import feature_rows
 from surefit.models.shard_module import shard_module
+from surefit.plan import stages
 from surefit.processes import gather, process_index
 
 ROWS = 37
@@ -143,8 +144,19 @@ def half() -> dict[str, Any]:
     return {"data": "texts.jsonl", "model": "tiny:llama", "precision": "bf16", "task": "causal-lm"}
 
 
+def by_shares() -> dict[str, Any]:
+    """A model that counts as too large for one process."""
+    stages.WHOLE_SHARE = 0.0
+    return {"data": "texts.jsonl", "model": "llama", "task": "causal-lm"}
+
+
+def drawn() -> dict[str, Any]:
+    return {**by_shares(), "from_scratch": True}
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    each.__name__: each for each in (chosen, shared, counting, live, skipping, half)
+    each.__name__: each
+    for each in (chosen, shared, counting, live, skipping, half, by_shares, drawn)
 }
 
 
@@ -186,6 +198,7 @@ def train_case(folder: Path, name: str, processes: int, parallel: str) -> dict[s
         "losses": [each["loss"] for each in known],
         "skipped": sum(bool(e.get("skipped")) for e in events),
         "choice": run.plan["choices"].get("parallel"),
+        "found": [found["code"] for found in run.plan["findings"]],
         "buffers": gather(buffers),
     }
 

@@ -75,6 +75,23 @@ def model_place(name: str) -> str:
     return name
 
 
+def weights_place(name: str) -> Path:
+    """A model's folder; for a hub id, that of its safetensors, which are downloaded if need be."""
+    from huggingface_hub import snapshot_download
+
+    if Path(name).is_dir():
+        return Path(name)
+    wanted = ["*.safetensors", "*.safetensors.index.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise UsageError(
+            f"The weights of {name} could not be downloaded: {reason}.",
+            "Check the network and the access to the model, or give a local folder.",
+        ) from None
+
+
 def _missing(name: str, why: str) -> UsageError:
     return UsageError(
         f"There is no file or folder {name}, and {why}.",

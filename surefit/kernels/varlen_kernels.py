@@ -90,32 +90,32 @@ def _load_flash() -> Kernel:
     import torch
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
 
-    def attend(query: Any, key: Any, value: Any, rows: Rows, asked: Attention) -> Any:
-        bounds, longest = rows.bounds(query.device), max(rows.lengths)
-        return flash_attn_varlen_func(
-            query,
-            key,
-            value,
-            bounds,
-            bounds,
-            longest,
-            longest,
-            dropout_p=asked.dropout,
-            softmax_scale=asked.scale,
-            causal=asked.causal,
-            window_size=_window(asked),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
+    def options(query: Any, key: Any, asked: Attention) -> dict[str, Any]:
+        return {
+            "dropout_p": asked.dropout,
+            "softmax_scale": asked.scale,
+            "causal": asked.causal,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
 
-    return attend
+    return _as_kernel(flash_attn_varlen_func, options)
 
 
 def _load_torch() -> Kernel:
     from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
 
+    def options(query: Any, key: Any, asked: Attention) -> dict[str, Any]:
+        return {"scale": asked.scale, "enable_gqa": query.shape[1] != key.shape[1]}
+
+    return _as_kernel(varlen_attn, options)
+
+
+def _as_kernel(attention: Callable[..., Any], options: Callable[..., dict[str, Any]]) -> Kernel:
+    """A library's varlen attention; both libraries take the same bounds and window."""
+
     def attend(query: Any, key: Any, value: Any, rows: Rows, asked: Attention) -> Any:
         bounds, longest = rows.bounds(query.device), max(rows.lengths)
-        return varlen_attn(
+        return attention(
             query,
             key,
             value,
@@ -123,9 +123,8 @@ def _load_torch() -> Kernel:
             bounds,
             longest,
             longest,
-            scale=asked.scale,
             window_size=_window(asked),
-            enable_gqa=query.shape[1] != key.shape[1],
+            **options(query, key, asked),
         )
 
     return attend

@@ -24,7 +24,7 @@ class Skeleton:
     """A module as it was before it was divided, without values: a divided one cannot be copied."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, _ = meta_copy(module, Call({}))
+        self.module, _ = meta_copy(module, Call({}))
 
     def gather(self, module: nn.Module, folder: Path) -> nn.Module:
         """The whole module; all processes call it, and get it with the values on process 0 only.
@@ -35,27 +35,27 @@ class Skeleton:
             whole = gather_whole(tensor.detach())
             with together("gathering the model"):
                 if is_main():
-                    _assign(self._module, names, _on_disk(whole, folder).copy_(whole))
+                    _assign(self.module, names, _on_disk(whole, folder).copy_(whole))
             del whole
         if is_main():
             self._take_buffers(module)
-        return self._module
+        return self.module
 
     def allocate(self, module: nn.Module, folder: Path) -> nn.Module:
         """The whole module with empty weights, to be read from a checkpoint by one process alone.
 
         The values are kept as by `gather`.
         """
-        for tensor, names in unique_tensors(self._module).values():
+        for tensor, names in unique_tensors(self.module).values():
             if tensor.is_meta:
-                _assign(self._module, names, _on_disk(tensor, folder))
+                _assign(self.module, names, _on_disk(tensor, folder))
         self._take_buffers(module)
-        return self._module
+        return self.module
 
     def _take_buffers(self, module: nn.Module) -> None:
         """Buffers are whole in each process; some are in no state."""
         for name, buffer in module.named_buffers():
-            _assign(self._module, (name,), buffer)
+            _assign(self.module, (name,), buffer)
 
 
 def _on_disk(tensor: Any, folder: Path) -> Any:

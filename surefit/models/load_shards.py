@@ -1,23 +1,23 @@
-"""Reads the weights of a transformers folder into a model that was divided without values.
+"""Gives a transformers model that was divided without values its weights: read, or drawn anew.
 
 The model is built on the meta device; each process reads the rows that it holds. transformers
 renames the weights of a file as its own loader does. A model whose weights it also converts (joins
-experts, splits matrices) is loaded whole instead.
+experts, splits matrices) is loaded whole instead. Weights that no file has are drawn one by one.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from surefit.errors import RunFailedError
+from surefit.models.draw_weights import draw_weight
+from surefit.models.load_weights import fit_embeddings, report_new
+from surefit.models.model_source import Built
 from surefit.models.sharded_tensors import is_divided, own_rows, unique_tensors
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LateWeights:
         named = {}
         for first, (tensor, names) in unique_tensors(module).items():
             place = known.get(id(tensor))
-            if place is not None and place.shape == tuple(tensor.shape):
+            if place is not None:
                 named[first] = place
                 named |= dict.fromkeys(names, place)
         for name in list(named):
@@ -66,14 +66,28 @@ def late_weights(module: nn.Module) -> LateWeights | None:
     return _LATE.get(module)
 
 
-def build_late(auto: Any, config: Any, folder: Path, trust_remote_code: bool) -> Any:
-    """A model without values, whose weights are read when it is divided; None if they cannot be."""
+def build_late(
+    auto: Any, config: Any, folder: Path | None, tokenizer: Any, trust_remote_code: bool
+) -> Built | None:
+    """A model without values, which it gets when it is divided; without a folder, drawn ones.
+
+    None if it has to be loaded or drawn whole.
+    """
+    from torch.nn.utils.parametrize import is_parametrized
+
     model = build_empty(auto, config, trust_remote_code)
-    weights = find_late_weights(model, folder)
-    if weights is None:
-        return None
-    _LATE[model] = weights
-    return model
+    places = {} if folder is None else find_places(model, folder)
+    if places is None or (folder is None and any(map(is_parametrized, model.modules()))):
+        return None  # a weight that is computed from others starts with them
+    built = fit_embeddings(Built(model), tokenizer)
+    state = model.state_dict(keep_vars=True)
+    _LATE[model] = LateWeights(tuple((state[name], place) for name, place in places.items()))
+    if folder is None:
+        return built
+    known = {id(state[name]) for name in places}
+    weights = unique_tensors(model).items()
+    new = [first for first, (weight, _) in weights if weight.is_meta and id(weight) not in known]
+    return replace(built, findings=(*built.findings, *report_new(new)), newly_initialized=(*new,))
 
 
 def whole_bytes(folder: Path) -> int:
@@ -104,8 +118,11 @@ def list_weights(folder: Path) -> dict[str, Place]:
     return found
 
 
-def find_late_weights(model: Any, folder: Path) -> LateWeights | None:
-    """Where the weights of a transformers model are; None if they would have to be converted."""
+def find_places(model: Any, folder: Path) -> dict[str, Place] | None:
+    """Where the weights of a transformers model are; None if they have to be loaded whole.
+
+    A weight that has another shape in the file, such as the head for another task, has no place.
+    """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         WeightConverter,
@@ -119,16 +136,19 @@ def find_late_weights(model: Any, folder: Path) -> LateWeights | None:
     converters = [each for each in mapping if isinstance(each, WeightConverter)]
     if len(renamings) + len(converters) != len(mapping):
         return None
-    prefix, places = model.base_model_prefix, []
-    for key, place in sorted(list_weights(folder).items()):
+    prefix, places = model.base_model_prefix, {}
+    stored = list_weights(folder)
+    if not stored:
+        return None
+    for key, place in sorted(stored.items()):
         name, converted = rename_source_key(key, renamings, converters, prefix, state)
         if name not in state and key in state:
             name, converted = rename_source_key(key, [], [], prefix, state)
         if converted is not None:
             return None
-        if name in state:
-            places.append((state[name], place))
-    return LateWeights(tuple(places))
+        if name in state and place.shape == tuple(state[name].shape):
+            places[name] = place
+    return places
 
 
 def build_empty(auto: Any, config: Any, trust_remote_code: bool) -> Any:
@@ -142,10 +162,13 @@ def build_empty(auto: Any, config: Any, trust_remote_code: bool) -> Any:
     return model
 
 
-def fill_divided(module: nn.Module, places: dict[str, Place], device: Any, seed: int) -> list[str]:
-    """Give a divided module on the meta device its values; the weights that no file has.
+def fill_divided(
+    module: nn.Module, places: dict[str, Place], device: Any, seed: int, template: nn.Module
+) -> list[str]:
+    """Give a divided module on the meta device its values; returns the weights that no file has.
 
-    Those are initialised from the seed and their names, alike in any number of processes.
+    Those are drawn (`draw_weights.py`). `template` is the module before it was divided, without
+    values. Of embeddings that were enlarged for the tokenizer, the added rows are drawn.
     """
     import torch
     from safetensors import safe_open
@@ -155,15 +178,16 @@ def fill_divided(module: nn.Module, places: dict[str, Place], device: Any, seed:
     with torch.no_grad():
         for first, (tensor, names) in unique_tensors(module).items():
             target = _materialize(module, names, tensor, device) if tensor.is_meta else tensor
-            if first in places:
-                wanted.setdefault(places[first].file, []).append((target, places[first]))
-            elif tensor.is_meta:
-                _initialize(module, first, target, seed)
-                fresh.append(first)
+            place = places.get(first)
+            if place is not None:
+                wanted.setdefault(place.file, []).append((target, place))
+            if tensor.is_meta and (place is None or place.shape != tuple(tensor.shape)):
+                _copy_share(draw_weight(template, names, seed), target)
+                fresh += [first] if place is None else []
         for file, targets in wanted.items():
             with safe_open(str(file), "pt") as opened:
                 for target, place in targets:
-                    _read(opened.get_slice(place.key), target)
+                    _copy_share(opened.get_slice(place.key), target, *place.shape[:1])
     return fresh
 
 
@@ -199,63 +223,13 @@ def _owners(module: nn.Module, names: tuple[str, ...]) -> Iterator[tuple[nn.Modu
         yield module.get_submodule(place), last
 
 
-def _read(source: Any, target: Any) -> None:
-    """Copy the rows that this process holds."""
+def _copy_share(source: Any, target: Any, num_rows: int | None = None) -> None:
+    """Copy the rows that this process holds, of those that the source has."""
+    share = target.to_local() if is_divided(target) else target
     if not target.dim():
-        target.copy_(source[...])
+        share.copy_(source[...])
         return
     rows = own_rows(target)
-    if len(rows):
-        share = target.to_local() if is_divided(target) else target
-        share.copy_(source[rows.start : rows.stop])
-
-
-def _initialize(module: nn.Module, name: str, target: Any, seed: int) -> None:
-    """Initialise a weight as its layer does, whole, and keep the own share."""
-    import torch
-
-    whole = torch.empty(target.shape, dtype=target.dtype)
-    words = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(words, "little"))
-        _fill_new(module, name, whole)
-    share = target.to_local() if is_divided(target) else target
-    rows = own_rows(target) if target.dim() else range(0)
-    share.copy_(whole[rows.start : rows.stop] if target.dim() else whole)
-
-
-def _fill_new(module: nn.Module, name: str, whole: Any) -> None:
-    """The values of a new weight: an adapter's, or those of the model's own initialisation."""
-    from torch import nn
-
-    if ".lora_A." in name:
-        nn.init.kaiming_uniform_(whole, a=math.sqrt(5))
-    elif ".lora_B." in name:
-        whole.zero_()
-    elif ".lora_" in name:
-        raise RunFailedError(
-            f"{name} starts from the values of other weights, which no process holds whole.",
-            "Use plain LoRA (lora.dora=false), or processes with more memory.",
-        )
-    else:
-        _init_like_model(module, name, whole)
-
-
-def _init_like_model(module: nn.Module, name: str, whole: Any) -> None:
-    """Let the transformers model that owns the layer initialise a copy of it."""
-    import torch
-    from torch import nn
-
-    place, _, last = name.rpartition(".")
-    owner = module.get_submodule(place)
-    known = {id(p): nn.Parameter(torch.empty(p.shape)) for p in owner.parameters(recurse=False)}
-    alone = copy.copy(owner)
-    alone._parameters = {
-        key: None if p is None else known[id(p)] for key, p in owner._parameters.items()
-    }
-    alone._parameters[last] = drawn = nn.Parameter(whole)
-    inside = [(n, m) for n, m in module.named_modules() if hasattr(m, "_init_weights")]
-    models = [m for n, m in inside if not n or place == n or place.startswith(f"{n}.")]
-    assert models, f"{name} is in no transformers model"
-    models[-1]._init_weights(alone)
-    whole.copy_(drawn.detach())
+    stop = rows.stop if num_rows is None else min(rows.stop, num_rows)
+    if rows.start < stop:
+        share[: stop - rows.start].copy_(source[rows.start : stop])

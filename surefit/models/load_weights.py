@@ -56,11 +56,15 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
         ) from None
     resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
     new = sorted({*info["missing_keys"], *resized})
-    found: tuple[Finding, ...] = ()
-    if new:
-        shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
-        found = (NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}"),)
-    return Built(module, found, newly_initialized=tuple(new))
+    return Built(module, report_new(new), newly_initialized=tuple(new))
+
+
+def report_new(names: list[str]) -> tuple[Finding, ...]:
+    """The finding of weights that no file has."""
+    if not names:
+        return ()
+    shown = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
+    return (NEW_HEAD.finding(f"{len(names)} weights start untrained: {shown}"),)
 
 
 @contextmanager
@@ -84,7 +88,8 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     had = embedding.weight.shape[0]
     if len(tokenizer) <= had:
         return built
-    module.resize_token_embeddings(len(tokenizer))
+    has_values = not embedding.weight.is_meta  # from which new rows start at the mean
+    module.resize_token_embeddings(len(tokenizer), mean_resizing=has_values)
     message = f"The tokenizer has {len(tokenizer)} tokens, the embeddings had {had} rows."
     return replace(
         built,

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefit.data.hub import model_place
+from surefit.data.hub import model_place, weights_place
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
@@ -25,6 +25,7 @@ from surefit.models.load_weights import building, fit_embeddings, load_weights
 from surefit.models.model_source import Built, ModelSource, WeightLimits
 from surefit.models.quantize import quantization
 from surefit.models.quiet_transformers import quiet_transformers
+from surefit.processes import num_processes
 from surefit.regular_files import refuse_special_inside
 from surefit.tasks.task_spec import Head
 from surefit.user_code.remote_code import guard_remote
@@ -54,7 +55,7 @@ TOO_LARGE = rule(
     "info",
     "weights read by shares",
     why="The model does not fit in one process beside its training. Each process reads its share "
-    "of the weights when training starts, so that planning has only the config.",
+    "of the weights when training starts, or draws it, so that planning has only the config.",
     fix="Nothing to do. Processes with more memory let planning try the model on its rows.",
 )
 
@@ -77,7 +78,9 @@ def open_pretrained(
     weightless = not from_scratch and _is_weightless(name)
     size = _weight_bytes(name, config, from_scratch) if limits != WeightLimits() else 0
     loads = not weightless and quantize is None
-    late = loads and not from_scratch and limits.divided is not None and size > limits.divided
+    # For a plan alone, nothing is downloaded to read where its weights are.
+    at_hand = from_scratch or Path(name).is_dir() or num_processes() > 1
+    late = loads and at_hand and limits.divided is not None and size > limits.divided
     too_large = loads and not late and limits.host is not None and size > limits.host
     weightless = weightless or too_large
 
@@ -94,14 +97,12 @@ def open_pretrained(
         set_tokens(config, encoder.tokenizer)
         with quiet_transformers(), building(name):
             if late:
-                built = _late(auto, name, config, trust_remote_code)
+                built = _late(auto, name, config, encoder, from_scratch, size, trust_remote_code)
             elif weightless:
                 found = _too_large(name, size) if too_large else _no_weights(name)
                 built = Built(_on_meta(auto, config, trust_remote_code), (found,))
-            elif from_scratch:
-                built = Built(auto.from_config(config, trust_remote_code=trust_remote_code))
             else:
-                built = load_weights(auto, name, config, trust_remote_code, **more)
+                built = _build_whole(auto, name, config, trust_remote_code, from_scratch, **more)
         return built if weightless or late else fit_embeddings(built, encoder.tokenizer)
 
     return ModelSource(
@@ -165,9 +166,13 @@ def _on_meta(auto: Any, config: Any, trust_remote_code: bool) -> Any:
 
 
 def _weight_bytes(name: str, config: Any, from_scratch: bool) -> int:
-    """Bytes of the weights in float32; 0 if that is not known before they are loaded."""
-    if not from_scratch:
-        return whole_bytes(Path(name))
+    """Bytes of the weights in float32; 0 if that is not known before they are loaded.
+
+    Of what is not in a local folder, only the config is asked for.
+    """
+    in_files = 0 if from_scratch else whole_bytes(Path(name))
+    if in_files:
+        return in_files
     from transformers import AutoModel
 
     try:
@@ -190,23 +195,42 @@ def _too_large(name: str, size: int) -> Finding:
     )
 
 
-def _late(auto: Any, name: str, config: Any, trust_remote_code: bool) -> Built:
-    """The model without weights, which it gets when it is divided."""
-    size = show_size(whole_bytes(Path(name)))
-    module = build_late(auto, config, Path(name), trust_remote_code)
-    if module is None:
+def _build_whole(
+    auto: Any, name: str, config: Any, trust_remote_code: bool, from_scratch: bool, **more: Any
+) -> Built:
+    if from_scratch:
+        return Built(auto.from_config(config, trust_remote_code=trust_remote_code))
+    return load_weights(auto, name, config, trust_remote_code, **more)
+
+
+def _late(
+    auto: Any,
+    name: str,
+    config: Any,
+    encoder: Encoder,
+    from_scratch: bool,
+    size: int,
+    trust_remote_code: bool,
+) -> Built:
+    """The model without weights, which it gets when it is divided; loaded whole if it must be."""
+    place = None if from_scratch else weights_place(name)
+    built = build_late(auto, config, place, encoder.tokenizer, trust_remote_code)
+    if built is None:
+        built = _build_whole(auto, name, config, trust_remote_code, from_scratch)
+        built = fit_embeddings(built, encoder.tokenizer)
         message = (
-            f"The weights of {name} ({size} in float32) are converted as they are loaded, so that "
-            "each process loads them whole before the model is divided."
+            f"The weights of {name} ({show_size(size)} in float32) cannot be read or drawn share "
+            "by share: they are not in safetensors files, are converted as they are loaded, or are "
+            "computed from one another. Each process builds the model whole before it is divided."
         )
-        built = load_weights(auto, name, config, trust_remote_code)
-        return replace(built, findings=(*built.findings, TOO_LARGE.finding(message)))
-    message = (
-        f"The weights of {name} are {size} in float32; each process reads its share when training "
-        "starts. Not done in planning: probes of the model on its rows, padding-free batches, "
-        "the trial of the learning rate."
-    )
-    return Built(module, (TOO_LARGE.finding(message),))
+    else:
+        does = "draws" if from_scratch else "reads"
+        message = (
+            f"The weights of {name} are {show_size(size)} in float32; each process {does} its "
+            "share when training starts. Not done in planning: probes of the model on its rows, "
+            "padding-free batches, the trial of the learning rate."
+        )
+    return replace(built, findings=(*built.findings, TOO_LARGE.finding(message)))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:

@@ -40,8 +40,8 @@ def divide(
     """Divide the module over the processes, in place, if `parallel` is fsdp and there are several.
 
     Its parameters become new objects, so that the optimizer is made afterwards. A module without
-    values gets them from its files, and what is new from the seed. `choice` is that of the plan
-    (`plan/choose_parallel.py`).
+    values gets them from its files; what is new is drawn from the seed. `choice` is that of the
+    plan (`plan/choose_parallel.py`).
     """
     import torch
     from torch.distributed.device_mesh import init_device_mesh
@@ -58,7 +58,7 @@ def divide(
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     sharded: Any = shard_module(module, mesh, low, whole=bool(choice.get("whole")))
     if places is not None:
-        fill_divided(module, places, accelerator.device, seed)
+        fill_divided(module, places, accelerator.device, seed, skeleton.module)
     if not choice.get("unused", True):
         return Divided(skeleton)
     sharded.set_reduce_scatter_unused_params(True)

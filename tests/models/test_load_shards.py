@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 from surefit.encode.encoder import Encoder
-from surefit.models.load_shards import late_weights, whole_bytes
+from surefit.models.gathered_model import Skeleton
+from surefit.models.load_shards import build_late, fill_divided, late_weights, whole_bytes
 from surefit.models.model_source import WeightLimits
 from surefit.models.pretrained import open_pretrained
 from surefit.tasks import TASKS
@@ -50,9 +52,35 @@ def test_weights_that_transformers_converts_are_loaded_whole(tmp_path: Path) -> 
     source = open_pretrained(str(tmp_path), False, False, None, WeightLimits(0))
     built = source.build(CAUSAL, Encoder("causal-lm", {}))
     assert [found.code for found in built.findings] == ["SF870"]
-    assert "loads them whole" in built.findings[0].message
+    assert "builds the model whole" in built.findings[0].message
     assert late_weights(built.module) is None
     assert not any(weight.is_meta for weight in built.module.parameters())
+
+
+def test_embeddings_are_enlarged_for_the_tokenizer(tmp_path: Path) -> None:
+    _write(tmp_path, transformers.LlamaConfig(**SIZES, **HEADS))
+    auto, config = transformers.AutoModelForCausalLM, transformers.LlamaConfig(**SIZES, **HEADS)
+    built = build_late(auto, config, tmp_path, range(64), False)
+    assert built is not None
+    assert built.added_tokens == range(61, 64)
+    assert [found.code for found in built.findings] == ["SF307"]
+    late = late_weights(built.module)
+    assert late is not None
+    template = Skeleton(built.module).module
+    fill_divided(built.module, late.by_name(built.module), "cpu", 0, template)
+    expected = auto.from_pretrained(tmp_path).state_dict()
+    for name, weight in built.module.state_dict().items():
+        rows = len(expected[name])
+        assert torch.equal(weight[:rows], expected[name]), name
+        assert len(weight) == rows or 0.01 < weight[rows:].std() < 0.04
+
+
+def test_folder_without_safetensors_is_loaded_whole(tmp_path: Path) -> None:
+    _write(tmp_path, transformers.LlamaConfig(**SIZES, **HEADS))
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.bin")
+    config = transformers.LlamaConfig(**SIZES, **HEADS)
+    auto = transformers.AutoModelForCausalLM
+    assert build_late(auto, config, tmp_path, None, False) is None
 
 
 def _run(*command: object) -> str:

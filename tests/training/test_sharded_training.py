@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -15,9 +16,11 @@ import sharded_cases
 import torch
 from same_curves import TASKS, largest_difference, run_bounded, train_curves, write_data
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from surefit.checks.launcher import take_fsdp
 from surefit.checks.probes.parameter_use import find_use
+from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.errors import FindingError, UsageError
 from surefit.models.shard_module import find_units
 from surefit.plan.choose_parallel import check_divisible
@@ -80,6 +83,25 @@ def test_modules_that_are_hard_to_divide(folder: Path, monkeypatch: pytest.Monke
     assert first == second  # each process has seen other rows
     # Both processes skip the step that overflows in one of them, and lower the scale.
     assert two["overflow"] == [[[4.0, False], [4.0, True]]] * 2
+
+
+@pytest.mark.processes
+def test_models_too_large_for_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    tokenizer = train_tokenizer((folder / "texts.jsonl").read_text().splitlines(), 300)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=2, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder / "llama")
+    tokenizer.save_pretrained(folder / "llama")
+    one = run_cases(folder, 1, "fsdp", "by_shares")["by_shares"]
+    two = run_cases(folder, 2, "fsdp", "by_shares", "drawn")
+    four = run_cases(folder, 4, "fsdp", "drawn")["drawn"]
+    assert largest_difference(one["losses"], two["by_shares"]["losses"]) < 1e-5
+    assert largest_difference(two["drawn"]["losses"], four["losses"]) < 1e-5
+    assert abs(four["losses"][0] - math.log(len(tokenizer))) < 0.3
+    assert "SF870" not in one["found"]
+    assert all("SF870" in case["found"] for case in (two["by_shares"], two["drawn"], four))
 
 
 def blocks_of(module: nn.Module) -> dict[str, nn.Module]:

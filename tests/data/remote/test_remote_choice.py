@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,25 +15,10 @@ from PIL import Image
 from builders import feature_rows, sentiment_rows
 from http_server import serve
 from surefit.data.open_data import open_table, validation_of
-from surefit.data.remote import download
 from surefit.data.remote.remote_copy import reading_once
 from surefit.errors import FindingError
 
 BIG = b"\0" * 1000
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "BACK_OFF_SECONDS", 0.01)
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
 
 
 def lines(first: int, last: int) -> bytes:

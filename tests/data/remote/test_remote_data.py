@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,21 +27,6 @@ from surefit.errors import FindingError, UsageError
 from surefit.shown_places import as_shown
 
 ROWS = sentiment_rows(40)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "BACK_OFF_SECONDS", 0.01)
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """fsspec's file system in memory, empty before and after."""
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
 
 
 def lines(rows: list[dict[str, Any]]) -> bytes:

@@ -1,0 +1,265 @@
+"""Mistakes in a command: one clear message, exit code 2, no traceback, no half-written run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from bad_input import FEATURES, SFT, without_bytecode
+
+from builders import (
+    feature_rows,
+    save_ragged,
+)
+from surefit.cli import run
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+MISTAKES: dict[str, tuple[list[str], str, str]] = {
+    "unknown command": (["trian"], "No such command 'trian'.", "train"),
+    "unknown option": (["train", *SFT, "--bach-size", "3"], "--bach-size", "--batch-size"),
+    "option without a number": (["train", *SFT, "--epochs", "x"], "'--epochs'", "integer"),
+    "value out of range": (["train", *SFT, "--epochs", "0"], "epochs: ", "found 0"),
+    "unknown task": (["train", *SFT, "--task", "stf"], "Unknown task 'stf'.", "mean 'sft'?"),
+    "unknown key": (["train", *SFT, "--set", "kep=1"], "Unknown key 'kep'.", "mean 'keep'?"),
+    "unknown role": (
+        ["train", *SFT, "--set", "columns.promt=x"],
+        "columns.promt: no task has a role 'promt'.",
+        "mean columns.prompt?",
+    ),
+    "an option and its key": (
+        ["train", *SFT, "--set", "data=other.jsonl"],
+        "--data and --set data=… are both given.",
+        "one of them",
+    ),
+    "an empty model": (["train", *SFT[:3], ""], "--model is empty.", "leave it out"),
+    "an empty task": (["train", *SFT, "--task", ""], "--task is empty.", "leave it out"),
+    "an empty path": (["inspect", ""], "The path of the data is empty.", "Pass a file"),
+    "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
+    "metric the task does not have": (
+        ["train", *FEATURES, "--set", "early_stopping.metric=acuracy"],
+        "early_stopping.metric is 'acuracy'",
+        "loss, accuracy, macro_f1.",
+    ),
+    "metric that is no number": (
+        ["train", *FEATURES, "--set", "early_stopping.metric=confusion"],
+        "early_stopping.metric is 'confusion'",
+        "loss, accuracy, macro_f1.",
+    ),
+    "no data": (["train", "--model", "tiny:llama"], "No data was given.", "--data"),
+    "no model": (["train", "--data", "sft.jsonl"], "No model was given.", "--model"),
+    "missing data": (
+        ["train", "--data", "nope.jsonl", "--model", "tiny:llama"],
+        "There is no file or folder nope.jsonl.",
+        "path",
+    ),
+    "missing evaluation data": (
+        ["train", *SFT, "--eval-data", "nope.jsonl"],
+        "There is no file or folder nope.jsonl.",
+        "path",
+    ),
+    "missing config": (["train", "nope.yaml"], "There is no config file nope.yaml.", "path"),
+    "missing model folder": (
+        ["train", "--data", "sft.jsonl", "--model", "./nope"],
+        "./nope is not a model folder.",
+        "path",
+    ),
+    "missing module": (
+        ["train", "--data", "features.npz", "--model", "nope:make"],
+        "There is no Python module 'nope'",
+        "MODULE:FUNCTION",
+    ),
+    "missing function": (
+        ["train", "--data", "features.npz", "--model", "net:mke"],
+        "'mke'",
+        "make",
+    ),
+    "unknown architecture": (
+        ["train", "--data", "sft.jsonl", "--model", "tiny:lama"],
+        "'lama' is not an architecture",
+        "llama",
+    ),
+    "file of an unknown kind": (
+        ["train", "--data", "net.py", "--model", "tiny:llama"],
+        "net.py has the ending '.py'; expected .jsonl, ",
+        "Convert",
+    ),
+    "text for a module without tokenizer": (
+        ["train", "--data", "sft.jsonl", "--model", "net:make"],
+        "net:make comes without a tokenizer",
+        "--tokenizer",
+    ),
+    "output is a file": (
+        ["train", *SFT, "--output", "sft.jsonl"],
+        "Cannot write to sft.jsonl: sft.jsonl is not a folder.",
+        "--output",
+    ),
+    "output below a file": (
+        ["train", *SFT, "--output", "sft.jsonl/run"],
+        "Cannot write to sft.jsonl/run",
+        "--output",
+    ),
+    "output where nothing can be made": (
+        ["train", *FEATURES, "--output", "/proc/run"],
+        "Cannot write to /proc/run",
+        "--output",
+    ),
+    "resuming what is not there": (["train", "--resume", "nope"], "nope does not exist.", "named"),
+    "resuming what is no run": (["train", "--resume", "."], ". is not the folder of a run.", ""),
+    "evaluating what is not there": (["evaluate", "nope"], "nope does not exist.", "named"),
+    "predicting with what is not there": (
+        ["predict", "nope", "--text", "x"],
+        "nope does not exist.",
+        "named",
+    ),
+    "a row that is not there": (
+        ["inspect", "sft.jsonl", "--row", "99"],
+        "--row is 99; expected 0 to 19.",
+        "number",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_gets_one_message_and_exit_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    arguments, message, hint = MISTAKES[name]
+    before = sorted(folder.rglob("*"))
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("error: ") == 1
+    assert message in captured.err
+    assert hint in captured.err
+    assert "Traceback" not in captured.err
+    assert without_bytecode(folder) == before
+
+
+CHECKED = {name: case for name, case in MISTAKES.items() if case[0][0] == "train"} | {
+    "inspect": (["inspect", "nope.csv"], "There is no file or folder nope.csv.", "path"),
+    "evaluate": (["evaluate", "nope"], "nope does not exist.", "named"),
+}
+WRITES_ONLY = ("resuming", "output where nothing")
+
+
+@pytest.mark.parametrize("name", [n for n in CHECKED if not n.startswith(WRITES_ONLY)])
+def test_mistake_with_json_is_one_object_alone_on_stdout(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (command, *rest), message, hint = CHECKED[name]
+    assert run(["check" if command == "train" else command, *rest, "--json"]) == 2
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    assert answer.keys() == {"ok", "error"}
+    assert answer["ok"] is False
+    assert answer["error"].keys() == {"message", "fix"}
+    assert message in answer["error"]["message"]
+    assert hint in answer["error"]["message"] + answer["error"]["fix"]
+    assert "Traceback" not in captured.err
+
+
+AS_ANYONE = """
+import os, sys
+from surefit.errors import UsageError
+from surefit.run.run_folder import choose_folder
+if os.geteuid() == 0:  # who may write to every folder
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    choose_folder(sys.argv[1], "run")
+except UsageError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "output"), [(0o500, "locked/run"), (0o500, "locked/a/b"), (0o000, "locked/a/b")]
+)
+def test_read_only_output_folder(folder: Path, mode: int, output: str) -> None:
+    folder.chmod(0o755)
+    (folder / "locked").mkdir(mode=mode)
+    command = [sys.executable, "-c", AS_ANYONE, output]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = f"Cannot write to {output}: locked may not be written to.\n"
+    assert (ended.stdout, ended.returncode) == (said, 0), ended.stderr
+
+
+@pytest.mark.parametrize("setting", ["precision=fp16", "trackers=nope"])
+def test_what_this_machine_cannot_do_leaves_no_folder(
+    folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(["train", *FEATURES, "--set", setting, "--output", "run"]) == 2
+    assert not (folder / "run").exists()
+
+
+@pytest.fixture
+def finished(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A run of one step."""
+    assert run(["train", *FEATURES, "--max-steps", "1", "--output", "run"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split()[0] for line in captured.out.splitlines()][-2:] == ["run", "report"]
+    assert "ready to train" in captured.err
+    return folder / "run"
+
+
+def _content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _content(finished)
+    for arguments, message in (
+        (["train", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
+        (["check", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
+        (["train", "--resume", "run", "--batch-size", "9"], "batch_size"),
+        (["train", "--resume", "run", "--lr", "0.5"], "lr"),
+        (["train", "--resume", "run", "--output", "."], ". is not empty, so run cannot be"),
+        (["check", "--resume", "run"], "check does not take --resume."),
+    ):
+        assert run(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert message in captured.err
+    assert _content(finished) == before
+
+
+def test_resuming_on_other_data_says_so(
+    finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_ragged(folder / "features.npz", feature_rows(31))
+    shutil.rmtree(finished / "model")  # as if it had been stopped before the end
+    before = _content(finished)
+    assert run(["train", "--resume", "run"]) == 1
+    captured = capsys.readouterr()
+    assert "SF403  The rows of run are not those it was begun with." in captured.err
+    assert _content(finished) == before
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert capsys.readouterr().out.startswith("Usage: surefit")
+
+
+def test_fault_of_our_own_is_one_message_and_a_traceback_only_with_debug(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("surefit.data.open_data.open_table", broken)
+    assert run(["inspect", "sft.jsonl", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["error"]["message"] == "ZeroDivisionError: oops"
+    assert "--debug" in answer["error"]["fix"]
+    with pytest.raises(ZeroDivisionError):
+        run(["inspect", "sft.jsonl", "--debug"])
