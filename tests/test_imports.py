@@ -19,6 +19,7 @@ ORDER = (
     "stored_files",
     "config",
     "gigabytes",
+    "wide_numbers",
     "disk_space",
     "progress",
     "peers",

@@ -12,6 +12,7 @@ from surefit.kernels.sparse_head import LogitTransform, SparseHead
 from surefit.kernels.tensor_difference import relative_difference
 from surefit.kernels.tied_embeddings import find_tied
 from surefit.kernels.tolerances import tolerance_of
+from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +172,7 @@ class _FullHead:
 
     def find_transform(self) -> LogitTransform | None:
         """What turns the embedding's output into the logits, if it is a factor or a soft-cap."""
-        raw, logits = self.raw.double(), self.logits.double()
+        raw, logits = as_double(self.raw), as_double(self.logits)
         if raw.shape != logits.shape:
             return None
         factor = float((raw * logits).sum() / (raw * raw).sum())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from surefit.wide_numbers import as_double
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,7 +19,7 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, f
     import torch
 
     parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
-    pairs = ((a.double(), b.double()) for a, b in zip(*parts, strict=True))
+    pairs = ((as_double(a), as_double(b)) for a, b in zip(*parts, strict=True))
     found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
     difference, *sizes = torch.stack(found).amax(0).tolist()
     return difference, sizes[0], sizes[1]

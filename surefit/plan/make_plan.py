@@ -19,6 +19,7 @@ from surefit.checks.machine import resolve_precision
 from surefit.data.cache import fingerprint
 from surefit.errors import UsageError
 from surefit.findings import Finding
+from surefit.kernels.deterministic import prepare_deterministic
 from surefit.memory.limit import Limit, find_limit
 from surefit.peers.process_names import host_name, name_process
 from surefit.peers.signs_of_life import NOTES
@@ -57,6 +58,7 @@ class Decided:
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """The plan of a run; of several processes, the one they agree on."""
     request = _as_launched(request)
+    prepare_deterministic(request.config.deterministic)
     if num_processes() == 1:
         return run_stages(request, progress)
     set_stall_seconds(request.config.stall_seconds)

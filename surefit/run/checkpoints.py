@@ -13,6 +13,7 @@ from surefit.errors import RunFailedError
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_fingerprint
 from surefit.models.shard_module import is_sharded, own_shard, reshard
+from surefit.models.trained_tensors import trained_tensors
 from surefit.processes import is_main, together
 from surefit.run.checkpoint_state import SHARDED_VERSION, About, State, read_about, write_about
 from surefit.run.choose_checkpoint import (
@@ -223,12 +224,9 @@ def saved_tensors(module: nn.Module) -> dict[str, Any]:
 
     The tensors are the module's own.
     """
-    state = module.state_dict(keep_vars=True)
-    if not is_adapted(module):
-        return dict(state)
-    names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    frozen = {name for name, _ in module.named_parameters(remove_duplicate=False)} - names
-    return {name: tensor for name, tensor in state.items() if name not in frozen}
+    if is_adapted(module):
+        return trained_tensors(module)
+    return dict(module.state_dict(keep_vars=True))
 
 
 def _trained(module: nn.Module) -> dict[str, Any]:
@@ -252,13 +250,15 @@ def _load_trained(path: Path, module: nn.Module) -> None:
     from safetensors.torch import load_file
 
     tensors = load_file(str(path / "model.safetensors"))
-    missing = set(_trained(module)) ^ set(tensors)
-    if missing:
+    trained = set(saved_tensors(module))
+    # Earlier versions also saved the scales of quantized weights, which do not change.
+    differing = (trained - set(tensors)) | (set(tensors) - set(module.state_dict()))
+    if differing:
         raise RunFailedError(
-            f"{path} does not hold what is trained: {min(missing)} differs.",
+            f"{path} does not hold what is trained: {min(differing)} differs.",
             "Resume with the version of surefit that wrote it.",
         )
-    module.load_state_dict(tensors, strict=False)
+    module.load_state_dict({name: tensors[name] for name in trained}, strict=False)
 
 
 def prune_checkpoints(folder: Path, keep: int, best_step: int | None) -> None:

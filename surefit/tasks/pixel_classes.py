@@ -137,11 +137,15 @@ def pixel_class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.
 
 def pixel_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
     """Cross-entropy summed over the labelled pixels, and their number."""
+    from torch import are_deterministic_algorithms_enabled
     from torch.nn.functional import cross_entropy
 
     labels = batch["labels"]
     scores = pixel_scores(full_precision(outputs.logits), labels.shape[-2:])
-    total = cross_entropy(scores, labels.long(), reduction="sum", ignore_index=-100)
+    targets = labels.long()
+    if are_deterministic_algorithms_enabled():  # that of pixels is not, on a GPU
+        scores, targets = scores.movedim(1, -1).flatten(0, -2), targets.flatten()
+    total = cross_entropy(scores, targets, reduction="sum", ignore_index=-100)
     return total, int((labels >= 0).sum())
 
 

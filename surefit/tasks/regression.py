@@ -31,6 +31,7 @@ from surefit.tasks.number_targets import (
 from surefit.tasks.row_inputs import FILE_ROLES, INPUTS, TABLE, arrays_of, input_of
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 from surefit.tasks.text_classification import adapt_to_pairs, misread
+from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -105,15 +106,15 @@ def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
 
 def _in_units(outputs: Any, batch: Batch, encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
     """Predictions and targets in the units of the data: (B,) each, or (B, K)."""
-    labels = batch["labels"].double()
-    made = predicted_numbers(outputs, num_targets(encoder)).double().reshape(labels.shape)
+    labels = as_double(batch["labels"])
+    made = as_double(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
     mean, scale = (labels.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
     return made * scale + mean, labels * scale + mean
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The numbers for each row, in the units of the data."""
-    values = predicted_numbers(outputs, num_targets(encoder)).double()
+    values = as_double(predicted_numbers(outputs, num_targets(encoder)))
     mean, scale = (values.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
     return [{"prediction": name_targets(row, encoder)} for row in (values * scale + mean).tolist()]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from surefit.checks.machine import usable_precision
 from surefit.kernels.aligned_weights import align_weights
 from surefit.kernels.compiling import compile_layers
+from surefit.kernels.deterministic import deterministic_algorithms
 from surefit.models.frozen_precision import frozen_as_trained
 from surefit.models.lora_files import has_named_base
-from surefit.training.engine import deterministic_algorithms, make_accelerator
+from surefit.training.engine import make_accelerator
 
 if TYPE_CHECKING:
     from torch import nn

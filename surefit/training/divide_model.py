@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import UsageError
@@ -50,7 +51,7 @@ def divide(
         return None
     skeleton, late = Skeleton(module), late_weights(module)
     places = None if late is None else late.by_name(module)
-    _take_from_first(module)
+    take_from_first(chain(module.parameters(), module.buffers()))
     accelerator.prepare_model(module, device_placement=False, evaluation_mode=True)  # autocast
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
     # Layers of other modules may meet float32 inputs without autocast, and mix no dtypes.
@@ -65,11 +66,11 @@ def divide(
     return Divided(skeleton, UsedParameters(module))
 
 
-def _take_from_first(module: nn.Module) -> None:
-    """Let all processes divide the same weights, as DDP does: a module may start at random."""
+def take_from_first(tensors: Iterable[Any]) -> None:
+    """Let all processes start with the values of process 0: a module may start at random."""
     from torch import distributed
 
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in tensors:
         if not tensor.is_meta:
             group = talk_group() if tensor.device.type == "cpu" else None
             distributed.broadcast(tensor.detach(), 0, group=group)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from surefit.checks.machine import resolve_precision
 from surefit.models.frozen_precision import lower_frozen
 from surefit.models.gathered_model import Skeleton
 from surefit.pipeline.evaluation import Group
-from surefit.processes import on_cpu
-from surefit.training.divide_model import Divided
+from surefit.processes import gather, on_cpu
+from surefit.training.divide_model import Divided, take_from_first
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +57,6 @@ class Engine:
     @property
     def group(self) -> Group:
         """The processes that train together, for sums and lists over all of them."""
-        from accelerate.utils import gather_object
-
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return Group()
@@ -68,7 +65,12 @@ class Engine:
             return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
 
         index, size = accelerator.process_index, accelerator.num_processes
-        return Group(index, size, reduce, gather_object)
+        return Group(index, size, reduce, _gather_lists)
+
+
+def _gather_lists(own: list[Any]) -> list[Any]:
+    """The lists of all processes as one: through the CPU, not through the memory of devices."""
+    return [each for part in gather(own) for each in part]
 
 
 def make_engine(
@@ -89,25 +91,11 @@ def make_engine(
         with warnings.catch_warnings():  # Accelerate knows only torch's old name of the setting
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             model, prepared = accelerator.prepare(module, optimizer)
+        if accelerator.num_processes > 1:
+            take_from_first(module.buffers())  # DDP does so for weights only
     # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
     stepped = prepared if accelerator.scaler is not None else prepared.optimizer
     return Engine(accelerator, model, stepped, optimizer, divided)
-
-
-@contextmanager
-def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Let torch compute deterministically while the block runs, if wanted."""
-    import torch
-
-    if wanted:  # cuBLAS reads it when it is first used
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(wanted or before, warn_only=warns and not wanted)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def make_accelerator(

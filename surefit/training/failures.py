@@ -274,6 +274,7 @@ def repeat_step(
     pipeline.module.train(training)
     seed_step(about["seed"], about["step"], about["process"])
     report(f"batch: {', '.join(_shown(batch).values())}")
+    batch = {name: value.to(pipeline.device) for name, value in batch.items()}
     with torch.set_grad_enabled(training):
         total: Any
         total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)

@@ -13,10 +13,10 @@ from surefit.batches.order import Share
 from surefit.data.cache import use_cache
 from surefit.errors import UsageError
 from surefit.kernels.clipping import make_clipper
+from surefit.kernels.deterministic import deterministic_algorithms
 from surefit.progress import Progress, silent
 from surefit.request import PythonObjects
 from surefit.run.run_folder import Run
-from surefit.training.engine import deterministic_algorithms
 from surefit.training.last_buffers import LastBuffers
 from surefit.training.loop import seed_step
 from surefit.training.nonfinite import find_nonfinite, show_rows

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from surefit.models.trained_tensors import saved_buffers
 from surefit.processes import num_processes
 
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ class LastBuffers:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        weights = dict(module.named_parameters(remove_duplicate=False))
-        saved = module.state_dict(keep_vars=True).items()
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = [
-            (tensor, tensor.clone()) for name, tensor in saved if name not in weights
+            (buffer, buffer.clone()) for buffer in saved_buffers(module).values()
         ]
 
     def keep(self) -> None:

@@ -24,6 +24,7 @@ from surefit.tasks.task_spec import Better, is_better
 from surefit.training.engine import Engine
 from surefit.training.last_buffers import LastBuffers
 from surefit.training.nonfinite import (
+    LEAST_SCALE,
     MAX_SKIPPED_IN_A_ROW,
     find_nonfinite,
     stop_at,
@@ -130,7 +131,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             exceeded = _refuse_split(error, step, state, accelerator.num_processes)
         if sums is None:  # outside of the handler, which holds the tensors of the step
             hooks.notice(_split(step, state, exceeded))
-            _undo_step(parameters, buffers)
+            _undo_step(parameters, buffers, accelerator.scaler)
             steps = _coming_steps(engine, job, feed, pace, state)
             continue
         norm = clip_gradients()
@@ -141,7 +142,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
         if fault:
             hooks.on_rows(np.concatenate(step.share.micro_batches))
-            _undo_step(parameters, buffers)
+            _undo_step(parameters, buffers, accelerator.scaler)
             _skip_or_stop(fault, place.step, pace, hooks, state)
         else:
             _set_rates(optimizer, base_lrs, rate)
@@ -205,13 +206,15 @@ def _split(step: StepBatches, state: State, exceeded: str) -> str:
     )
 
 
-def _undo_step(parameters: Sequence[nn.Parameter], buffers: LastBuffers) -> None:
+def _undo_step(parameters: Sequence[nn.Parameter], buffers: LastBuffers, scaler: Any) -> None:
     """Undo what forward and backward have changed; return the device memory of the step."""
     import torch
 
     for parameter in parameters:
         parameter.grad = None
     buffers.restore()
+    if scaler is not None:  # the next step is to unscale its gradients, at the same scale
+        scaler.update(scaler.get_scale())
     if torch.accelerator.is_available():
         gc.collect()
         torch.accelerator.empty_cache()
@@ -239,6 +242,11 @@ def _step_optimizer(engine: Engine, step: int, hooks: Hooks, state: State) -> bo
     # A fused optimizer skips the step by itself, which Accelerate does not notice; the scale tells.
     if scaler is None or scaler.get_scale() >= before:
         return False
+    if scaler.get_scale() < LEAST_SCALE:
+        if state.step:
+            hooks.save(state)
+        fault = "The gradients were not finite in fp16, however small the scale of the loss,"
+        raise stop_at(fault, step, saved=state.step > 0)
     state.skipped_steps += 1
     hooks.notice(
         f"Step {step} overflowed in fp16 and was skipped; the scale of the loss is lowered "

@@ -8,6 +8,8 @@ from typing import Any
 from surefit.errors import RunFailedError
 
 MAX_SKIPPED_IN_A_ROW = 10
+LEAST_SCALE = 2.0**-10
+"""Of the loss in fp16, which starts at 2¹⁶: gradients that overflow even so are not finite."""
 SHOWN_ROWS = 12
 
 

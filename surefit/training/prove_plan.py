@@ -10,6 +10,7 @@ from dataclasses import replace
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError
 from surefit.findings import Finding
+from surefit.kernels.deterministic import deterministic_algorithms
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
@@ -19,7 +20,6 @@ from surefit.plan.plan import Plan
 from surefit.processes import gather, together
 from surefit.training.engine import (
     Engine,
-    deterministic_algorithms,
     make_accelerator,
     make_engine,
 )

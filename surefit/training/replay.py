@@ -7,6 +7,7 @@ from typing import Any
 
 from surefit.data.cache import use_cache
 from surefit.kernels.compiling import compile_layers
+from surefit.kernels.deterministic import deterministic_algorithms
 from surefit.models.optimizer import make_optimizer
 from surefit.pipeline.job import Job
 from surefit.plan.plan import Plan
@@ -17,7 +18,6 @@ from surefit.run.choose_checkpoint import Chosen, checkpoint_damage, list_checkp
 from surefit.run.run_folder import Run
 from surefit.training.engine import (
     Engine,
-    deterministic_algorithms,
     make_accelerator,
     make_engine,
 )

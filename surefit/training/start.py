@@ -16,6 +16,7 @@ from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, has_errors
 from surefit.kernels.compiling import compile_layers
+from surefit.kernels.deterministic import deterministic_algorithms
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.models.optimizer import make_optimizer
@@ -51,7 +52,6 @@ from surefit.training.disk_failures import as_disk_failure, report_disk
 from surefit.training.divide_model import divide, with_shards
 from surefit.training.engine import (
     Engine,
-    deterministic_algorithms,
     make_accelerator,
     make_engine,
 )
@@ -359,7 +359,11 @@ def make_feed(
     notice: Callable[[str], None] = lambda text: None,
 ) -> Feed:
     """How batches are made ahead of their turn: by a thread, or by worker processes on the CPU."""
+    import torch
+
     device = engine.accelerator.device
+    if device.type == "cuda" and device.index is None:  # the thread has a current device of its own
+        device = torch.device(device.type, torch.accelerator.current_device_index())
 
     def load(wanted: tuple[int, Any]) -> Mapping[str, Any]:
         epoch, rows = wanted

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.tasks.class_loss import ClassScores
 from surefit.tasks.task_spec import Batch, Metric
+from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ def _log_odds(logits: torch.Tensor, several: bool) -> torch.Tensor:
     """
     import torch
 
-    logits = logits.double()
+    logits = as_double(logits)
     if several:
         return logits
     if logits.shape[-1] == 2:
@@ -77,6 +78,7 @@ def _count_bins(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]]:
 
         logits, labels = scores(outputs, batch)
         odds = _log_odds(logits, labels.ndim == 2).nan_to_num(0.0)
+        labels = labels.to(odds.device)
         columns = odds.shape[-1]
         bins = num_bins(columns)
         share = (odds / SMALL_ODDS).asinh() / math.asinh(LARGEST_ODDS / SMALL_ODDS)
@@ -156,7 +158,8 @@ def _log_loss(scores: ClassScores) -> Metric:
         from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
         logits, labels = scores(outputs, batch)
-        logits = logits.double()
+        logits = as_double(logits)
+        labels = labels.to(logits.device)
         if labels.ndim == 2:
             each = binary_cross_entropy_with_logits(logits, labels.double(), reduction="none")
             return {"sum": each.mean(-1).sum(), "count": len(labels)}

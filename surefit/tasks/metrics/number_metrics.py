@@ -16,6 +16,7 @@ from surefit.encode.encoder import Encoder
 from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.number_targets import name_targets
 from surefit.tasks.task_spec import Batch, Metric, full_precision
+from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +36,8 @@ def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, Any]:
 
 
 def _error_sums(predicted: torch.Tensor, labels: torch.Tensor, encoder: Encoder) -> dict[str, Any]:
-    labels = labels.double()
-    errors = predicted.double() - labels
+    labels = as_double(labels)
+    errors = as_double(predicted) - labels
     scale = labels.new_tensor(encoder.fitted["scale"]).reshape(-1)
     return {
         "absolute": (errors.abs() * scale).sum(0),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.tasks.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
+from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +86,7 @@ def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
 
     def loss_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
         total, count = loss(outputs, batch)
-        return {"loss": total.double(), "count": count}
+        return {"loss": as_double(total), "count": count}
 
     def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
         if isinstance(outputs, LabelledLoss):
