@@ -22,7 +22,7 @@ from surefit.peers.gone_launcher import follow_launcher
 from surefit.peers.process_names import host_name, name_process
 from surefit.peers.rendezvous import knows_address, meet, refuse_to_meet
 from surefit.peers.signs_of_life import NOTES
-from surefit.peers.told_failure import Failure, as_failure
+from surefit.peers.told_failure import as_failure
 from surefit.peers.watchdog import Watchdog, start_watchdog
 
 Value = TypeVar("Value")
@@ -147,11 +147,14 @@ def set_stall_seconds(seconds: float | None) -> None:
 @contextmanager
 def watched_run(path: str) -> Iterator[None]:
     """A run in this folder; when it is over, processes end one by one, or do something else."""
+    global _is_failing
     NOTES.note(run=path)
+    _is_failing = False
     follow_launcher()  # torchrun may have started a single process
     try:
         yield
     except (Exception, SystemExit) as error:
+        _is_failing = True
         if num_processes() == 1 or getattr(error, "exit_code", 1) == 130:
             raise
         if has_lost_process(error):
@@ -187,9 +190,15 @@ def _tell_others(error: BaseException) -> None:
             error.lines = (*error.lines, *first.message)
 
 
-def told_failure() -> Failure | None:
-    """What has ended another process of this run, as far as this one has heard."""
-    return _watch[-1].failure if _watch else None
+_is_failing = False
+
+
+def ends_by_itself() -> bool:
+    """Whether this process is about to end with the message of a failure, its own or another's.
+
+    Its launcher then sends SIGTERM, once or several times, which must not take the message away.
+    """
+    return _is_failing or (bool(_watch) and _watch[-1].failure is not None)
 
 
 def _close_group() -> None:

@@ -87,9 +87,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Stop as Ctrl-C does; a launcher also sends SIGTERM where another process has failed."""
-    from surefit.processes import told_failure
+    from surefit.processes import ends_by_itself
 
-    if told_failure() is None:  # else this process ends by itself, and reports that failure
+    if not ends_by_itself():
         signal.default_int_handler(number, frame)
 
 
@@ -104,7 +104,7 @@ def run(arguments: list[str]) -> int:
         asked = arguments or ["--help"]
         code = app(asked, prog_name="surefit", standalone_mode=False, obj=given)
         if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
-            return _fail([STOPPED], "", 130, as_json)
+            return _fail(*_stopped(), 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         if debug:
@@ -112,10 +112,10 @@ def run(arguments: list[str]) -> int:
         is_told = bool(getattr(error, "is_told", False))
         return _fail(error.lines, error.fix, error.exit_code, as_json, is_told)
     except KeyboardInterrupt:
-        return _fail([STOPPED], "", 130, as_json)
+        return _fail(*_stopped(), 130, as_json)
     except Exception as error:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
-            return _fail([STOPPED], "", 130, as_json)
+            return _fail(*_stopped(), 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             from surefit.cli.unknown_options import explain_usage
 
@@ -123,6 +123,17 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         return _fail(*_explained(error), 1, as_json)
+
+
+def _stopped() -> tuple[list[str], str]:
+    """The message and fix of a command that was stopped, by the run that had begun."""
+    from surefit.peers.signs_of_life import NOTES
+
+    if not NOTES.run:
+        return [STOPPED], ""
+    return [f"Stopped. What was saved is in {NOTES.run}."], (
+        f"Go on with it: surefit train --resume {NOTES.run}"
+    )
 
 
 def _explained(error: Exception) -> tuple[list[str], str]:

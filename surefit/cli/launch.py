@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TOLD_CODES = (1, 2, 130)
+"""Exit codes of surefit, which prints a message with them."""
 SAME_SIGNAL_SECONDS = 0.5
 """Shells and `timeout` send a signal to a process and to its group."""
 _passed_at = -math.inf
@@ -72,10 +74,13 @@ def _pass_on(number: int, frame: Any) -> None:
 
 
 def _explain_end(rank: int, failure: ProcessFailure) -> int:
-    """The exit code of a launch that failed; says so if a signal ended the first that failed."""
-    if failure.exitcode > 0:
+    """The exit code of a launch that failed; names the first that failed if it said nothing."""
+    if failure.exitcode in TOLD_CODES:
         return failure.exitcode
-    print(f"error: {name_process(rank)} was ended by {failure.signal_name()}.", file=sys.stderr)
+    ended = f"ended with exit code {failure.exitcode}"
+    if failure.exitcode < 0:
+        ended = f"was ended by {failure.signal_name()}"
+    print(f"error: {name_process(rank)} {ended}.", file=sys.stderr)
     print("fix: If the run had begun, go on with surefit train --resume RUN.", file=sys.stderr)
     return 1
 

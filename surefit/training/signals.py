@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from surefit.errors import InterruptedRunError
-from surefit.processes import told_failure
+from surefit.processes import ends_by_itself
 from surefit.run.run_folder import Run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -45,8 +45,8 @@ def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iter
 
     def ask(number: int, frame: Any) -> None:
         nonlocal received
-        if number == signal.SIGTERM and told_failure() is not None:
-            return  # the launcher ends what ends by itself, with the message of the failed process
+        if number == signal.SIGTERM and ends_by_itself():
+            return
         received += 1
         if received > 1:
             raise SecondSignal

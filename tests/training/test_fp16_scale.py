@@ -11,9 +11,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 
 import surefit
 from builders import MeanPool, feature_rows
+from surefit.errors import RunFailedError
 from surefit.training import start
 from surefit.training.engine import Engine, make_engine
-from surefit.training.nonfinite import NonFiniteError
 
 
 def large_loss(outputs: Any, batch: Any) -> tuple[Any, int]:
@@ -113,7 +113,7 @@ def test_gradients_that_are_never_finite_end_the_run(tmp_path: Path) -> None:
         total, count = large_loss(outputs, batch)
         return Root.apply(total), count
 
-    with pytest.raises(NonFiniteError, match="however small the scale"):
+    with pytest.raises(RunFailedError, match="however small the scale"):
         surefit.train(
             data=feature_rows(40),
             model=MeanPool(),
