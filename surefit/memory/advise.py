@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,8 @@ from surefit.memory.predict_peak import (
     worst_batch,
 )
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
+from surefit.models.meta_copy import meta_copy
+from surefit.models.shard_module import can_be_divided
 from surefit.pipeline.job import Job
 from surefit.tasks.task_spec import Batch
 
@@ -83,7 +84,7 @@ class Trials:
         """Predicted peak memory on a batch, with a change applied to a copy of the model."""
         module, call = self.job.on_meta
         if change is not None:
-            module, call = copy.deepcopy((module, call))
+            module, call = meta_copy(module, call)
             change(module)
         job = job or self.job
         traced = trace_batch(job, module, call, batch, sharing_of(job, self.limit))
@@ -191,7 +192,8 @@ def advise(
     if job.batches.num_processes > 1:
         divided = divided_changes(trials, saving)
         rounds = [chain(same_training(), islice(divided, 1)), divided, *more, other_training()]
-        rounds += [combined(job), combined(replace(smaller, parallel="fsdp"))]
+        last = replace(smaller, parallel="fsdp") if can_be_divided(job.pipeline.module) else smaller
+        rounds += [combined(job), combined(last)]
     current = {**_sizes(job), **_shared(job), "max_seq_length": max_length}
     yield from try_changes(rounds, current, limit.bytes)
 
@@ -201,6 +203,8 @@ def divided_changes(trials: Trials, saving: Saving | None) -> Iterator[Change]:
 
     `saving` enables gradient checkpointing; None where the model does not support it.
     """
+    if not can_be_divided(trials.job.pipeline.module):
+        return
     divided = replace(trials.job, parallel="fsdp")
     yield Change(_shared(divided), partial(trials.worst_peak, divided))
     smaller = divided
@@ -216,6 +220,8 @@ def divided_changes(trials: Trials, saving: Saving | None) -> Iterator[Change]:
 def more_processes(trials: Trials, saving: Saving | None) -> Iterator[Change]:
     """The model divided over more processes, where each has a device of its own."""
     if not trials.limit.on_device or trials.job.batches.max_tokens is not None:
+        return
+    if not can_be_divided(trials.job.pipeline.module):
         return
     found = fewest_processes(trials, saving)
     if found is not None:

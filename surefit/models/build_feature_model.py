@@ -13,7 +13,7 @@ from surefit.findings import Finding, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.config_sizes import ProjectionPlan, plan_projection, resize_config
 from surefit.models.feature_model_files import has_feature_layers, read_sizes, read_weights
-from surefit.models.load_weights import load_weights
+from surefit.models.load_weights import load_weights, new_model
 from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD
 from surefit.models.model_source import Built
 from surefit.models.quiet_transformers import quiet_transformers
@@ -110,7 +110,7 @@ def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bo
         if not from_scratch:
             return load_weights(AutoModel, name, config, trust_remote_code)
         try:
-            return Built(AutoModel.from_config(config, trust_remote_code=trust_remote_code))
+            return Built(new_model(AutoModel, config, trust_remote_code))
         except Exception as error:  # some architectures can only be built with a head
             what = f"{describe_error(error)}"
             raise MODEL_READS_NO_FEATURES.error(

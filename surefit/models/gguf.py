@@ -12,7 +12,7 @@ from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
 from surefit.models.config_sizes import max_positions
-from surefit.models.load_weights import fit_embeddings, load_weights
+from surefit.models.load_weights import fit_embeddings, load_weights, new_model
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
@@ -33,7 +33,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         set_tokens(config, encoder.tokenizer)
         with quiet_transformers(), _without_bar():
             if from_scratch:
-                return fit_embeddings(Built(auto.from_config(config)), encoder.tokenizer)
+                return fit_embeddings(Built(new_model(auto, config)), encoder.tokenizer)
             built = load_weights(
                 auto,
                 str(path.parent),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from surefit.models.draw_weights import draw_weight
-from surefit.models.load_weights import fit_embeddings, report_new
+from surefit.models.load_weights import fit_embeddings, new_model, report_new
 from surefit.models.model_source import Built
 from surefit.models.sharded_tensors import is_divided, own_rows, unique_tensors
 
@@ -153,11 +153,10 @@ def find_places(model: Any, folder: Path) -> dict[str, Place] | None:
 
 def build_empty(auto: Any, config: Any, trust_remote_code: bool) -> Any:
     """The model with parameters on the meta device, and buffers with their values."""
-    import torch
     from accelerate import init_empty_weights
 
     with init_empty_weights(include_buffers=False):
-        model = auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+        model = new_model(auto, config, trust_remote_code)
     model.tie_weights()  # accelerate has made a parameter of each place
     return model
 

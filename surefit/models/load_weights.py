@@ -59,6 +59,13 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
     return Built(module, report_new(new), newly_initialized=tuple(new))
 
 
+def new_model(auto: Any, config: Any, trust_remote_code: bool = False) -> Any:
+    """A model with new weights, in float32 as trained ones are loaded, whatever its config says."""
+    import torch
+
+    return auto.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+
+
 def report_new(names: list[str]) -> tuple[Finding, ...]:
     """The finding of weights that no file has."""
     if not names:

@@ -21,9 +21,9 @@ from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
 from surefit.models.load_shards import build_late, whole_bytes
-from surefit.models.load_weights import building, fit_embeddings, load_weights
+from surefit.models.load_weights import building, fit_embeddings, load_weights, new_model
 from surefit.models.model_source import Built, ModelSource, WeightLimits
-from surefit.models.quantize import quantization
+from surefit.models.quantize import BYTES_SHARE, quantization, quantize_on_meta
 from surefit.models.quiet_transformers import quiet_transformers
 from surefit.processes import num_processes
 from surefit.regular_files import refuse_special_inside
@@ -77,11 +77,18 @@ def open_pretrained(
     config = _read_config(name, trust_remote_code)
     weightless = not from_scratch and _is_weightless(name)
     size = _weight_bytes(name, config, from_scratch) if limits != WeightLimits() else 0
-    loads = not weightless and quantize is None
+    loads = not weightless
     # For a plan alone, nothing is downloaded to read where its weights are.
     at_hand = from_scratch or Path(name).is_dir() or num_processes() > 1
-    late = loads and at_hand and limits.divided is not None and size > limits.divided
-    too_large = loads and not late and limits.host is not None and size > limits.host
+    late = (
+        loads
+        and at_hand
+        and quantize is None
+        and limits.divided is not None
+        and size > limits.divided
+    )
+    held = int(BYTES_SHARE * size) if quantize is not None else size
+    too_large = loads and not late and limits.host is not None and held > limits.host
     weightless = weightless or too_large
 
     def build(head: Head | None, encoder: Encoder) -> Built:
@@ -101,6 +108,8 @@ def open_pretrained(
             elif weightless:
                 found = _too_large(name, size) if too_large else _no_weights(name)
                 built = Built(_on_meta(auto, config, trust_remote_code), (found,))
+                if more:
+                    quantize_on_meta(built.module, more["quantization_config"])
             else:
                 built = _build_whole(auto, name, config, trust_remote_code, from_scratch, **more)
         return built if weightless or late else fit_embeddings(built, encoder.tokenizer)
@@ -162,7 +171,7 @@ def _on_meta(auto: Any, config: Any, trust_remote_code: bool) -> Any:
     import torch
 
     with torch.device("meta"):
-        return auto.from_config(config, trust_remote_code=trust_remote_code)
+        return new_model(auto, config, trust_remote_code)
 
 
 def _weight_bytes(name: str, config: Any, from_scratch: bool) -> int:
@@ -199,7 +208,7 @@ def _build_whole(
     auto: Any, name: str, config: Any, trust_remote_code: bool, from_scratch: bool, **more: Any
 ) -> Built:
     if from_scratch:
-        return Built(auto.from_config(config, trust_remote_code=trust_remote_code))
+        return Built(new_model(auto, config, trust_remote_code))
     return load_weights(auto, name, config, trust_remote_code, **more)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+BYTES_SHARE = 0.15
+"""Bytes of 4-bit weights with their scales, as a share of those in float32; rounded up."""
 FOUR_BITS = "4bit"
 """The value of lora.quantize."""
 
@@ -100,6 +102,44 @@ def quantized_on_meta(weight: Any) -> tuple[Any, Any]:
         bnb_quantized=True,
     )
     return made, state
+
+
+def quantize_on_meta(model: Any, config: Any) -> None:
+    """Give a model on the meta device the 4-bit layers that its trained weights would have."""
+    import torch
+    from bitsandbytes.functional import quantize_4bit
+    from bitsandbytes.nn import Linear4bit
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    quantizer = AutoHfQuantizer.from_config(config, pre_quantized=False)
+    quantizer.preprocess_model(model=model, dtype=torch.float32, device_map=None)
+    _, small = quantize_4bit(torch.zeros(64, 64), compress_statistics=True, quant_type="nf4")
+    for layer in model.modules():
+        if isinstance(layer, Linear4bit):
+            layer.weight = _empty_weight(layer.weight, small)
+    model.is_loaded_in_4bit = True
+
+
+def _empty_weight(weight: Any, small: Any) -> Any:
+    """A 4-bit weight without values, with the state of a small one in its own sizes."""
+    import torch
+
+    state = _state_on_meta(small)
+    blocks = math.ceil(weight.numel() / state.blocksize)
+    outer = math.ceil(blocks / state.state2.blocksize)
+    state.shape, state.offset = weight.shape, small.offset  # a number that is read to be saved
+    state.absmax = torch.empty(blocks, dtype=small.absmax.dtype, device="meta")
+    state.state2.absmax = torch.empty(outer, dtype=small.state2.absmax.dtype, device="meta")
+    packed = torch.empty(math.ceil(weight.numel() / 2), 1, dtype=torch.uint8, device="meta")
+    return type(weight)(
+        packed,
+        quant_state=state,
+        blocksize=state.blocksize,
+        compress_statistics=True,
+        quant_type=state.quant_type,
+        quant_storage=torch.uint8,
+        bnb_quantized=True,
+    )
 
 
 def _state_on_meta(state: Any) -> Any:

@@ -48,6 +48,11 @@ def shard_module(
     return found
 
 
+def can_be_divided(module: nn.Module) -> bool:
+    """Whether every parameter has rows to divide, of floating point numbers."""
+    return all(p.ndim and p.is_floating_point() for p in module.parameters())
+
+
 def is_sharded(module: nn.Module) -> bool:
     """Whether the module's parameters are divided over processes."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: nothing is

@@ -155,11 +155,11 @@ def check_divisible(module: nn.Module) -> None:
         )
     whole = [n for n, p in module.named_parameters() if not p.is_floating_point()]
     if whole:
-        raise NOT_DIVISIBLE.error(
-            f"{_list(whole)} quantized ({module.get_parameter(whole[0]).dtype}), and cannot be "
-            "divided.",
-            fix="Leave lora.quantize out, or train with parallel=ddp.",
-        )
+        dtype = module.get_parameter(whole[0]).dtype
+        fix = "Use floating point parameters, or train with parallel=ddp."
+        if any(hasattr(p, "quant_state") for p in module.parameters()):
+            fix = "Leave lora.quantize out, or train with parallel=ddp."
+        raise NOT_DIVISIBLE.error(f"{_list(whole)} {dtype}, and cannot be divided.", fix=fix)
     dtypes = Counter(p.dtype for p in module.parameters() if p.requires_grad)
     if len(dtypes) > 1:
         most = dtypes.most_common(1)[0][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from builders import echo_rows, save_tiny_base
 from surefit import cli
 from surefit.models import lora_files, quantize
 from surefit.models.quantize import num_weights, quantization_tensors
+from surefit.models.shard_module import can_be_divided
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
@@ -53,6 +55,26 @@ def test_the_plan_counts_four_bits_and_their_scales(base: str) -> None:
     held = [*copied.parameters(), *quantization_tensors(copied)]
     assert all(tensor.is_meta for tensor in held)
     assert not any(tensor.is_meta for tensor in quantization_tensors(module))
+
+
+def test_a_config_alone_is_planned_in_four_bits(base: str, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "config", ignore=shutil.ignore_patterns("*.safetensors"))
+    options = {"data": DATA, **LORA, "device_memory_gb": 16}
+    known, planned = (
+        surefit.check(model=model, **options) for model in (base, str(tmp_path / "config"))
+    )
+    assert planned.ok
+    assert planned.fit is not None
+    assert known.fit is not None
+    assert planned.fit.parts["weights"] == known.fit.parts["weights"]
+
+
+def test_advice_does_not_divide_four_bit_weights(base: str) -> None:
+    plan = surefit.check(data=DATA, model=base, **LORA, max_memory_gb=0.2)
+    (found,) = (each for each in plan.findings if each.code == "SF400")
+    assert "batch_size=" in found.fix
+    assert "fsdp" not in found.fix
+    assert not can_be_divided(plan.job.pipeline.module)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import surefit
@@ -39,6 +41,23 @@ def test_plan_for_another_device_loads_no_weights(folder: str, from_scratch: boo
     assert all(weight.is_meta for weight in plan.job.pipeline.module.parameters())
     assert plan.fit is not None
     assert plan.fit.fits
+
+
+def test_a_config_in_bf16_is_planned_as_it_is_trained(folder: str) -> None:
+    path = Path(folder)
+    known = surefit.check(model=folder, data=ROWS, task="causal-lm", device_memory_gb=80)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    (path / "model.safetensors").unlink()
+    plan = surefit.check(model=folder, data=ROWS, task="causal-lm", device_memory_gb=80)
+    assert "SF407" in codes(plan)
+    assert plan.fit is not None
+    assert known.fit is not None
+    for part in ("weights", "gradients", "optimizer"):
+        assert plan.fit.parts[part] == known.fit.parts[part]
+    drawn = surefit.check(model=folder, data=ROWS, task="causal-lm", from_scratch=True)
+    assert drawn.job is not None
+    assert {w.dtype for w in drawn.job.pipeline.module.parameters()} == {torch.float32}
 
 
 def test_on_this_machine_it_does_not_fit(folder: str) -> None:
