@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.kernels.compiling import not_compiled
 from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
@@ -135,7 +136,7 @@ def _decode_seconds(job: Job, batch: Any) -> float:
     arguments = {"input_ids": ids}
     if "decoder_input_ids" in batch:
         arguments["decoder_input_ids"] = ids
-    with torch.no_grad():
+    with torch.no_grad(), not_compiled(module):
         for _ in range(MAX_PASSES):
             began = time.perf_counter()
             module(**arguments)
