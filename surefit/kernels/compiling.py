@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,3 +55,24 @@ def compile_layers(module: nn.Module) -> None:
     """Compile the repeated layers in place, with dynamic shapes; names and weights stay."""
     for layer in repeated_layers(module):
         layer.compile(dynamic=True)
+
+
+@contextmanager
+def not_compiled(module: nn.Module) -> Iterator[None]:
+    """While the block runs, compiled parts run as they were; for passes with a key-value cache.
+
+    A layer is compiled for its number and for the state of the cache, so that a few generated
+    tokens would exceed Dynamo's limit of compilations, after which training is not compiled either.
+    """
+    compiled = [
+        (part, part._compiled_call_impl)
+        for part in module.modules()
+        if part._compiled_call_impl is not None
+    ]
+    for part, _ in compiled:
+        part._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for part, call in compiled:
+            part._compiled_call_impl = call

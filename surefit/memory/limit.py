@@ -11,6 +11,8 @@ from surefit.processes import num_on_host
 
 DEVICE_CONTEXT_BYTES = 500_000_000
 """Device memory that a CUDA process uses before its first tensor: the context and kernels."""
+PLANNED_DEVICE = "device_memory_gb"
+"""The source of the limit of a device that is not here."""
 
 _THIS_SYSTEM = CgroupTree()
 
@@ -27,8 +29,18 @@ class Limit:
 
     @property
     def used_bytes(self) -> int:
-        """Memory within the limit that is already in use: the process, or the device context."""
-        return DEVICE_CONTEXT_BYTES if self.on_device else anonymous_bytes()
+        """Memory within the limit that is already in use: the process, or the device context.
+
+        Free memory of a device that is here is read from its context, which is not in it.
+        """
+        if self.is_planned_device:
+            return DEVICE_CONTEXT_BYTES
+        return 0 if self.on_device else anonymous_bytes()
+
+    @property
+    def is_planned_device(self) -> bool:
+        """Whether it is the memory of a device that is not here."""
+        return self.on_device and self.source == PLANNED_DEVICE
 
     @property
     def free_bytes(self) -> int:
@@ -71,7 +83,7 @@ def find_limit(
     Limit(bytes=24000000000, source='device_memory_gb', on_device=True)
     """
     if device_memory_gb is not None and not host:
-        return Limit(to_bytes(device_memory_gb), "device_memory_gb", on_device=True)
+        return Limit(to_bytes(device_memory_gb), PLANNED_DEVICE, on_device=True)
     found = (None if host else _cuda_limit()) or _host_limit(cgroups)
     if max_memory_gb is not None and to_bytes(max_memory_gb) < found.bytes:
         return Limit(to_bytes(max_memory_gb), "max_memory_gb", found.on_device)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from surefit.memory.device_clock import device_seconds
 from surefit.memory.trace_step import Traced
+
+if TYPE_CHECKING:
+    import torch
 
 OP_SECONDS = 12e-6
 """Overhead of Python and torch per operation."""
 READS_PER_WRITE = 2
 """Bytes read per byte written, on average."""
+HOST_SIZES, DEVICE_SIZES = (512, 1 << 22), (4096, 1 << 24)
+"""Rows of the matrix, and numbers of the copy, that are timed. An accelerator needs large ones:
+small ones take as long as it takes to start them, or fit into its cache."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +36,48 @@ class Machine:
         return work, traced.num_ops * OP_SECONDS
 
 
-@lru_cache(maxsize=1)
-def measure_machine() -> Machine:
-    """Time a matrix product and a copy, a few milliseconds each, on the device of the runs."""
+@lru_cache
+def measure_machine(lower: torch.dtype | None = None) -> Machine:
+    """Time a matrix product and a copy, a few milliseconds each, on the device of the runs.
+
+    `lower` is the precision that a run computes products in, if not float32; an accelerator is
+    several times faster in it. On a CPU, products are timed in float32.
+    """
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size, count = 512, 1 << 22
-    matrix = torch.ones(size, size, device=device)
+    device, dtype, (size, count) = "cpu", torch.float32, HOST_SIZES
+    if torch.accelerator.is_available():
+        device, dtype, (size, count) = _accelerator(), lower or dtype, DEVICE_SIZES
+    return Machine(
+        2 * size**3 / _product_seconds(size, device, dtype),
+        2 * count * torch.float32.itemsize / _copy_seconds(count, device),
+    )
+
+
+def _accelerator() -> str:
+    import torch
+
+    return str(torch.accelerator.current_accelerator())
+
+
+def _product_seconds(size: int, device: str, dtype: torch.dtype) -> float:
+    import torch
+
+    matrix = torch.ones(size, size, device=device, dtype=dtype)
+    return _shortest(lambda: matrix @ matrix)
+
+
+def _copy_seconds(count: int, device: str) -> float:
+    import torch
+
     values = torch.ones(count, device=device)
-    product = _shortest(lambda: matrix @ matrix)
-    copied = _shortest(lambda: values + 1)
-    return Machine(2 * size**3 / product, 2 * values.nbytes / copied)
+    return _shortest(lambda: values + 1)
 
 
 def _shortest(work: Callable[[], Any]) -> float:
-    import torch
-
     def timed() -> float:
-        began = time.perf_counter()
+        began = device_seconds()
         work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
+        return device_seconds() - began
 
     return max(min(timed() for _ in range(4)), 1e-9)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.errors import message_of
+from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.held_memory import ALONE, Sharing
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
@@ -134,7 +135,7 @@ def predict(job: Job, limit: Limit) -> Fit:
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
     fit = Fit(limit, parts={**parts, **held}, exchange=exchange)
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
-    return fit if limit.source == "device_memory_gb" else _with_time(fit, job, training)
+    return fit if limit.is_planned_device else _with_time(fit, job, training)
 
 
 def sharing_of(job: Job, limit: Limit) -> Sharing:
@@ -340,7 +341,13 @@ def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> di
 
 def _with_time(fit: Fit, job: Job, training: Traced) -> Fit:
     """Time of a step from the speed of this machine, and of the run from its positions."""
-    varying, fixed = measure_machine().seconds(training)
+    try:
+        machine = measure_machine(job.autocast_dtype)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return fit  # the device is full, so that nothing can be timed on it
+    varying, fixed = machine.seconds(training)
     positions = job.batches.positions()
     worst = max(int(positions.max()), 1)
     slope = varying / worst

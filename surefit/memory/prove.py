@@ -7,7 +7,6 @@ restores buffers, random states and optimizer: training is the same as without i
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.kernels.compiling import not_compiled
+from surefit.memory.device_clock import device_seconds
 from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
@@ -104,18 +105,17 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
     import torch
 
     pipeline = job.pipeline
-    began, forward, whole = time.perf_counter(), float("inf"), float("inf")
+    began, forward, whole = device_seconds(), float("inf"), float("inf")
     for number in range(MAX_PASSES):
         if job.batches.grad_accum == 1:
             _drop_gradients(pipeline.module)
-        start = time.perf_counter()
+        start = device_seconds()
         total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
-        middle = time.perf_counter()
+        middle = device_seconds()
         mean = total / (float(count) or 1.0)
         backward(mean if added is None else mean + added)
         del total, mean, added
-        _wait()
-        end = time.perf_counter()
+        end = device_seconds()
         forward, whole = min(forward, middle - start), min(whole, end - start)
         is_cold = number == 0 and (end - start < COLD_SECONDS or torch.accelerator.is_available())
         if end - began > WARM_UP_SECONDS and not is_cold and not is_sharded(pipeline.module):
@@ -135,12 +135,11 @@ def _decode_seconds(job: Job, batch: Any) -> float:
     arguments = {"input_ids": ids}
     if "decoder_input_ids" in batch:
         arguments["decoder_input_ids"] = ids
-    with torch.no_grad():
+    with torch.no_grad(), not_compiled(module):
         for _ in range(MAX_PASSES):
-            began = time.perf_counter()
+            began = device_seconds()
             module(**arguments)
-            _wait()
-            best = min(best, time.perf_counter() - began)
+            best = min(best, device_seconds() - began)
     module.train()
     reshard(module)
     return best
@@ -154,15 +153,13 @@ def create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
         if weight.requires_grad:
             weight.grad = torch.zeros_like(weight)
     rates = [group["lr"] for group in optimizer.param_groups]
-    began = 0.0
     try:
         for group in optimizer.param_groups:
             group["lr"] = 0.0
         optimizer.step()
-        began = time.perf_counter()
+        began = device_seconds()
         optimizer.step()
-        _wait()
-        return time.perf_counter() - began
+        return device_seconds() - began
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -199,17 +196,11 @@ def _drop_gradients(module: nn.Module) -> None:
         weight.grad = None
 
 
-def _wait() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def _reset_peak() -> None:
     import torch
 
     if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # what planning left is no part of the run
         torch.cuda.reset_peak_memory_stats()
     else:
         reset_peak()

@@ -14,6 +14,7 @@ import numpy as np
 from surefit.batches.loading import prefetch
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
+from surefit.kernels.compiling import not_compiled
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
 from surefit.models.quiet_transformers import quiet_transformers
@@ -172,7 +173,7 @@ def _generate(
     module = pipeline.module
     mine, passes = _share(chunks, group, settings.max_batches, is_sharded(module))
     # transformers lets a divided model go on until all processes have their last token.
-    with gathered(module, everything=own_config(module) is None):
+    with not_compiled(module), gathered(module, everything=own_config(module) is None):
         for done, rows in enumerate(passes if is_sharded(module) else mine):
             progress("generating", min(done, len(mine)), len(mine))
             with quiet_transformers(), without_router_logits(module):

@@ -10,6 +10,7 @@ import numpy as np
 
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
+from surefit.kernels.compiling import not_compiled
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import Names, match_arguments
 from surefit.models.model_rules import UNSUITABLE_MODEL
@@ -83,7 +84,8 @@ def _predict_batch(
     task, encoder = pipeline.task, pipeline.encoder
     with torch.no_grad(), quiet_transformers(), without_router_logits(pipeline.module):
         if task.generate is not None:
-            samples = task.generate.answer(pipeline.module, rows, encoder, max_new_tokens)
+            with not_compiled(pipeline.module):
+                samples = task.generate.answer(pipeline.module, rows, encoder, max_new_tokens)
             return [{"prediction": sample.got, "prompt": sample.prompt} for sample in samples]
         if task.decode is None:
             raise UNSUITABLE_MODEL.error(

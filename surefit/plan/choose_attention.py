@@ -6,7 +6,6 @@ SDPA per row starts so many operations that padding may be faster: both are time
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from surefit.errors import describe_error
 from surefit.kernels.preserve_state import preserved_state
 from surefit.kernels.varlen_attention import restore_attention, use_varlen_attention
 from surefit.kernels.varlen_kernels import BY_ROW, Attention, Shape, choose_kernel
+from surefit.memory.device_clock import device_seconds
 from surefit.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -92,18 +92,9 @@ def fastest_pass(pipeline: Pipeline, batch: Any, dtype: Any) -> float:
     trained = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
     seconds = []
     for _ in range(TIMED_PASSES):
-        _wait_for(kind)
-        began = time.perf_counter()
+        began = device_seconds()
         with torch.autocast(kind, dtype, enabled=dtype is not None):
             loss = pipeline.loss(pipeline.outputs(batch), batch)[0]
         torch.autograd.grad(loss, trained, allow_unused=True)
-        _wait_for(kind)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(device_seconds() - began)
     return min(seconds)
-
-
-def _wait_for(kind: str) -> None:
-    import torch
-
-    if kind != "cpu":
-        torch.accelerator.synchronize()

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from surefit.run.sharded_files import SHARDS
@@ -16,7 +18,7 @@ from surefit.selftest.small_runs import settings_for
 TOLERANCE = 1e-4
 """Relative difference of losses between one and two processes, in float32."""
 STEPS = 12
-UNEQUAL = '''"""A classifier whose second process is slow and has less free memory."""
+UNEQUAL = '''"""A classifier whose second process is slow."""
 import os
 import time
 
@@ -24,7 +26,6 @@ import torch
 from torch import nn
 
 IS_SECOND = os.environ.get("LOCAL_RANK") == "1"
-TAKEN = []
 
 
 class Unequal(nn.Module):
@@ -39,12 +40,14 @@ class Unequal(nn.Module):
 
 
 def make():
-    if IS_SECOND and torch.cuda.is_available():
-        half = torch.cuda.get_device_properties(1).total_memory // 2
-        TAKEN.append(torch.empty(half, dtype=torch.uint8, device="cuda:1"))
     torch.manual_seed(0)
     return Unequal()
 '''
+HOLD = """import sys, torch
+held = torch.empty(int(sys.argv[2]), dtype=torch.uint8, device=sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()  # until the check closes it, or ends
+"""
 
 
 def same_losses(device: str, folder: Path) -> Figures:
@@ -71,10 +74,34 @@ def unequal_processes(device: str, folder: Path) -> Figures:
     options += ["--task", "tabular-classification", "--set", "precision=fp32"]
     options += ["--max-steps", str(STEPS), "--batch-size", "8"]
     one = _train(folder, "one", [*options, "--grad-accum", "2"])
-    two = _train(folder, "two", [*options, "--processes", "2"])
-    if device != "cpu":  # both must choose the batch of the one with less memory
+    if device != "cuda":
+        return _compare(one, _train(folder, "two", [*options, "--processes", "2"]))
+    import torch
+
+    with held_elsewhere("cuda:1", torch.cuda.mem_get_info(1)[0] // 2):
+        left = torch.cuda.mem_get_info(1)[0]
+        figures = _compare(one, _train(folder, "two", [*options, "--processes", "2"]))
         _train(folder, "auto", [*options[:-1], "auto", "--processes", "2"])
-    return _compare(one, two)
+    plan = json.loads((folder / "auto" / "plan.json").read_text(encoding="utf-8"))
+    figures |= {"free_bytes": left, "limit_bytes": plan["memory"]["limit_bytes"]}
+    within = figures["limit_bytes"] <= left
+    require(within, "the limit is not that of the process with half the memory", figures)
+    return figures
+
+
+@contextmanager
+def held_elsewhere(device: str, num_bytes: int) -> Iterator[None]:
+    """While the block runs, another process holds so much memory of a device.
+
+    Memory of the process that trains would not do: what torch has reserved in it counts as free.
+    """
+    command = [sys.executable, "-c", HOLD, device, str(num_bytes)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        if holder.stdout.readline().strip() != "held":
+            raise CheckFailedError(f"{num_bytes} bytes of {device} could not be taken")
+        yield
 
 
 def _need_two(device: str) -> None:

@@ -11,12 +11,12 @@ WORDS = ("apple", "bell", "boat", "book", "bread", "chair", "cloud", "coat", "do
 LABELS = {"up": ("rise", "climb", "ascend"), "down": ("fall", "sink", "descend")}
 
 
-def write_instructions(folder: Path, num_rows: int = 400) -> Path:
+def write_instructions(folder: Path, num_rows: int = 400, most_words: int = 12) -> Path:
     """Rows of a prompt and its answer: the first word of a list, so that lengths vary."""
     rng = random.Random(0)
 
     def row() -> dict[str, Any]:
-        words = rng.choices(WORDS, k=rng.randint(1, 12))
+        words = rng.choices(WORDS, k=rng.randint(1, most_words))
         return {"prompt": f"First of: {' '.join(words)}", "completion": words[0]}
 
     return _write(folder / "instructions.jsonl", [row() for _ in range(num_rows)])

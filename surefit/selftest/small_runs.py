@@ -13,12 +13,15 @@ LEARNED_SHARE = 0.5
 """The last steps' loss must be below this share of the first steps'."""
 PEAK_TOLERANCE = 0.25
 """How far the measured peak may be from the predicted one."""
+DEVICE_BATCH: dict[str, Any] = {"most_words": 400, "batch_size": 128}
+"""Rows and batch whose peak is measured on a device: about 0.6 GB, beside which the workspaces of
+its libraries and the segments of its allocator, tens of megabytes, are small."""
 
 
-def settings_for(folder: Path, **changes: Any) -> dict[str, Any]:
+def settings_for(folder: Path, most_words: int = 12, **changes: Any) -> dict[str, Any]:
     """The settings of a small instruction run; `changes` overrule them."""
     return {
-        "data": str(write_instructions(folder)),
+        "data": str(write_instructions(folder, most_words=most_words)),
         "model": "tiny:llama",
         "task": "sft",
         "max_steps": 40,
@@ -63,7 +66,7 @@ def compare_peak(device: str, folder: Path) -> Figures:
     """The peak memory of a real step against the prediction."""
     import surefit
 
-    size: dict[str, Any] = {} if device == "cpu" else {"batch_size": 128}
+    size = {} if device == "cpu" else DEVICE_BATCH
     plan: Any = surefit.check(**settings_for(folder, fit="measured", **size))
     predicted, measured = plan.fit.peak_bytes, plan.fit.measured_bytes
     figures = {"predicted_bytes": predicted, "measured_bytes": measured}

@@ -14,24 +14,34 @@ MOST_GRAPHS = 4
 
 
 class _Step:
-    """Forward and backward of the largest micro-batch of a small plan, on the device."""
+    """Forward and backward of the largest micro-batch of a small plan, by what trains it."""
 
-    def __init__(self, device: str, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: Any) -> None:
         import surefit
+        from surefit.models.optimizer import make_optimizer
+        from surefit.training.engine import make_accelerator, make_engine
 
-        plan: Any = surefit.check(**settings_for(folder))
-        self.job = plan.job
-        self.module = plan.job.pipeline.module.to(device).train()
-        self.batch = self.job.batch(self.job.batches.worst_rows(self.job.epochs), 0, device)
+        plan: Any = surefit.check(**settings_for(folder, **changes))
+        self.job, module = plan.job, plan.job.pipeline.module
+        accelerator = make_accelerator(plan.config.precision)
+        optimizer = make_optimizer(module, plan.model.lr, plan.config.weight_decay)
+        self.engine = make_engine(accelerator, module, optimizer, frozen=self.job.frozen_dtype)
+        module.train()
+        self.batch = self.job.batch(self.job.batches.worst_rows(self.job.epochs))
+        self.computes: Figures = {
+            "precision": accelerator.mixed_precision,
+            "padding_free": bool(self.job.batches.padding_free),
+            "attention": plan.choices.get("attention", ""),
+        }
         self.run()  # loads kernels
 
     def run(self) -> None:
         from surefit.models.call import compute_losses
 
-        pipeline = self.job.pipeline
-        total, _, _ = compute_losses(pipeline.call, pipeline.loss, self.module, self.batch)
-        total.backward()
-        self.module.zero_grad()
+        pipeline, engine = self.job.pipeline, self.engine
+        total, _, _ = compute_losses(pipeline.call, pipeline.loss, engine.model, self.batch)
+        engine.accelerator.backward(total)
+        engine.model.zero_grad()
 
 
 def count_syncs(device: str, folder: Path) -> Figures:
@@ -40,7 +50,7 @@ def count_syncs(device: str, folder: Path) -> Figures:
 
     if device != "cuda":
         raise NotApplicableError("only CUDA reports where the host waits for the device")
-    step = _Step(device, folder)
+    step = _Step(folder)
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -50,7 +60,7 @@ def count_syncs(device: str, folder: Path) -> Figures:
     finally:
         torch.cuda.set_sync_debug_mode(mode)
     waits = [f"{Path(w.filename).name}:{w.lineno}" for w in seen if "synchroniz" in str(w.message)]
-    figures: Figures = {"waits": waits}
+    figures: Figures = {"waits": waits, **step.computes}
     require(not waits, f"the host waited {len(waits)} times for the device", figures)
     return figures
 
@@ -59,7 +69,7 @@ def count_launches(device: str, folder: Path) -> Figures:
     """How many operations, and on CUDA kernels, one forward and backward consists of."""
     from torch.profiler import ProfilerActivity, profile
 
-    step = _Step(device, folder)
+    step = _Step(folder)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with profile(activities=activities) as profiled:
         step.run()
@@ -67,7 +77,7 @@ def count_launches(device: str, folder: Path) -> Figures:
     figures: Figures = {
         "operations": sum(event.name.startswith("aten::") for event in events),
         "launches": sum("LaunchKernel" in event.name for event in events),
-        "padding_free": bool(step.job.batches.padding_free),
+        **step.computes,
     }
     require(figures["operations"] > 0, "the profiler saw no operation", figures)
     require(device != "cuda" or figures["launches"] > 0, "nothing ran on the device", figures)

@@ -21,6 +21,8 @@ from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.gigabytes import GB
+from surefit.memory.limit import DEVICE_CONTEXT_BYTES, Limit
+from surefit.memory.predict_peak import predict
 from surefit.models.optimizer import make_optimizer
 from surefit.plan.plan import Plan
 
@@ -309,3 +311,25 @@ def test_auto_and_max_tokens_contradict_each_other() -> None:
 def test_a_batch_size_is_a_number_or_auto(size: Any) -> None:
     with pytest.raises(surefit.UsageError, match="batch_size"):
         make_config({"batch_size": size})
+
+
+def test_the_context_of_a_device_is_counted_only_where_the_device_is_not_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = check().job
+    assert job is not None
+    planned = predict(job, Limit(8 * GB, "device_memory_gb", on_device=True))
+    here = predict(job, Limit(8 * GB, "free on the CUDA device", on_device=True))
+    assert planned.parts["process"] == DEVICE_CONTEXT_BYTES
+    assert here.parts["process"] == 0
+    assert planned.peak_bytes is not None
+    assert here.peak_bytes == planned.peak_bytes - DEVICE_CONTEXT_BYTES
+    assert planned.step_seconds is None
+    assert here.step_seconds is not None
+
+    def full(dtype: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("surefit.memory.predict_peak.measure_machine", full)
+    again = predict(job, Limit(GB // 100, "free on the CUDA device", on_device=True))
+    assert (again.fits, again.step_seconds) == (False, None)

@@ -150,6 +150,8 @@ def test_on_cuda_the_device_is_the_limit_and_the_host_can_be_asked_for(
     tree = make_tree(tmp_path, {"": v2(str(300 * MB))})
     device = Limit(7 * GB + GB // 2, "free on the CUDA device", on_device=True)
     assert find_limit(cgroups=tree) == device
+    assert device.free_bytes == device.bytes  # the context is not free any more
+    assert find_limit(2, cgroups=tree).free_bytes == 2 * GB
     assert find_limit(2, cgroups=tree) == Limit(2 * GB, "max_memory_gb", on_device=True)
     assert find_limit(host=True, cgroups=tree) == Limit(300 * MB, CGROUP)
 

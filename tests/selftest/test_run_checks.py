@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
+import torch
 
+import surefit
 from surefit.cli import run as command
 from surefit.errors import UsageError
-from surefit.selftest import check_child, process_runs, run_checks
+from surefit.selftest import check_child, process_runs, run_checks, small_runs
 from surefit.selftest.check_child import run_check
 from surefit.selftest.outcome import CheckFailedError, NotApplicableError
 from surefit.selftest.registry import CHECKS, summary_of
@@ -107,3 +114,70 @@ def test_one_check_from_the_command_line(
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(Path("surefit-selftest.json").read_text())
     assert [check["status"] for check in printed["checks"]] == ["skipped"]
+
+
+def test_memory_is_held_by_another_process() -> None:
+    with process_runs.held_elsewhere("cpu", 1000):
+        held = [p for p in psutil.Process().children() if process_runs.HOLD in p.cmdline()]
+        assert len(held) == 1
+    assert not held[0].is_running()
+    nowhere = process_runs.held_elsewhere("nowhere", 1000)
+    with pytest.raises(CheckFailedError, match="1000 bytes of nowhere could not be taken"), nowhere:
+        pass
+
+
+@pytest.mark.parametrize("limit_bytes", [400, 900])
+def test_half_the_memory_is_taken_before_the_processes_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
+    """On two GPUs that are not here: of 1000 free bytes of the second, 500 are taken."""
+    done: list[str] = []
+    free = [1000]
+
+    @contextmanager
+    def held(device: str, num_bytes: int) -> Iterator[None]:
+        done.append(f"{device}: {num_bytes}")
+        free[0] -= num_bytes
+        yield
+        done.append("released")
+
+    def train(folder: Path, name: str, options: list[str]) -> list[float]:
+        done.append(name)
+        (folder / name).mkdir()
+        (folder / name / "plan.json").write_text(
+            json.dumps({"memory": {"limit_bytes": limit_bytes}})
+        )
+        return [1.0] * process_runs.STEPS
+
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 1000))
+    monkeypatch.setattr(process_runs, "held_elsewhere", held)
+    monkeypatch.setattr(process_runs, "_train", train)
+    if limit_bytes > 500:
+        with pytest.raises(CheckFailedError, match="half the memory"):
+            process_runs.unequal_processes("cuda", tmp_path)
+    else:
+        figures = process_runs.unequal_processes("cuda", tmp_path)
+        assert (figures["free_bytes"], figures["limit_bytes"]) == (500, 400)
+    assert done == ["one", "cuda:1: 500", "two", "auto", "released"]
+
+
+@pytest.mark.parametrize(("device", "longest", "batch_size"), [("cpu", 12, 16), ("cuda", 400, 128)])
+def test_the_peak_on_a_device_is_that_of_large_batches(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    longest: int,
+    batch_size: int,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def check(**settings: Any) -> Any:
+        asked.update(settings)
+        return SimpleNamespace(fit=SimpleNamespace(peak_bytes=100, measured_bytes=120))
+
+    monkeypatch.setattr(surefit, "check", check)
+    assert small_runs.compare_peak(device, tmp_path)["measured_over_predicted"] == 1.2
+    rows = map(json.loads, Path(asked["data"]).read_text().splitlines())
+    assert max(len(row["prompt"].split()) - 2 for row in rows) == longest
+    assert asked["batch_size"] == batch_size
