@@ -181,8 +181,10 @@ def watched_run(path: str) -> Iterator[None]:
         if num_processes() == 1 or getattr(error, "exit_code", 1) == 130:
             raise
         if has_lost_process(error):
+            _leave_group()
             raise lost_process_error() from error
         _tell_others(error)
+        _leave_group()
         raise
     finally:
         for each in _watch:
@@ -224,6 +226,14 @@ def _close_group() -> None:
 
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _leave_group() -> None:
+    """After a failure, end without closing the group: NCCL may wait for all others to do so."""
+    from torch import distributed
+
+    if distributed.is_initialized() and distributed.get_backend() != "gloo":
+        atexit.unregister(_close_group)
 
 
 @contextmanager

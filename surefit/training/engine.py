@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.checks.machine import resolve_precision
 from surefit.models.frozen_precision import lower_frozen
 from surefit.models.gathered_model import Skeleton
+from surefit.peers.device_wait import wait_for_devices
 from surefit.pipeline.evaluation import Group
 from surefit.processes import on_cpu
 from surefit.training.divide_model import Divided
@@ -65,7 +66,9 @@ class Engine:
             return Group()
 
         def reduce(tensor: Any) -> Any:
-            return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
+            reduced = accelerator.reduce(tensor.to(accelerator.device), reduction="sum")
+            wait_for_devices(accelerator)
+            return reduced.cpu()
 
         index, size = accelerator.process_index, accelerator.num_processes
         return Group(index, size, reduce, gather_object)
