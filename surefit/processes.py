@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, TypeVar
 
-from surefit.errors import SurefitError, describe_error
+from surefit.errors import SurefitError, UsageError, describe_error
 from surefit.peers.closed_connection import is_closed_connection
 from surefit.peers.gone_launcher import follow_launcher
 from surefit.peers.process_names import host_name, name_process
@@ -56,10 +56,35 @@ def is_first_on_host() -> bool:
 
 
 def on_cpu() -> bool:
-    """Whether several processes must meet on the CPU; Accelerate needs the flag."""
+    """Whether several processes must meet on the CPU; Accelerate needs the flag.
+
+    The GPU of a Mac has no backend that processes could exchange gradients through.
+    """
+    return num_processes() > 1 and _shared_device() is None
+
+
+def _shared_device() -> str | None:
+    """The kind of device that several processes train on; None: the CPU."""
     import torch
 
-    return num_processes() > 1 and not torch.accelerator.is_available()
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if found is None or found.type == "mps" else found.type
+
+
+def check_devices(processes: int) -> None:
+    """Refuse more processes on this host than it has devices; each needs one of its own."""
+    import torch
+
+    kind = _shared_device()
+    if processes < 2 or kind is None or processes <= (devices := torch.accelerator.device_count()):
+        return
+    raise UsageError(
+        f"{processes} processes on this host need a device each, but this process sees {devices} "
+        f"({kind}).",
+        f"Start {devices} (--processes {devices}; torchrun --nproc-per-node {devices}). If a "
+        "scheduler shows each process one device only, let all of them see all devices. To train "
+        "on the CPU, hide the devices (CUDA_VISIBLE_DEVICES=).",
+    )
 
 
 def gather(value: Value) -> list[Value]:
@@ -100,6 +125,7 @@ def _make_group() -> Any:
     from torch import distributed
     from torch._C._distributed_c10d import PrefixStore
 
+    check_devices(num_on_host())
     follow_launcher()
     attempt, rank, size = _next_attempt(), process_index(), num_processes()
     if distributed.is_initialized():  # the caller's own group (Ray Train) is the caller's to close
@@ -158,8 +184,10 @@ def watched_run(path: str) -> Iterator[None]:
         if num_processes() == 1 or getattr(error, "exit_code", 1) == 130:
             raise
         if has_lost_process(error):
+            _leave_group()
             raise lost_process_error() from error
         _tell_others(error)
+        _leave_group()
         raise
     finally:
         for each in _watch:
@@ -207,6 +235,14 @@ def _close_group() -> None:
 
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _leave_group() -> None:
+    """After a failure, end without closing the group: NCCL may wait for all others to do so."""
+    from torch import distributed
+
+    if distributed.is_initialized() and distributed.get_backend() != "gloo":
+        atexit.unregister(_close_group)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from surefit.checks.launcher import check_launcher
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import rule
+from surefit.processes import on_cpu
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +35,7 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
     check_launcher(resolve_precision(precision))
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
-    if precision in ("bf16", "fp16") and not torch.accelerator.is_available():
+    if precision in ("bf16", "fp16") and (on_cpu() or not torch.accelerator.is_available()):
         _refuse_half(precision, f"precision is {precision}", why_not)
     if not trackers:
         return
@@ -100,6 +101,7 @@ def device_name() -> str:
 
     if torch.cuda.is_available():
         return f"cuda ({torch.cuda.get_device_name()})"
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    here = torch.accelerator.is_available() and not on_cpu()
+    device = torch.accelerator.current_accelerator() if here else None
     threads = torch.get_num_threads()
     return device.type if device else f"cpu ({threads} thread{'s' if threads > 1 else ''})"

@@ -16,6 +16,7 @@ import psutil
 
 from surefit.peers.gone_launcher import SAVE_SECONDS
 from surefit.peers.process_names import name_process
+from surefit.processes import check_devices
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -33,6 +34,7 @@ def launch(processes: int, arguments: list[str]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    check_devices(processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (cores or 1) // processes)))
     logging.disable(logging.CRITICAL)  # torchrun's; this process does nothing else

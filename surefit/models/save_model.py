@@ -130,6 +130,11 @@ def load_model(
     return module, encoder
 
 
+def needs_module(folder: Path) -> bool:
+    """Whether `load_model` reads the folder's weights into a module of own code, if it has one."""
+    return any((place / RECIPE).is_file() for place in (folder, folder / lora_files.BASE))
+
+
 def _load_base(
     folder: Path,
     task: TaskSpec,

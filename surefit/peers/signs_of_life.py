@@ -16,14 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from surefit.peers import device_wait
+
 PACKAGE = str(Path(__file__).resolve().parents[1])
 LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"], "<frozen")
 WAITING_PLACES = (
     os.path.join("torch", "distributed", ""),
     os.path.join("torch", "nn", "parallel", ""),
     os.path.join("torch", "autograd", "graph.py"),
+    device_wait.__file__,
 )
-"""Where a thread waits for other processes: collectives, and the backward pass of DDP."""
+"""Where a thread waits for others: collectives, the backward pass of DDP, and for its device."""
 WORKING_SHARE = 0.05
 """Share of a core above which a process works."""
 WOKEN_PER_SECOND = 5.0
@@ -133,6 +136,15 @@ def waits_for_others(thread: threading.Thread) -> bool:
     """Whether a thread is inside a collective, where other processes keep it waiting."""
     frame = _frames().get(thread.ident or 0)
     return frame is not None and any(place in _file(frame) for place in WAITING_PLACES)
+
+
+def waits_for_devices(thread: threading.Thread) -> bool:
+    """Whether a thread waits for its device: what else the process does is no work of the run.
+
+    The threads of NCCL keep a processor busy while they wait for other processes.
+    """
+    frame = _frames().get(thread.ident or 0)
+    return frame is not None and _file(frame) == device_wait.__file__
 
 
 def describe_place(thread: threading.Thread) -> str:

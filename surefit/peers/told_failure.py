@@ -28,6 +28,8 @@ class Failure:
     lines: tuple[str, ...]
     fix: str = ""
     exit_code: int = 1
+    is_lost: bool = False
+    """Whether the process is gone without having told it."""
 
     @property
     def message(self) -> tuple[str, ...]:

@@ -9,10 +9,13 @@ A process is named if, for `stall_seconds`,
 - it sent no beat: it was stopped, or its host or network is gone; or
 - it finished nothing and did nothing (`signs_of_life`) outside of a collective: it is stuck; or
 - all processes were in collectives: they wait for each other.
+In a collective, gloo needs no processor time, so that a process that uses some works. Waiting for a
+device (`device_wait`) is waiting, whatever the process uses meanwhile.
 Time in which this process itself did not run does not count.
 
 A process that fails with an error posts it (`told_failure`); those that still wait for it in a
-collective when its connections should have closed are ended, too.
+collective when its connections should have closed are ended, too. For a process that was killed,
+one of the same machine posts that it is gone (`lost_process`).
 """
 
 from __future__ import annotations
@@ -29,9 +32,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from surefit.errors import SurefitError
+from surefit.peers.lost_process import GONE_SECONDS, as_lost, is_gone, process_space
 from surefit.peers.process_names import host_name, name_process, name_ranks
 from surefit.peers.rendezvous import address, connect, has_agent_store
-from surefit.peers.signs_of_life import NOTES, Activity, describe_place, waits_for_others
+from surefit.peers.signs_of_life import (
+    NOTES,
+    Activity,
+    describe_place,
+    waits_for_devices,
+    waits_for_others,
+)
 from surefit.peers.told_failure import Failure, FailureBoard
 from surefit.printable import one_line
 
@@ -59,6 +69,8 @@ class Beat:
     """works, waits (in a collective), stuck, rests (between two runs), ended."""
     quiet_seconds: float = 0.0
     tick: int = 0
+    space: str = ""
+    """Where its pid is that of a process (`process_space`)."""
 
     @property
     def name(self) -> str:
@@ -90,7 +102,7 @@ class Watchdog:
         self.failure: Failure | None = None
         """What has ended another process of the run, once this one has heard of it."""
         self._run = 0
-        self._beat = Beat(rank, host_name(), os.getpid())
+        self._beat = Beat(rank, host_name(), os.getpid(), space=process_space())
         self._thread = threading.current_thread()
         self._activity = Activity(self._thread)
         self._quiet_seconds = 0.0
@@ -98,6 +110,9 @@ class Watchdog:
         self._counted = -1
         self._silence = [0.0] * num_processes
         self._peers: list[Beat] = [Beat(each) for each in range(num_processes)]
+        self._neighbours: list[Beat] | None = None
+        """The other processes of this machine, once all have sent a beat."""
+        self._waited_seconds = 0.0
         self._rounds = 0
         self._is_resting = False
         self._ended = threading.Event()
@@ -198,7 +213,7 @@ class Watchdog:
     def _look_at_self(self, awake: float) -> None:
         finished = self._counted != NOTES.count
         self._counted = NOTES.count
-        worked = self._activity.has_worked()
+        worked = self._activity.has_worked() and not waits_for_devices(self._thread)
         self._unfinished_seconds = 0.0 if finished else self._unfinished_seconds + awake
         self._quiet_seconds = 0.0 if finished or worked else self._quiet_seconds + awake
         waits = waits_for_others(self._thread)
@@ -237,9 +252,28 @@ class Watchdog:
         self.verdict = self.verdict or verdict or judged
         if self.failure is None and not self._is_resting:
             board = self.open_board(self.store)
+            self._waited_seconds += awake
+            if not waits_for_others(self._thread):
+                self._waited_seconds = 0.0
+            elif self._waited_seconds > GONE_SECONDS:
+                self._post_lost(board)
             self.failure = board.first()
             if self.failure is not None:
                 board.note_heard(self.rank)
+
+    def _post_lost(self, board: FailureBoard) -> None:
+        """Tell all processes of one that was killed on this machine, if this one waits for it."""
+        if self._neighbours is None:
+            beats = self._read_all(self.store)
+            own = self._beat
+            self._neighbours = [b for b in beats if b.space == own.space and b.rank != self.rank]
+        for each in self._neighbours:
+            if not is_gone(each.pid):
+                continue
+            last = _parse(self.store.get(self._key(each.rank)))[0]
+            if last.state not in ("ended", "rests"):
+                board.post(as_lost(last.rank, last.host, last.doing))
+                return
 
     def _guard(self) -> None:
         """End this process when a process was named, or when the store does not answer."""
@@ -256,9 +290,10 @@ class Watchdog:
             if self.failure is not None and self.failure.rank != self.rank:
                 ending += awake
                 waiting = waiting + awake if waits_for_others(self._thread) else 0.0
-                if waiting > WAITING_SECONDS or ending > ENDING_SECONDS:
+                is_late = ending > ENDING_SECONDS and not self.failure.is_lost
+                if waiting > WAITING_SECONDS or is_late:
                     end_after(self.failure, self.rank)
-            if unanswered > self.limit_seconds:
+            if unanswered > self._store_seconds():
                 self.verdict = self.verdict or self._lost_store(unanswered)
             if self.verdict is not None:
                 # The others hear of it by the next beat; process 0, which knew first, ends first.
@@ -266,6 +301,13 @@ class Watchdog:
                 if not self._ended.is_set():
                     end_process(self.verdict, self.rank, self._beat.host)
                 return
+
+    def _store_seconds(self) -> float:
+        """How long the store may not answer; a process that held it and is gone never will."""
+        first = self._peers[0]
+        held_here = first.space == self._beat.space and not has_agent_store()
+        waits = waits_for_others(self._thread)
+        return GONE_SECONDS if held_here and waits and is_gone(first.pid) else self.limit_seconds
 
     def _lost_store(self, seconds: float) -> Verdict:
         first, by_agent = self._peers[0], has_agent_store()
@@ -338,7 +380,7 @@ def _describe_deadlock(beats: Sequence[Beat]) -> str:
 
 def end_after(failure: Failure, rank: int) -> None:
     """End this process, whose main thread did not notice that another one has failed."""
-    if rank == 0:
+    if rank == (1 if failure.is_lost and failure.rank == 0 else 0):
         shown = "\n".join(map(one_line, failure.message))
         fix = f"fix: {one_line(failure.fix)}\n" if failure.fix else ""
         with suppress(OSError):

@@ -46,7 +46,7 @@ from surefit.models.feature_model_files import is_feature_model
 from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.quantize import num_weights
 from surefit.models.quiet_transformers import quiet_transformers
-from surefit.models.save_model import load_model, save_model
+from surefit.models.save_model import load_model, needs_module, save_model
 from surefit.models.step_scores import StepScores
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
@@ -303,7 +303,8 @@ def _reload(built: Built, subject: Subject) -> list[Finding]:
 
     def load(folder: Path) -> Any:
         code = RunCode(folder, trust_remote_code=trusted)
-        return load_model(folder, pipeline.task, code, copy.deepcopy(pipeline.module))[0]
+        other = copy.deepcopy(pipeline.module) if needs_module(folder) else None
+        return load_model(folder, pipeline.task, code, other)[0]
 
     return check_reload(subject, save, load, pipeline.call)
 

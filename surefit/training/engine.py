@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.checks.machine import resolve_precision
 from surefit.models.frozen_precision import lower_frozen
 from surefit.models.gathered_model import Skeleton
+from surefit.peers.device_wait import wait_for_devices
 from surefit.pipeline.evaluation import Group
 from surefit.processes import gather, on_cpu
 from surefit.training.divide_model import Divided, take_from_first
@@ -62,7 +63,9 @@ class Engine:
             return Group()
 
         def reduce(tensor: Any) -> Any:
-            return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
+            reduced = accelerator.reduce(tensor.to(accelerator.device), reduction="sum")
+            wait_for_devices(accelerator)
+            return reduced.cpu()
 
         index, size = accelerator.process_index, accelerator.num_processes
         return Group(index, size, reduce, _gather_lists)

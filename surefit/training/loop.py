@@ -15,6 +15,7 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, message_of
 from surefit.kernels.clipping import make_clipper
+from surefit.peers.device_wait import wait_for_devices
 from surefit.peers.signs_of_life import NOTES
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.job import Job
@@ -277,7 +278,9 @@ def _across(
         return loss, added, stop
     wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
     own = torch.tensor([loss, added, float(stop)], dtype=wide)
-    summed = accelerator.reduce(own.to(accelerator.device), reduction="sum").tolist()
+    reduced = accelerator.reduce(own.to(accelerator.device), reduction="sum")
+    wait_for_devices(accelerator)
+    summed = reduced.tolist()
     return summed[0], summed[1], summed[2] > 0
 
 

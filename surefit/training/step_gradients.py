@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from surefit.batches.order import Batches, Share
 from surefit.models.call import compute_losses
+from surefit.peers.device_wait import wait_for_devices
 from surefit.pipeline.job import Job
 from surefit.pipeline.live_batch import DIVISOR
 from surefit.training.engine import Engine
@@ -85,7 +86,9 @@ def _sum_over_processes(engine: Engine, number: float) -> float:
     accelerator = engine.accelerator
     wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
     own = torch.tensor(number, dtype=wide, device=accelerator.device)
-    return float(accelerator.reduce(own, reduction="sum"))
+    total = accelerator.reduce(own, reduction="sum")
+    wait_for_devices(accelerator)
+    return float(total)
 
 
 def _divide_by_count(engine: Engine, divisor: float, own_count: float) -> float:
@@ -149,6 +152,7 @@ def add_gradients(
         with engine.accumulating(number == passes - 1), unchanged_buffers(pipeline.module):
             loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
             backward((loss_sum if extra is None else loss_sum + extra) * 0.0)
+    wait_for_devices(accelerator)  # before the first result is read
     if engine.divided is not None and engine.divided.used is not None:
         engine.divided.used.drop_others()
     if pipeline.counts_in_loss and added is None:

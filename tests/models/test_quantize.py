@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import surefit
 from builders import echo_rows, save_tiny_base
 from surefit import cli
-from surefit.models import lora_files, quantize
+from surefit.models import lora_files, quantize, save_model
 from surefit.models.quantize import num_weights, quantization_tensors
 from surefit.models.shard_module import can_be_divided
 
@@ -124,3 +124,22 @@ def test_without_bitsandbytes_it_is_refused(base: str, monkeypatch: Any) -> None
     monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(surefit.UsageError, match="needs the package bitsandbytes"):
         surefit.check(data=DATA, model=base, **LORA)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_needs_no_memory_of_the_device_for_a_second_model(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    opened = save_model.open_pretrained
+
+    def spy(name: str, from_scratch: bool, trusted: bool, bits: str | None = None) -> Any:
+        asked.append(bits)
+        return opened(name, from_scratch, trusted, bits)
+
+    monkeypatch.setattr(save_model, "open_pretrained", spy)
+    options: dict[str, Any] = {"data": DATA, "model": base, "rehearse": True, **LORA}
+    plan = surefit.check(output=str(tmp_path / "run"), **options)
+    assert plan.ok
+    assert "reloading the model" in plan.as_dict()["rehearsal"]["phases"]
+    assert asked == [None, None]  # read again, and merged, both as in its files: on the CPU
