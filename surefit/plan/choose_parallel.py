@@ -10,9 +10,11 @@ from surefit.batches.order import Batches
 from surefit.checks.probes.parameter_use import ParameterUse, find_use
 from surefit.config import RunConfig
 from surefit.encode.store import Store
+from surefit.errors import describe_error
 from surefit.findings import Finding, rule
 from surefit.kernels.preserve_state import preserved_state
-from surefit.models.call import compute_losses
+from surefit.models.call import Call, compute_losses
+from surefit.models.meta_copy import meta_copy
 from surefit.models.shard_module import find_units
 from surefit.pipeline.pipeline import Pipeline
 
@@ -160,6 +162,15 @@ def check_divisible(module: nn.Module) -> None:
         if any(hasattr(p, "quant_state") for p in module.parameters()):
             fix = "Leave lora.quantize out, or train with parallel=ddp."
         raise NOT_DIVISIBLE.error(f"{_list(whole)} {dtype}, and cannot be divided.", fix=fix)
+    try:
+        meta_copy(module, Call({}))
+    except Exception as error:  # the module's own code may refuse in any way
+        raise NOT_DIVISIBLE.error(
+            f"The model cannot be copied: {describe_error(error)[:200]}.",
+            fix="Let it hold only parameters and buffers of its own; instead of "
+            "torch.nn.utils.weight_norm, use torch.nn.utils.parametrizations.weight_norm. Or "
+            "train with parallel=ddp.",
+        ) from None
     dtypes = Counter(p.dtype for p in module.parameters() if p.requires_grad)
     if len(dtypes) > 1:
         most = dtypes.most_common(1)[0][0]

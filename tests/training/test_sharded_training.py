@@ -156,6 +156,7 @@ def test_a_parameter_that_is_read_outside_of_its_block_is_found() -> None:
     [
         (torch.tensor(1.0), "scale is of shape ()"),
         (torch.ones(3, dtype=torch.float64), "scale is not torch.float32"),
+        (torch.ones(3, dtype=torch.complex64), "scale is torch.complex64"),
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused(parameter: Any, expected: str) -> None:
@@ -166,6 +167,15 @@ def test_a_model_that_cannot_be_divided_is_refused(parameter: Any, expected: str
         check_divisible(module)
     assert raised.value.findings[0].code == "SF440"
     assert expected in raised.value.findings[0].message
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    module = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)))
+    module(torch.ones(1, 2))  # its weight is now computed from others
+    with pytest.raises(FindingError) as raised:
+        check_divisible(module)
+    assert raised.value.findings[0].code == "SF440"
+    check_divisible(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))))
 
 
 @pytest.fixture
