@@ -99,6 +99,13 @@ def _cuda_limit() -> Limit | None:
     return Limit(free + torch.cuda.memory_reserved(), "free on the CUDA device", on_device=True)
 
 
+def free_on_cuda(index: int) -> int:
+    """Free memory of one of the CUDA devices."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(index)[0])
+
+
 def _host_limit(cgroups: CgroupTree) -> Limit:
     """The tightest limit: free memory of the machine, and of every control group around us."""
     import psutil

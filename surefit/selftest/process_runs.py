@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from surefit.memory.limit import free_on_cuda
 from surefit.run.sharded_files import SHARDS
 from surefit.selftest.outcome import CheckFailedError, Figures, NotApplicableError, require
 from surefit.selftest.small_data import write_vectors
@@ -76,10 +77,8 @@ def unequal_processes(device: str, folder: Path) -> Figures:
     one = _train(folder, "one", [*options, "--grad-accum", "2"])
     if device != "cuda":
         return _compare(one, _train(folder, "two", [*options, "--processes", "2"]))
-    import torch
-
-    with held_elsewhere("cuda:1", torch.cuda.mem_get_info(1)[0] // 2):
-        left = torch.cuda.mem_get_info(1)[0]
+    with held_elsewhere("cuda:1", free_on_cuda(1) // 2):
+        left = free_on_cuda(1)
         figures = _compare(one, _train(folder, "two", [*options, "--processes", "2"]))
         _train(folder, "auto", [*options[:-1], "auto", "--processes", "2"])
     plan = json.loads((folder / "auto" / "plan.json").read_text(encoding="utf-8"))

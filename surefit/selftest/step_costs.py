@@ -18,6 +18,7 @@ class _Step:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         import surefit
+        from surefit.checks.machine import resolve_precision
         from surefit.models.optimizer import make_optimizer
         from surefit.training.engine import make_accelerator, make_engine
 
@@ -29,9 +30,9 @@ class _Step:
         module.train()
         self.batch = self.job.batch(self.job.batches.worst_rows(self.job.epochs))
         self.computes: Figures = {
-            "precision": accelerator.mixed_precision,
+            "precision": resolve_precision(plan.config.precision),
             "padding_free": bool(self.job.batches.padding_free),
-            "attention": plan.choices.get("attention", ""),
+            "attention": plan.choices.get("attention", "no varlen kernel"),
         }
         self.run()  # loads kernels
 
