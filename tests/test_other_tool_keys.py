@@ -98,7 +98,7 @@ NOT_HERE = {
     "push_to_hub": "Not available yet",
     "load_in_8bit": "Not available yet",
     "flash_attention": "the attention kernel is chosen by the plan",
-    "devices": "Launch with torchrun",
+    "devices": "Launch with --processes N, torchrun",
     "beta": "Preference tuning is not available yet",
     "temperature": "Not available yet; its name will be generate.temperature",
     "num_train_epochs": "a whole number",
