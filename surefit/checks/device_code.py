@@ -157,7 +157,8 @@ def _in_mixed_precision(
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     if dtype is None or (device == "cpu" and why_not(names[dtype]) is not None):
         return []
-    failed = _failure(lambda: forward(module, batch), torch.autocast(device, dtype))
+    with torch.backends.mkldnn.flags(enabled=False):  # oneDNN refuses LSTMs that a GPU computes
+        failed = _failure(lambda: forward(module, batch), torch.autocast(device, dtype))
     if failed is None or _failure(lambda: forward(module, batch), nullcontext()) is not None:
         return []  # what fails in float32 as well is no matter of the precision
     place = _own_frame(failed)

@@ -186,3 +186,10 @@ def test_what_evaluation_alone_does_is_tried() -> None:
     assert codes(only_in_evaluation(lambda x: (x.numpy(), x)[1])) == ["SF739"]
     assert codes(only_in_evaluation(lambda x: x.cpu())) == []  # evaluation may wait
     assert codes(own(lambda self, x: x if not self.training else x + torch.ones(4))) == ["SF735"]
+
+
+def test_an_lstm_in_mixed_precision_is_healthy() -> None:
+    """A GPU computes it, whatever the kernels of this CPU refuse."""
+    module = own(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(4, 4, batch_first=True))
+    batch = {"x": SEQUENCES}
+    assert check_device_code(module, lambda model, b: model(**b), batch, torch.bfloat16) == []
