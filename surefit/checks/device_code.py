@@ -6,6 +6,7 @@ in the mixed precision that is planned. Findings name the line of the user's cod
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from surefit.checks.emulated_device import Place
+    from surefit.checks.emulated_device import Place, Seen
 
 CPU_TENSOR_IN_FORWARD = rule(
     "SF735",
     "error",
-    "forward makes a tensor on the CPU",
+    "forward combines tensors of the CPU and the GPU",
     why="Data and weights are on the GPU; torch does not combine tensors of two devices.",
     fix="Make it where the data is, torch.zeros(…, device=x.device), or keep it in a buffer: "
     "self.register_buffer(name, tensor).",
@@ -64,6 +65,7 @@ NOT_EMULATED = rule(
     fix="Nothing to do; try one step on the GPU first.",
 )
 
+ON_HOST_FIX = "Pass them as torch requires: lengths.cpu()."
 LIBRARIES = ("torch.", "transformers.", "peft.", "bitsandbytes.", "surefit.")
 MAX_WEIGHTS = 500_000_000
 Forward = Callable[[Any, Mapping[str, Any]], Any]
@@ -103,28 +105,44 @@ def _on_device(module: nn.Module, forward: Forward, batch: Mapping[str, Any]) ->
     }
     moved = {n: watch.move(v) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}
 
-    def run(**given: Any) -> Any:
-        return functional_call(module, held, (), given)
+    def emulated() -> None:
+        with meta_autocast(None), watch:
+            forward(lambda **given: functional_call(module, held, (), given), moved)
 
-    failed: str | None = None
-    for training in (True, False):  # in training, a batch norm may refuse so few rows
-        module.train(training)
-        try:
-            with torch.no_grad(), meta_autocast(None), watch:
-                forward(run, moved)
-            failed = None
-            break
-        except Exception as error:  # the module's own code may fail in any way
-            failed = describe_error(error)
-    rules = {"mixed": CPU_TENSOR_IN_FORWARD, "waits": HOST_WAITS, "numpy": NUMPY_OF_DEVICE}
-    found = [
-        rules[seen.kind].finding(_said(seen.place, seen.what), **_where(seen.place))
-        for seen in watch.seen
+    failed = _failure(emulated, nullcontext(module.train()))
+    num_in_training = len(watch.seen)
+    failed_in_evaluation = _failure(emulated, nullcontext(module.eval()))
+    seen = [  # evaluation may wait; it is all there is where few rows fail in a batch norm
+        each
+        for number, each in enumerate(watch.seen)
+        if failed or number < num_in_training or each.kind != "waits"
     ]
-    if failed is not None and not found:
-        message = f"The forward of {type(module).__name__} was not tried: {failed}"
-        return [NOT_EMULATED.finding(message[:300])]
+    errors = [error for error in (failed, failed_in_evaluation) if error is not None]
+    refused = [each for error in errors for each in _refused(error)]
+    found = [_finding(each) for each in dict.fromkeys([*seen, *refused])]
+    if failed_in_evaluation is not None and not found:
+        tried = "was not tried" if failed else "was not tried in evaluation"
+        message = f"The forward of {type(module).__name__} {tried}: "
+        return [NOT_EMULATED.finding((message + describe_error(failed_in_evaluation))[:300])]
     return found
+
+
+def _finding(seen: Seen) -> Finding:
+    rules = {"waits": HOST_WAITS, "numpy": NUMPY_OF_DEVICE}
+    found = rules.get(seen.kind, CPU_TENSOR_IN_FORWARD)
+    fix = {"fix": ON_HOST_FIX} if seen.kind == "host" else {}
+    return found.finding(_said(seen.place, seen.what), **fix, **_where(seen.place))
+
+
+def _refused(error: Exception) -> list[Seen]:
+    """An error of torch itself that names the two devices."""
+    from surefit.checks.emulated_device import Seen
+
+    message, place = describe_error(error), _own_frame(error)
+    named = all(re.search(rf"\b{device}\b", message) for device in ("device", "meta", "cpu"))
+    if place is None or not named:
+        return []
+    return [Seen("mixed", place, f"fails: {message.replace('meta', 'cuda:0')[:200]}")]
 
 
 def _in_mixed_precision(
@@ -139,7 +157,8 @@ def _in_mixed_precision(
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     if dtype is None or (device == "cpu" and why_not(names[dtype]) is not None):
         return []
-    failed = _failure(lambda: forward(module, batch), torch.autocast(device, dtype))
+    with torch.backends.mkldnn.flags(enabled=False):  # oneDNN refuses LSTMs that a GPU computes
+        failed = _failure(lambda: forward(module, batch), torch.autocast(device, dtype))
     if failed is None or _failure(lambda: forward(module, batch), nullcontext()) is not None:
         return []  # what fails in float32 as well is no matter of the precision
     place = _own_frame(failed)

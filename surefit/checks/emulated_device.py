@@ -1,16 +1,16 @@
 """A device that is not there: tensors with values, which may not be mixed with those of the CPU.
 
-An `OnDevice` tensor says that it is on the meta device, and computes on a CPU tensor inside. Under
-`Watch` a module's real forward runs as it would on a GPU: a tensor that was made on the CPU meets
-one that is on the device, `.item()` makes the host wait. Both are noted with the line of code, and
-then computed all the same.
+An `OnDevice` tensor is on the meta device for torch and on CUDA for code that asks
+(`emulated_cuda.py`), and computes on a CPU tensor inside. Under `Watch` a module's real forward
+runs as it would on a GPU: a tensor that was made on the CPU meets one that is on the device,
+`.item()` makes the host wait. Both are noted with the line of code, and then computed all the same.
 """
 
 from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,8 +20,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from surefit.checks.emulated_cuda import CPU, CUDA, META, CudaNames
+
 aten = torch.ops.aten
-META = torch.device("meta")
 _CALLED = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
 """Files of surefit, of torch and generated code: what they do, their caller does."""
 _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
@@ -36,7 +37,14 @@ _WAITING = {
     aten.unique_consecutive.default: "needs the number of distinct values",
     aten.unique_dim.default: "needs the number of distinct values",
     aten.equal.default: "reads a value (torch.equal)",
+    aten.allclose.default: "reads a value (torch.allclose)",
+    aten.bincount.default: "needs the largest value",
+    aten.repeat_interleave.Tensor: "needs the sum of the repeats (give output_size=)",
 }
+_NO_SCALARS = ("tensors", "index", "indices")
+"""Parameters of operations whose tensors are all on the device, also those without dimensions."""
+_COUNTS_ON_HOST = (aten._pack_padded_sequence.default, aten._pad_packed_sequence.default)
+"""Lengths of sequences, their second argument and second result, are on the CPU everywhere."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +113,33 @@ class OnDevice(torch.Tensor):
         """It is on the device already."""
         return self
 
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """What a GPU's tensor says."""
+        return CUDA
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """What a GPU's tensor says."""
+        return True
+
+    def get_device(self) -> int:
+        """The number of the GPU."""
+        return 0
+
+    def type(self, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """The name that a GPU's tensor has, or the tensor in another dtype."""
+        if dtype is None:
+            return self.inside.type().replace("torch.", "torch.cuda.")
+        return super().type(dtype, *args, **kwargs)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        self.watch.note("waits", "prints a tensor")
         return f"OnDevice({self.inside})"
+
+    def __format__(self, spec: str) -> str:
+        self.watch.note("waits", "prints a tensor")
+        return format(self.inside, spec)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -116,6 +149,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Seen] = []
         self._outer = sys._getframe(1)
+        self._names = CudaNames(is_own, lambda what: self.note("waits", what))
+
+    def __enter__(self) -> Watch:
+        self._names.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._names.__exit__(*raised)
 
     def move(self, tensor: torch.Tensor) -> OnDevice:
         """A tensor of the CPU on the device."""
@@ -149,20 +192,25 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         wanted = None if asked is None else torch.device(asked)
         if there and wanted is not None and wanted.type == "cpu":
             self.note("waits", "copies a tensor to the host")
-        if there and func in _WAITING:
+        if there and func in _WAITING and kwargs.get("output_size") is None:
             self.note("waits", _WAITING[func])
         if there and func in _INDEXING:
             self._note_mask(args)
-        elif there and func not in _COPIES and any(t.ndim for t in here):
-            self._note_mixed(func, [t for t in here if t.ndim])
+        elif func in _COUNTS_ON_HOST:
+            if isinstance(args[1], OnDevice):
+                self.note("host", "needs lengths on the CPU; they are on the device")
+        elif there and func not in _COPIES:
+            self._note_mixed(func, args, kwargs)
         if wanted is not None:
-            kwargs = {**kwargs, "device": torch.device("cpu")}
+            kwargs = {**kwargs, "device": CPU}
         stays = wanted == META if wanted is not None else there
         if func is aten.copy_.default:  # the first is written
             stays = isinstance(args[0], OnDevice)
         result = func(*tree_map(_values, args), **tree_map(_values, kwargs))
         if not stays:
             return result
+        if func in _COUNTS_ON_HOST:
+            return OnDevice(result[0], self), result[1]
         known = {id(t.inside): t for t in tensors if isinstance(t, OnDevice)}
 
         def placed(value: Any) -> Any:  # an operation in place returns its argument
@@ -178,10 +226,27 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return  # x[mask] = 0 is a masked_fill
             self.note("waits", "selects by a mask, whose number of values the host waits for")
 
-    def _note_mixed(self, func: Any, here: Sequence[torch.Tensor]) -> None:
-        shape = list(here[0].shape)
+    def _note_mixed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Operations take scalars of the CPU, but neither as indices nor in lists of tensors."""
         name = func.overloadpacket.__name__
-        self.note("mixed", f"{name} combines a tensor of the CPU {shape} with one of the device")
+        given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
+        for parameter, value in {**given, **kwargs}.items():
+            scalars = parameter not in _NO_SCALARS or name.startswith("_foreach")
+            for here in _tensors(value):
+                if not isinstance(here, OnDevice) and (here.ndim or not scalars):
+                    found = f"a tensor of the CPU {list(here.shape)}"
+                    return self.note("mixed", f"{name} combines {found} with one of the device")
+        return None
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is the user's, and neither of surefit nor of a library."""
+    return not file.startswith(_CALLED) and not _is_library(file)
+
+
+def _is_library(file: str) -> bool:
+    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return bool(installed) or file.startswith(_LIBRARIES)
 
 
 def own_line(lines: Iterable[Place]) -> Place | None:
@@ -190,7 +255,7 @@ def own_line(lines: Iterable[Place]) -> Place | None:
     None where a library other than torch does it by itself.
     """
     found = next((place for place in lines if not place.file.startswith(_CALLED)), None)
-    return None if found is None or found.file.startswith(_LIBRARIES) else found
+    return None if found is None or _is_library(found.file) else found
 
 
 def _values(value: Any) -> Any:
