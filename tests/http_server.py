@@ -33,6 +33,8 @@ class Site:
     chunk_seconds: float = 0.0
     redirects: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """The names that Content-Disposition gives to files."""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and range of each request."""
     url: str = ""
@@ -66,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", site.redirects[path])
             self.send_header("Content-Length", "0")
             return self.end_headers()
-        if path.endswith("/"):
+        if path.endswith("/") and path not in site.files:
             return self._index(site, path)
         if path not in site.files:
             return self._status(404)
@@ -109,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         if site.lengths and not site.endless:
             self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", site.types.get(path, "application/octet-stream"))
+        if path in site.names:
+            self.send_header("Content-Disposition", f'attachment; filename="{site.names[path]}"')
         self.end_headers()
         if not with_body:
             return

@@ -81,6 +81,33 @@ def test_the_job_of_kubernetes_fits_together() -> None:
     assert f"--nproc-per-node {gpus}" in shell_of("kubernetes.yaml")
 
 
+def seconds_to_save(name: str, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """How long torchrun waits for its processes after SIGTERM, with the settings of a file."""
+    from torch.distributed.launcher.api import LaunchConfig
+
+    found = dict(re.findall(r"^ *export (TORCH_ELASTIC_\w+)=(\S+)", shell_of(name), re.MULTILINE))
+    if name == "kubernetes.yaml":
+        pod = documents(name)[1]["spec"]["template"]["spec"]
+        found |= {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+    for key, value in found.items():
+        monkeypatch.setenv(key, value)
+    return LaunchConfig(1, 1, 1).shutdown_timeout
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_torchrun_waits_as_long_as_the_files_promise(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
+    promised = 300
+    if name == "slurm.sbatch":
+        promised = int(re.findall(r"--signal=TERM@(\d+)", shell_of(name))[0])
+    if name == "kubernetes.yaml":
+        pod = documents(name)[1]["spec"]["template"]["spec"]
+        promised = pod["terminationGracePeriodSeconds"]
+    assert seconds_to_save(name, monkeypatch) == promised
+
+
 def test_the_task_of_skypilot_has_its_keys() -> None:
     (task,) = documents("skypilot.yaml")
     assert set(task) == {

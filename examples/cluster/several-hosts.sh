@@ -6,6 +6,7 @@ config=${1:?the config of the run}
 shift
 
 # NCCL and Gloo find the network by themselves. If hosts have several: NCCL_SOCKET_IFNAME=eth1 GLOO_SOCKET_IFNAME=eth1
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=300 # else SIGKILL follows SIGTERM after 30 seconds
 exec torchrun \
   --nnodes "${HOSTS:?}" \
   --nproc-per-node "${PROCESSES:?}" \

@@ -35,6 +35,7 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
+from surefit.data.formats.empty_files import without_empty
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
@@ -138,12 +139,13 @@ def _open_paths(
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
     files, opened, left_out = _open_each(files, reading, skip)
+    if list(paths) == files and not finder.each_a_class:
+        opened = pair_texts(files, opened)  # files of a folder are shards, not source and target
+    files, opened, empty = without_empty(files, opened)
     classes = label_texts(files, opened) if finder.each_a_class else None
     if classes is not None:
         opened, key = classes, fingerprint(key, "classes")
-    elif list(paths) == files:
-        opened = pair_texts(files, opened)  # files of a folder are shards, not source and target
-    return _join(files[: len(opened)], opened, key, [*notes, *left_out], may_differ)
+    return _join(files[: len(opened)], opened, key, [*notes, *left_out, *empty], may_differ)
 
 
 def files_of(data: Sequence[str | Path]) -> list[Path]:
@@ -312,6 +314,8 @@ def _missing_columns(
     names = set(opened[0].arrow.column_names)
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
+        if other == names:
+            continue
         if other.isdisjoint(names) and not may_differ:
             message = (
                 f"{files[0]} and {file} have no column in common: {', '.join(sorted(names))}; and "
@@ -319,11 +323,10 @@ def _missing_columns(
             )
             fix = "Give the columns the same names in both files, or pass one of the files alone."
             raise FILES_DO_NOT_MATCH.error(message, file=str(file), fix=fix)
-        if other != names:
-            only = {files[0].name: sorted(names - other), file.name: sorted(other - names)}
-            parts = [f"only {name} has {', '.join(odd)}" for name, odd in only.items() if odd]
-            message = f"{files[0].name} and {file.name} have different columns: {'; '.join(parts)}."
-            return (DIFFERENT_COLUMNS.finding(message, file=str(file)),)
+        only = {files[0].name: sorted(names - other), file.name: sorted(other - names)}
+        parts = [f"only {name} has {', '.join(odd)}" for name, odd in only.items() if odd]
+        message = f"{files[0].name} and {file.name} have different columns: {'; '.join(parts)}."
+        return (DIFFERENT_COLUMNS.finding(message, file=str(file)),)
     return ()
 
 

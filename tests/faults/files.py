@@ -229,6 +229,13 @@ CASES = [
         exits=0,
     ),
     Case(
+        "an empty file among others",
+        "SF439",
+        {"d/a.jsonl": echo_rows(30), "d/b.jsonl": b"", "d/c.jsonl": echo_rows(30, seed=1)},
+        data="d",
+        exits=0,
+    ),
+    Case(
         "number too large to keep",
         "SF102",
         {"a.jsonl": with_line(3, f'{{"prompt": "a", "completion": "b", "x": {2**70}}}')},

@@ -25,12 +25,14 @@ TEXTS_OF_DIFFERENT_LENGTH = rule(
 def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:
     """Two text files with the same number of lines as columns `source` and `target`.
 
-    Others are returned unchanged with a warning, or refused if their names are a pair.
+    Others are returned unchanged with a warning, or refused if their names are a pair. An empty
+    file has no column.
     """
-    if len(files) != 2 or any(part.arrow.column_names != ["text"] for part in opened):
+    counts = [part.arrow.num_rows for part in opened]
+    texts = all(part.arrow.column_names in (["text"], []) for part in opened)
+    if len(files) != 2 or not texts or not any(counts):
         return tuple(opened)
     first, second = opened
-    counts = [part.arrow.num_rows for part in opened]
     shown = f"{files[0].name} has {counts[0]} lines, {files[1].name} has {counts[1]}"
     if counts[0] == counts[1]:
         message = f"{shown}: they are read as source and target."
@@ -50,6 +52,8 @@ def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened,
             file=str(files[1]),
             line=min(counts) + 1,
         )
+    if not all(counts):
+        return tuple(opened)
     note = TEXTS_OF_DIFFERENT_LENGTH.finding(f"{shown}: they are concatenated.", file=str(files[0]))
     return (first, Opened(second.arrow, (*second.findings, note)))
 

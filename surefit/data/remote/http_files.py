@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.message import Message
 from glob import has_magic
 from html.parser import HTMLParser
 from typing import Any
@@ -59,7 +60,11 @@ class HttpFiles:
     """Files of http servers; folders are pages with links, as servers list them."""
 
     def list_files(self, url: str) -> Listing | None:
-        """One file, or the files that a page links to in its own folder and below."""
+        """One file, or the files that a page links to in its own folder and below.
+
+        Where the name has no ending and the URL no query, the answer decides: a web page is a
+        folder, all else a file.
+        """
         path = urlsplit(url).path
         if has_magic(unquote(path)):
             root = url[: url.index(path)] + path.rpartition("/")[0] + "/"
@@ -70,11 +75,17 @@ class HttpFiles:
             names = [name for name in _links(root) if not name.endswith("/")]
             chosen = [n for n in names if fnmatch.fnmatchcase(unquote(n), pattern)]
             return Listing(root, self._look_at(root, chosen), "pattern")
-        last = path.rpartition("/")[2]
-        if last and ("." in last or urlsplit(url).query):
-            file = self.look(url, unquote(path.rpartition("/")[2]))
-            root = url.partition("?")[0].rpartition("/")[0] + "/"
-            return None if file is None else Listing(root, (file,), "file")
+        last, query = path.rpartition("/")[2], urlsplit(url).query
+        is_named = bool(last and ("." in last or query))
+        headers = _headers(url)
+        if headers is not None and (is_named or not _is_page(headers)):
+            above, _, name = path.rstrip("/").rpartition("/")
+            root = urlsplit(url)._replace(path=f"{above}/", query="", fragment="").geturl()
+            sent = headers.get_filename() if query or "." not in last else None
+            path = (sent or unquote(name)).rpartition("/")[2] or "data"
+            return Listing(root, (_file(url, path, headers),), "file")
+        if is_named:
+            return None
         root = url.partition("?")[0].rstrip("/") + "/"
         found = self._look_at(root, _names_below(root))
         return Listing(root, found, "folder") if found else None
@@ -85,23 +96,8 @@ class HttpFiles:
 
     def look(self, url: str, path: str) -> RemoteFile | None:
         """Size and ETag of a file, from the headers of an answer."""
-        try:
-            with _request(url, "HEAD") as answer:
-                headers = answer.headers
-        except _RefusedError as error:
-            if error.status in (404, 410):
-                return None
-            if error.status not in NO_HEAD:
-                raise error.as_remote(url) from None
-            try:
-                with _request(url, "GET") as answer:  # closed before its content is read
-                    headers = answer.headers
-            except _RefusedError as refused:
-                if refused.status in (404, 410):
-                    return None
-                raise refused.as_remote(url) from None
-        size = _length(headers)
-        return RemoteFile(url, path, size, strong(headers.get("ETag")))
+        headers = _headers(url)
+        return None if headers is None else _file(url, path, headers)
 
     @contextmanager
     def read(self, file: RemoteFile, start: int) -> Iterator[Iterator[bytes]]:
@@ -168,7 +164,32 @@ def _authorize(request: urllib.request.Request, url: str) -> None:
         request.add_unredirected_header("Authorization", f"Basic {token}")
 
 
-def _length(headers: Mapping[str, str]) -> int | None:
+def _headers(url: str) -> Message | None:
+    """The headers of what is at a URL; None if nothing is."""
+    try:
+        try:
+            with _request(url, "HEAD") as answer:
+                return answer.headers  # type: ignore[no-any-return]
+        except _RefusedError as error:
+            if error.status not in NO_HEAD:
+                raise
+        with _request(url, "GET") as answer:  # closed before its content is read
+            return answer.headers  # type: ignore[no-any-return]
+    except _RefusedError as error:
+        if error.status in (404, 410):
+            return None
+        raise error.as_remote(url) from None
+
+
+def _file(url: str, path: str, headers: Message) -> RemoteFile:
+    return RemoteFile(url, path, _length(headers), strong(headers.get("ETag")))
+
+
+def _is_page(headers: Message) -> bool:
+    return (headers.get("Content-Type") or "").startswith("text/html")
+
+
+def _length(headers: Message) -> int | None:
     text = (headers.get("Content-Length") or "").strip()
     encoded = (headers.get("Content-Encoding") or "identity").lower() != "identity"
     return int(text) if text.isdecimal() and not encoded else None
@@ -183,7 +204,7 @@ def _chunks(answer: Any, file: RemoteFile) -> Iterator[bytes]:
             f"{file.url} is sent in the encoding {encoding!r}, which was not asked for.",
             "Have the server send the file as it is.",
         )
-    is_page = (answer.headers.get("Content-Type") or "").startswith("text/html")
+    is_page = _is_page(answer.headers)
     first = True
     while chunk := answer.read1(CHUNK_BYTES):  # what has come, however little
         if first and is_page and _HTML.match(chunk) and not file.path.lower().endswith(".html"):
@@ -209,7 +230,7 @@ def _links(root: str) -> list[str]:
     """Names of the files and folders (with a slash) that a page links to in its own folder."""
     try:
         with _request(root, "GET") as answer:
-            if not (answer.headers.get("Content-Type") or "").startswith("text/html"):
+            if not _is_page(answer.headers):
                 return []
             page = answer.read(PAGE_BYTES)
     except _RefusedError as error:

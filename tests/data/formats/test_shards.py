@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,71 @@ def write_bad_files(folder: Path) -> Path:
     witness = folder.parent / "was-run"
     np.save(folder / "pickled.npy", np.array([Touch(witness)], object), allow_pickle=True)
     return witness
+
+
+LINES = b'{"text": "a b", "label": "x"}\n{"text": "c d", "label": "y"}\n'
+TABLE = b"text,label\na b,x\nc d,y\n"
+WHOLE = {
+    ".jsonl": LINES,
+    ".csv": TABLE,
+    ".tsv": TABLE.replace(b",", b"\t"),
+    ".json": b'[{"text": "a b", "label": "x"}, {"text": "c d", "label": "y"}]',
+    ".conll": b"a\tO\n\nb\tO\n",
+    ".txt": b"a b\nc d\n",
+    "": b"a b\nc d\n",
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("ending", WHOLE)
+def test_empty_files_among_others_are_skipped_and_named(
+    ending: str, packed: bool, place: int, tmp_path: Path
+) -> None:
+    contents = [WHOLE[ending]] * 2
+    contents.insert(place, b"")
+    for number, content in enumerate(contents):
+        name = f"part-{number}{ending}{'.gz' if packed and ending else ''}"
+        (tmp_path / name).write_bytes(gzip.compress(content) if packed and ending else content)
+    table = open_table(tmp_path)
+    assert table.num_rows == 4
+    (note,) = [found for found in table.findings if found.code == "SF439"]
+    assert note.message.startswith(
+        f"1 of 3 files have no rows and are skipped: part-{place}{ending}"
+    )
+    assert f"part-{place}" in str(note.where["file"])
+    assert not any(f"part-{place}" in source.file for source in table.sources)
+
+
+def test_empty_files_are_an_error_where_nothing_else_is_or_they_are_needed(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(FindingError, match=r"a.jsonl, .*b.jsonl has no rows") as caught:
+        open_table(tmp_path)
+    assert caught.value.findings[0].code == "SF101"
+    (tmp_path / "train.en").write_text("one\ntwo\n")
+    (tmp_path / "train.de").write_text("")
+    with pytest.raises(FindingError, match=r"train.en has 2 lines, train.de has 0"):
+        open_table([tmp_path / "train.en", tmp_path / "train.de"])
+    for name in ("pos", "neg", "none"):
+        (tmp_path / f"{name}.txt").write_text("" if name == "none" else f"{name} a\n{name} b\n")
+    files = [tmp_path / f"{name}.txt" for name in ("pos", "neg", "none")]
+    table = open_table(files, each_a_class=True)
+    assert table.arrow["label"].to_pylist() == ["pos", "pos", "neg", "neg"]
+    assert "SF439" in [found.code for found in table.findings]
+
+
+def test_a_header_alone_is_empty_and_one_blank_line_of_text_is_not(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(TABLE)
+    (tmp_path / "b.csv").write_bytes(b"text,label\n")
+    table = open_table(tmp_path)
+    assert table.num_rows == 2
+    assert "b.csv" in next(f.message for f in table.findings if f.code == "SF439")
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name, content in (("a.txt", "one\ntwo\n"), ("b.txt", "\n"), ("c.txt", "three\n")):
+        (texts / name).write_text(content)
+    assert "SF439" not in [found.code for found in open_table(texts).findings]
 
 
 def test_bad_files_are_all_named_and_the_rest_is_usable(tmp_path: Path) -> None:

@@ -202,15 +202,15 @@ def test_without_a_strong_etag_the_content_decides(etags: str) -> None:
 
 def test_a_change_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve({"d/rows.jsonl": lines(ROWS)}) as site:
-        real = http_files.HttpFiles.look
+        real = http_files._headers
 
-        def look(self: Any, url: str, path: str) -> Any:
-            found = real(self, url, path)
+        def look(url: str) -> Any:
+            found = real(url)
             if len(site.asked) == 1:
                 site.files["/d/rows.jsonl"] = lines(ROWS[:7])
             return found
 
-        monkeypatch.setattr(http_files.HttpFiles, "look", look)
+        monkeypatch.setattr(http_files, "_headers", look)
         assert open_table(f"{site.url}/d/rows.jsonl").num_rows == 7
 
 
@@ -271,6 +271,34 @@ def test_a_web_page_is_not_data_but_html_in_text_is() -> None:
         with pytest.raises(FindingError, match="web page in place of the file"):
             open_table(f"{site.url}/rows.parquet")
         assert open_table(f"{site.url}/rows.txt").num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["data/rows", "data/rows/", "download?id=7", "download/?id=7", "get.php?id=7", ""]
+)
+def test_a_file_is_read_whatever_its_url_looks_like(url: str) -> None:
+    path = url.partition("?")[0]
+    names = {f"/{path}": "my rows.jsonl"}
+    with serve({path: lines(ROWS), "other/x.jsonl": lines(ROWS[:9])}, names=names) as site:
+        table = open_table(f"{site.url}/{url}")
+        assert table.columns == ("text", "label")
+        assert table.num_rows == 40
+        assert open_table(f"{site.url}/other").num_rows == 9  # no file: the folder
+        site.names.clear()
+        site.files[f"/{path}"] = b"one line\nanother line\n"
+        assert open_table(f"{site.url}/{url}").num_rows == 2
+
+
+def test_a_url_without_ending_that_is_nothing_or_a_page() -> None:
+    page = b"<!DOCTYPE html><html>please log in</html>"
+    with serve({"in": page, "d/x.jsonl": lines(ROWS)}, types={"/in": "text/html"}) as site:
+        for name in ("in", "nothing", "d/nothing", "nothing/"):
+            with pytest.raises(UsageError, match="No file is at"):
+                open_table(f"{site.url}/{name}")
+        site.redirects["/d"] = "/d/"  # as servers do
+        assert open_table(f"{site.url}/d").num_rows == 40
+        site.names["/e"], site.files["/e"] = "../../e.jsonl", lines(ROWS)
+        assert open_table(f"{site.url}/e").num_rows == 40  # the name leaves no folder
 
 
 def test_credentials_are_used_and_never_shown(tmp_path: Path) -> None:
