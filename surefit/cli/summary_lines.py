@@ -118,7 +118,9 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
         yield "lora", _lora_line(counted["lora"])
     if model.source.code is not None:
         yield "code", f"the model runs {model.source.code}"
-    yield "device", device_name()
+    planned = plan.request.device
+    on = f"planned for {planned}" if planned is not None else device_name()
+    yield "device", f"{on}, precision {plan.precision}"
 
 
 def pattern_lines(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

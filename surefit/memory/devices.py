@@ -52,6 +52,8 @@ DEVICES = {
     "mi250-128gb": Device(128, 200),
     "mi300x-192gb": Device(192, 448),
 }
+OF_THIS_MACHINE = ("mps", "cpu", "cuda", "gpu", "xpu", "hpu", "auto")
+"""What other programs call a device that is here; torch chooses it."""
 FIGURES = ("memory_gb", "exchange_gb_per_second")
 """What `--device NAME,figure=value` may change."""
 
@@ -67,8 +69,11 @@ def find_device(name: str) -> Device:
     kind, *changes = (part.strip() for part in name.split(","))
     known = kind.lower().replace("_", "-").replace(" ", "-")
     if known not in DEVICES:
-        near = get_close_matches(known, DEVICES, 1)
-        hint = f"Did you mean {near[0]}? " if near else ""
+        near = [each for each in DEVICES if each.startswith(f"{known}-")]
+        near = near or get_close_matches(known, DEVICES, 1)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        if known in OF_THIS_MACHINE:
+            hint = "The devices of this machine need no --device: leave it out. "
         raise UsageError(
             f"The device {kind!r} is not known.",
             f"{hint}Known are {', '.join(DEVICES)}; for any other: --set device_memory_gb=….",

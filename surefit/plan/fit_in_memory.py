@@ -10,17 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.order import Batches, Order
-from surefit.checks.machine import resolve_precision
 from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise, largest_batch, whole_model_peak
-from surefit.memory.devices import find_device
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.job import Job
 from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.planned_precision import planned_precision
 from surefit.processes import num_processes
 
 if TYPE_CHECKING:
@@ -121,10 +120,7 @@ def autocast_dtype(
     """The lower precision of mixed precision on the planned device; None for float32."""
     import torch
 
-    name = resolve_precision(precision)
-    is_elsewhere = device_memory_gb is not None and not torch.cuda.is_available()
-    if precision == "auto" and (device is not None or is_elsewhere):
-        name = "bf16" if device is None or find_device(device).bf16 else "fp16"
+    name = planned_precision(precision, device_memory_gb, device)
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 

@@ -22,6 +22,7 @@ from surefit.plan.augment_arrays import describe_augment
 from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.class_loss_options import describe_loss
 from surefit.plan.own_metrics import describe_metrics
+from surefit.plan.planned_precision import planned_precision
 from surefit.plan.predict_disk import DiskUse
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
@@ -73,6 +74,12 @@ class Plan:
     def config(self) -> RunConfig:
         """The config, with what planning settled in it."""
         return self.request.config
+
+    @property
+    def precision(self) -> str:
+        """What the run computes in on the planned device: fp32, bf16 or fp16."""
+        config = self.config
+        return planned_precision(config.precision, config.device_memory_gb, self.request.device)
 
     @property
     def objects(self) -> PythonObjects:
@@ -135,6 +142,7 @@ class Plan:
             **({"folds": [dict(fold) for fold in self.folds]} if self.folds else {}),
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
             "rehearsal": self.rehearsal.as_dict() if self.rehearsal else None,
+            "precision": self.precision,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
             "model": _model_dict(self.job, self.model, self.config)

@@ -62,6 +62,7 @@ from surefit.plan.live_data import check_stream, read_live
 from surefit.plan.own_metrics import choose_metrics
 from surefit.plan.plan import Plan
 from surefit.plan.plan_in_progress import PlanInProgress
+from surefit.plan.planned_precision import check_emulated
 from surefit.plan.prepare_data import (
     choose_tokenizer,
     encode_split,
@@ -103,6 +104,7 @@ def run_stages(request: Request, progress: Progress = silent, limit: Limit | Non
         try:
             with infrequent_collection(), reading_once(progress, config.cache_limit_gb):
                 check_machine(config.precision, config.trackers)
+                planner.note(check_emulated(config.precision, request.device))
                 _run(planner)
                 planner.plan = compare_with_trees(planner.plan, progress)
         except FindingError as error:

@@ -152,6 +152,7 @@ def test_a_worker_that_is_killed_is_not_called_a_stop(tmp_path: Path) -> None:
     text = (tmp_path / "said").read_text()
     assert "Ctrl-C" not in text
     assert "which is then saved" not in text
-    assert "unless it was killed" in text
+    assert "Stopped" not in text
+    assert "Another process ended or does not answer any more, in step" in text
     assert "last report of Process 1 of host" in text
     assert "Process 1 was ended by SIGKILL" in text
