@@ -130,8 +130,8 @@ def _on_device(module: nn.Module, forward: Forward, batch: Mapping[str, Any]) ->
 def _finding(seen: Seen) -> Finding:
     rules = {"waits": HOST_WAITS, "numpy": NUMPY_OF_DEVICE}
     found = rules.get(seen.kind, CPU_TENSOR_IN_FORWARD)
-    fix = {"fix": ON_HOST_FIX} if seen.kind == "host" else {}
-    return found.finding(_said(seen.place, seen.what), **fix, **_where(seen.place))
+    fix = ON_HOST_FIX if seen.kind == "host" else ""
+    return found.finding(_said(seen.place, seen.what), fix=fix, **_where(seen.place))
 
 
 def _refused(error: Exception) -> list[Seen]:

@@ -29,7 +29,7 @@ class CudaNames(TorchFunctionMode):
 
     def __init__(self, is_own: Callable[[str], bool], note_wait: Callable[[str], None]) -> None:
         """`is_own(file)`: the file is the user's; `note_wait(what)`: the user's code waits."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._is_own, self._note_wait = is_own, note_wait
         self._follows: bool | None = None
         self._originals: list[tuple[str, Any]] = []
