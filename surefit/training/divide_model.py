@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +13,7 @@ from surefit.kernels.varlen_attention import find_pretrained
 from surefit.models.gathered_model import Skeleton
 from surefit.models.load_shards import fill_divided, late_weights
 from surefit.models.shard_module import shard_module
-from surefit.processes import talk_group
+from surefit.training.same_values import take_from_first
 from surefit.training.used_parameters import UsedParameters
 
 if TYPE_CHECKING:
@@ -64,16 +64,6 @@ def divide(
         return Divided(skeleton)
     sharded.set_reduce_scatter_unused_params(True)
     return Divided(skeleton, UsedParameters(module))
-
-
-def take_from_first(tensors: Iterable[Any]) -> None:
-    """Let all processes start with the values of process 0: a module may start at random."""
-    from torch import distributed
-
-    for tensor in tensors:
-        if not tensor.is_meta:
-            group = talk_group() if tensor.device.type == "cpu" else None
-            distributed.broadcast(tensor.detach(), 0, group=group)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from surefit.models.gathered_model import Skeleton
 from surefit.peers.device_wait import wait_for_devices
 from surefit.pipeline.evaluation import Group
 from surefit.processes import gather, on_cpu
-from surefit.training.divide_model import Divided, take_from_first
+from surefit.training.divide_model import Divided
+from surefit.training.same_values import take_from_first
 
 if TYPE_CHECKING:
     import torch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from surefit.models.trained_tensors import saved_buffers
 from surefit.processes import num_processes
+from surefit.training.same_values import take_together
 
 if TYPE_CHECKING:
     import torch
@@ -29,23 +29,9 @@ class LastBuffers:
     def keep(self) -> None:
         """Note that a step is finished; all processes take the buffers of the first."""
         if num_processes() > 1:
-            self._take_from_first()
+            take_together(buffer for buffer, _ in self._kept)
         for buffer, before in self._kept:
             before.copy_(buffer)
-
-    def _take_from_first(self) -> None:
-        import torch
-        from torch import distributed
-
-        by_dtype = sorted((buffer for buffer, _ in self._kept), key=lambda each: str(each.dtype))
-        for _, group in groupby(by_dtype, key=lambda each: each.dtype):
-            buffers = list(group)
-            together = torch.cat([buffer.reshape(-1) for buffer in buffers])
-            distributed.broadcast(together, 0)
-            parts = torch.split(together, [buffer.numel() for buffer in buffers])
-            with torch.no_grad():
-                for buffer, part in zip(buffers, parts, strict=True):
-                    buffer.copy_(part.view_as(buffer))
 
     def restore(self) -> None:
         """Put back what the last finished step left."""

@@ -132,7 +132,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             exceeded = _refuse_split(error, step, state, accelerator.num_processes)
         if sums is None:  # outside of the handler, which holds the tensors of the step
             hooks.notice(_split(step, state, exceeded))
-            _undo_step(parameters, buffers, accelerator.scaler)
+            _undo_step(parameters, buffers)
             steps = _coming_steps(engine, job, feed, pace, state)
             continue
         norm = clip_gradients()
@@ -143,8 +143,8 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
         if fault:
             hooks.on_rows(np.concatenate(step.share.micro_batches))
-            _undo_step(parameters, buffers, accelerator.scaler)
-            _skip_or_stop(fault, place.step, pace, hooks, state)
+            _undo_step(parameters, buffers)
+            _skip_or_stop(fault, place.step, pace, hooks, state, accelerator.scaler)
         else:
             _set_rates(optimizer, base_lrs, rate)
             overflowed = _step_optimizer(engine, place.step, hooks, state)
@@ -207,22 +207,24 @@ def _split(step: StepBatches, state: State, exceeded: str) -> str:
     )
 
 
-def _undo_step(parameters: Sequence[nn.Parameter], buffers: LastBuffers, scaler: Any) -> None:
+def _undo_step(parameters: Sequence[nn.Parameter], buffers: LastBuffers) -> None:
     """Undo what forward and backward have changed; return the device memory of the step."""
     import torch
 
     for parameter in parameters:
         parameter.grad = None
     buffers.restore()
-    if scaler is not None:  # the next step is to unscale its gradients, at the same scale
-        scaler.update(scaler.get_scale())
     if torch.accelerator.is_available():
         gc.collect()
         torch.accelerator.empty_cache()
 
 
-def _skip_or_stop(fault: str, step: int, pace: Pace, hooks: Hooks, state: State) -> None:
+def _skip_or_stop(
+    fault: str, step: int, pace: Pace, hooks: Hooks, state: State, scaler: Any
+) -> None:
     """Count a step that is not finite as skipped; or save the step before it, and raise."""
+    if scaler is not None:  # the next step is to unscale its gradients, at the same scale
+        scaler.update(scaler.get_scale())
     if not pace.skips_nonfinite:
         if state.step:
             hooks.save(state)
