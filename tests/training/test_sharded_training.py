@@ -57,7 +57,7 @@ def test_processes_have_the_losses_of_one(
 
 
 def run_cases(folder: Path, processes: int, parallel: str, *names: str) -> dict[str, Any]:
-    made = folder / f"cases-{parallel}-{processes}"
+    made = folder / "-".join(("cases", parallel, str(processes), *names))
     made.mkdir()
     script = [sharded_cases.__file__, str(made), str(processes), parallel, *names]
     launch = [*LAUNCH, str(processes)] if processes > 1 else []
