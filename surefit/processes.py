@@ -188,6 +188,8 @@ def watched_run(path: str) -> Iterator[None]:
             raise lost_process_error() from error
         _tell_others(error)
         _leave_group()
+        if isinstance(error, SystemExit):  # of the user's code: a failed run, whatever its code
+            raise SystemExit(1) from error
         raise
     finally:
         for each in _watch:
