@@ -96,7 +96,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; an error ends in a message and an exit code, not in a traceback."""
     from surefit.errors import SurefitError
+    from surefit.peers.signs_of_life import NOTES
 
+    NOTES.restart()  # of an earlier command in this process
     debug, given = "--debug" in arguments, arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     as_json = "--json" in arguments

@@ -25,6 +25,7 @@ from surefit.cli.guarded_console import GuardedConsole
 from surefit.cli.terminal import GuardedStream
 from surefit.errors import UsageError
 from surefit.findings import Finding
+from surefit.peers.signs_of_life import NOTES
 from surefit.printable import one_line, printable
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028\r\x08\x7f\udc80\U000e0041"
@@ -149,5 +150,6 @@ def test_ctrl_c_before_training_says_so(
 
     tasks = next(each for each in app.registered_commands if each.name == "tasks")
     monkeypatch.setattr(tasks, "callback", interrupted)
+    NOTES.note(run="runs/earlier")  # of a run that this process has had before
     assert run_in_process(["tasks"]) == 130
     assert "Stopped before training started" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 
+from builders import mostly_slow
 from surefit.errors import RunFailedError
 from surefit.models.draw_weights import draw_weight
 from surefit.models.load_shards import build_empty, build_late
@@ -51,7 +52,7 @@ def _draw_all(template: nn.Module, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_slow(CASES, every=3))
 def test_drawn_weights_spread_as_those_of_the_model(name: str) -> None:
     kind, config = CASES[name]
     auto = getattr(transformers, f"AutoModelFor{kind}")

@@ -52,6 +52,7 @@ def test_plan_for_another_device_downloads_no_weights(hub: FakeHub, tmp_path: Pa
     assert "model.safetensors" not in hub.downloaded
 
 
+@pytest.mark.slow
 def test_model_that_fits_is_downloaded(hub: FakeHub, tmp_path: Path) -> None:
     run(hub, tmp_path, "check")
     assert "model.safetensors" in hub.downloaded
