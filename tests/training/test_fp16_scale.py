@@ -38,13 +38,13 @@ def scaled(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     monkeypatch.setattr(start, "make_engine", with_scaler)
 
 
-def train(output: Path, **options: Any) -> list[dict[str, Any]]:
+def train(output: Path, *callbacks: Any, **options: Any) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     surefit.train(
         data=feature_rows(40),
         model=MeanPool(),
         batch_size=4,
-        callbacks=[lambda event: events.append(dict(event))],
+        callbacks=[*callbacks, lambda event: events.append(dict(event))],
         output=output,
         **options,
     )
@@ -77,17 +77,8 @@ def test_the_step_after_a_skipped_one_is_trained(tmp_path: Path) -> None:
             calls.clear()
         started.append(True)
 
-    events: list[dict[str, Any]] = []
-    surefit.train(
-        data=feature_rows(40),
-        model=MeanPool(),
-        batch_size=4,
-        loss_fn=odd_loss,
-        max_steps=6,
-        on_nonfinite="skip",
-        callbacks=[begin, lambda event: events.append(dict(event))],
-        output=tmp_path / "run",
-    )
+    asked = {"loss_fn": odd_loss, "max_steps": 6, "on_nonfinite": "skip"}
+    events = train(tmp_path / "run", begin, **asked)
     steps = [event for event in events if event["event"] == "step"]
     assert len(steps) == 6
     assert [event["step"] for event in steps if event.get("skipped")] == [4]
@@ -114,12 +105,4 @@ def test_gradients_that_are_never_finite_end_the_run(tmp_path: Path) -> None:
         return Root.apply(total), count
 
     with pytest.raises(RunFailedError, match="however small the scale"):
-        surefit.train(
-            data=feature_rows(40),
-            model=MeanPool(),
-            batch_size=4,
-            loss_fn=loss,
-            epochs=10,
-            callbacks=[lambda event: started.append(True)],
-            output=tmp_path / "run",
-        )
+        train(tmp_path / "run", lambda event: started.append(True), loss_fn=loss, epochs=10)
