@@ -8,9 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from peer_processes import start_two
 
 import surefit
 from builders import MeanPool, feature_rows
@@ -202,22 +200,7 @@ with watched_run("runs/here"):
 
 def meet(folder: Path, limit: float, kind: str, culprit: int) -> tuple[float, list[Any]]:
     """How long two processes took to end, and exit code and words of each."""
-    (folder / "peer.py").write_text(PEER)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    root = str(Path(__file__).resolve().parents[2])
-    shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": port}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "peer.py", str(limit), kind, str(culprit)],
-            cwd=folder,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    started = start_two(folder, PEER, limit, kind, culprit)
     began = time.monotonic()
     try:
         said = [child.communicate(timeout=120)[1] for child in started]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,16 +16,6 @@ from surefit.peers import watchdog
 from surefit.peers.lost_process import as_lost, is_gone, process_space
 from surefit.peers.told_failure import Failure
 from surefit.peers.watchdog import Beat, Watchdog, end_after
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from torch.distributed import TCPStore
-
-    made = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(made.port))
-    return made
 
 
 @pytest.fixture(scope="module")

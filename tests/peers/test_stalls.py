@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from peer_processes import start_two
 
 from builders import feature_rows, save_ragged, write_module
 
@@ -61,23 +61,7 @@ with watched_run("runs/here"):
 
 def meet(folder: Path, kind: str, culprit: int) -> list[tuple[int | None, str, str]]:
     """Exit code (None: it had to be killed) and words of both processes."""
-    (folder / "peer.py").write_text(PEER)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    root = str(Path(__file__).resolve().parents[2])
-    shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": port}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "peer.py", str(LIMIT_SECONDS), kind, str(culprit)],
-            cwd=folder,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    started = start_two(folder, PEER, LIMIT_SECONDS, kind, culprit)
     ended = []
     waiting = time.monotonic() + 120
     for rank in (1 - culprit, culprit):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,16 +12,6 @@ from surefit.errors import RunFailedError
 from surefit.peers import watchdog
 from surefit.peers.told_failure import Failure, FailureBoard, as_failure
 from surefit.peers.watchdog import Watchdog
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from torch.distributed import TCPStore
-
-    made = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(made.port))
-    return made
 
 
 def test_the_first_failure_is_the_one_that_is_reported(store: Any) -> None:

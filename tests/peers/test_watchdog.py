@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,16 +12,6 @@ import pytest
 from surefit.peers import watchdog
 from surefit.peers.signs_of_life import NOTES, Activity, Notes, describe_place, waits_for_others
 from surefit.peers.watchdog import Beat, Verdict, Watchdog, judge
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from torch.distributed import TCPStore
-
-    made = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(made.port))
-    return made
 
 
 @pytest.fixture
